@@ -1,0 +1,79 @@
+# Deltaworks: `make demo` shows it, `make test` proves it. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+export PYTHONPATH := $(CURDIR)/include
+export TZ := UTC
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYTHONDONTWRITEBYTECODE :=
+RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help env jars lock demo up down status test unit spark dags lint fmt types integration faults soak bench clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.stamp: requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "==> environment: creating $(VENV) from requirements.lock (about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@touch $@
+
+env: $(VENV)/.stamp ## create the environment from the lock file (once)
+
+jars: env ## resolve the jars and compile the Java classes (once)
+	@$(RUN) -m deltaworks.local.jars
+
+lock: env ## resolve requirements.txt anew into requirements.lock
+	@$(BIN)/uv pip compile requirements.txt --python-version 3.11 --generate-hashes --quiet \
+		--custom-compile-command "make lock" --output-file requirements.lock
+
+demo: jars ## run the games and edits pipelines end to end and compare every answer with the truth
+	@$(RUN) -m deltaworks.cli demo $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
+
+up: jars ## start the embedded stack and keep it running
+	@$(RUN) -m deltaworks.cli up
+
+down: env ## stop the embedded stack; `make up` goes on where it was
+	@$(RUN) -m deltaworks.cli down
+
+status: env ## show what runs
+	@$(RUN) -m deltaworks.cli status
+
+test: jars lint types ## everything a submission must pass (under 25 minutes)
+	@$(RUN) -m pytest $(TESTS)
+
+unit: env ## the fast tests: no JVM
+	@$(RUN) -m pytest tests/unit
+
+spark: jars ## the tests on a local Spark session
+	@$(RUN) -m pytest tests/spark
+
+dags: env ## the tests of the DAGs
+	@$(RUN) -m pytest tests/dags
+
+integration: jars ## the long tests: Airflow's own processes, a Spark cluster, many writers
+	@$(RUN) -m pytest -m integration $(TESTS)
+
+faults: jars ## kill real processes and check that nothing is lost or doubled
+	@$(RUN) -m pytest -m faults $(TESTS)
+
+bench: jars ## side-by-side measurements (ONLY=name for one)
+	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+lint: env ## style and layers
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache | tail -n 8
+
+fmt: env ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+types: env ## mypy, strict
+	@$(BIN)/mypy
+
+clean: ## remove everything that was fetched, built or written here
+	rm -rf $(VENV) .deltaworks include/jars/target
