@@ -1,0 +1,108 @@
+"""Everything declared in a project: its environment, its relays and its pipelines, found in their folders."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.loading import load_spec, merge, overrides_from_variables
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+
+T = TypeVar("T")
+PROJECT_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What a project declares, by name, sorted."""
+
+    environment: EnvironmentSpec
+    relays: dict[str, RelaySpec]
+    pipelines: dict[str, PipelineSpec]
+    root: Path
+
+    def pipeline(self, name: str) -> PipelineSpec:
+        """The pipeline called `name`.
+
+        Raises:
+            ConfigError: PIPELINE_UNKNOWN with the nearest one.
+        """
+        return _named(name, self.pipelines, "pipeline")
+
+    def relay(self, name: str) -> RelaySpec:
+        """The relay called `name`.
+
+        Raises:
+            ConfigError: RELAY_UNKNOWN with the nearest one.
+        """
+        return _named(name, self.relays, "relay")
+
+    def folder(self, pipeline: str) -> Path:
+        """The folder of a pipeline's declaration, where its SQL is."""
+        return self.root / "include" / "pipelines" / pipeline
+
+
+def _named(name: str, known: dict[str, T], kind: str) -> T:
+    if name in known:
+        return known[name]
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(known) or 'none'}."
+    raise ConfigError(f"{kind.upper()}_UNKNOWN", f"There is no {kind} called {name!r}.", hint=hint)
+
+
+def project_root() -> Path:
+    """The checkout's folder, or what DELTAWORKS_PROJECT says."""
+    return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
+
+
+def load_catalog(environment: str | None = None, *, root: Path | None = None) -> Catalog:
+    """Read all specs of the project.
+
+    Args:
+        environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
+
+    Raises:
+        ConfigError: a file is missing or wrong, with file, line and key.
+    """
+    root = root or project_root()
+    name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
+    env = load_spec(EnvironmentSpec, root / "include" / "environments" / f"{name}.yaml")
+    relays = {
+        path.stem: load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
+        for path in sorted((root / "include" / "relays").glob("*.yaml"))
+    }
+    pipelines = {}
+    for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml")):
+        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", path.parent.name))
+        _check_place(spec, path, relays)
+        pipelines[spec.pipeline] = spec
+    return Catalog(environment=env, relays=relays, pipelines=pipelines, root=root)
+
+
+def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
+    declared = env.overrides.get(kind, {}).get(name, {})
+    merged: dict[str, Any] = merge(declared, overrides_from_variables(kind, name))
+    return merged
+
+
+def _check_place(spec: PipelineSpec, path: Path, relays: dict[str, RelaySpec]) -> None:
+    if spec.pipeline != path.parent.name:
+        raise ConfigError(
+            "SPEC_INVALID",
+            f"{path}:1: pipeline: the folder is called {path.parent.name!r}, the pipeline {spec.pipeline!r}.",
+            hint="Give both the same name.",
+        )
+    _named(spec.source.relay, relays, "relay")
+    for gold in spec.gold.tables:
+        if not (path.parent / gold.sql).is_file():
+            raise ConfigError(
+                "SPEC_INVALID",
+                f"{path}: gold table {gold.name!r} names {gold.sql}, which is not in its folder.",
+                hint=f"Create {path.parent / gold.sql}.",
+            )

@@ -1,0 +1,158 @@
+"""Reads a YAML file into a spec, so that a mistake is reported with file, line, key and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Spec
+
+SpecType = TypeVar("SpecType", bound=Spec)
+OVERRIDE_PREFIX = "DELTAWORKS_SET__"
+
+
+def read_yaml(path: Path) -> Any:
+    """The file's content with line numbers kept.
+
+    Raises:
+        ConfigError: SPEC_MISSING, or SPEC_NOT_YAML with the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
+    try:
+        return YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(
+            "SPEC_NOT_YAML", f"{path}:{line}: {error.problem or error.context}.", hint="Mend the YAML there."
+        ) from error
+
+
+def load_spec(model: type[SpecType], path: Path, *, overrides: Mapping[str, Any] | None = None) -> SpecType:
+    """Read and check one spec file.
+
+    Args:
+        overrides: nested values that replace those of the file (an environment's, or from variables).
+
+    Raises:
+        ConfigError: SPEC_INVALID listing every mistake, each with file, line, key and what to write.
+    """
+    document = read_yaml(path)
+    if not isinstance(document, CommentedMap):
+        raise ConfigError("SPEC_INVALID", f"{path}:1: expected keys and values.", hint="See docs/specs.md.")
+    data = merge(to_plain(document), overrides or {})
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [_describe(problem, path, document, model) for problem in error.errors()]
+        raise ConfigError(
+            "SPEC_INVALID",
+            f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {path.name}:\n  " + "\n  ".join(problems),
+            hint="Mend the lines named, then run `deltaworks pipelines check`.",
+        ) from None
+
+
+def to_plain(node: Any) -> Any:
+    """Plain dicts, lists and scalars of what YAML gave."""
+    if isinstance(node, Mapping):
+        return {str(key): to_plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [to_plain(value) for value in node]
+    return node
+
+
+def merge(base: Any, overrides: Any) -> Any:
+    """`overrides` laid over `base`, mapping by mapping; anything else is replaced whole."""
+    if not isinstance(base, Mapping) or not isinstance(overrides, Mapping):
+        return to_plain(overrides)
+    merged = dict(base)
+    for key, value in overrides.items():
+        merged[key] = merge(merged[key], value) if key in merged else to_plain(value)
+    return merged
+
+
+def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
+    """Values set by variables: `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`."""
+    prefix = f"{OVERRIDE_PREFIX}{kind}__{name}__"
+    found: dict[str, Any] = {}
+    for variable, text in sorted(os.environ.items()):
+        if not variable.startswith(prefix):
+            continue
+        *parents, last = variable.removeprefix(prefix).split("__")
+        level = found
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[last] = YAML(typ="safe").load(text)
+    return found
+
+
+def _describe(problem: Any, path: Path, document: CommentedMap, model: type[BaseModel]) -> str:
+    location: tuple[str | int, ...] = problem["loc"]
+    line, known = _line_of(document, location)
+    key = ".".join(str(part) for part in location[: known + 1]) or "(the whole file)"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        message = _unknown_key(str(location[-1]), location[:-1], model)
+    elif problem["type"] == "missing":
+        message = "this key is required"
+    origin = "" if line else " (set by an override)"
+    return f"{path}:{line or 1}: {key}{origin}: {message}"
+
+
+def _line_of(document: Any, location: tuple[str | int, ...]) -> tuple[int | None, int]:
+    """The 1-based line of the deepest part of `location` the file holds, and that part's index."""
+    node, line, index = document, 1, -1
+    for index, part in enumerate(location):  # noqa: B007
+        if isinstance(node, CommentedMap) and part in node:
+            line = node.lc.key(part)[0] + 1
+        elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
+            line = node.lc.item(part)[0] + 1
+        else:
+            return line, index
+        node = node[part]
+    return line, index
+
+
+def _unknown_key(key: str, parents: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    names = sorted(_fields_at(model, parents))
+    nearest = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    if nearest:
+        return f"unknown key {key!r}; did you mean {nearest[0]!r}?"
+    return f"unknown key {key!r}; known keys here are {', '.join(names)}"
+
+
+def _fields_at(model: type[BaseModel], parents: tuple[str | int, ...]) -> set[str]:
+    current = model
+    for part in parents:
+        if isinstance(part, int) or part not in current.model_fields:
+            continue
+        nested = _model_in(current.model_fields[part].annotation)
+        if nested is not None:
+            current = nested
+    return set(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model a (possibly nested) annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        for argument in typing.get_args(annotation):
+            found = _model_in(argument)
+            if found is not None:
+                return found
+    return None

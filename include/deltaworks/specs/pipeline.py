@@ -1,0 +1,244 @@
+"""A pipeline: one use case from its source through bronze, live and gold tables to maintenance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
+from deltaworks.specs.types import TypeText
+
+TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
+Scalar = str | int | float | bool
+
+#: Columns the engine adds to every bronze table; a declared column may not take their names.
+ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("event_id", "string"),
+    ("event_name", "string"),
+    ("event_time", "timestamp"),
+    ("event_date", "date"),
+    ("_ingested_at", "timestamp"),
+    ("_batch_id", "long"),
+    ("_seq", "long"),
+    ("_position", "long"),
+)
+RESERVED_TABLES = ("quarantine",)
+
+
+class SourceSpec(Spec):
+    """Objects announced through a relay's file event log."""
+
+    kind: Literal["s3_sqs"]
+    relay: Name
+    bucket: str
+    prefix: str = ""
+    format: Literal["json"] = "json"
+    compression: Literal["auto", "gzip", "none"] = "auto"
+    max_files_per_batch: int = Field(default=500, ge=1)
+    max_bytes_per_batch: Bytes = 256 << 20
+
+
+class UnwrapSpec(Spec):
+    """Where the event sits inside a wrapper; a string there is read as JSON."""
+
+    path: FieldPath
+
+
+class EventNameSpec(Spec):
+    """The event's name: found at a path, or the same for every event."""
+
+    path: FieldPath | None = None
+    constant: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.path is None) == (self.constant is None):
+            raise ValueError("give either path or constant")
+        return self
+
+
+class EventTimeSpec(Spec):
+    """The event's time and how it is written."""
+
+    path: FieldPath
+    unit: TimeUnit = "iso8601"
+
+
+class EventSpec(Spec):
+    """What every event of the pipeline has: a name, a time and, where producers send one, an id."""
+
+    name: EventNameSpec
+    time: EventTimeSpec
+    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = ()
+
+
+class ColumnSpec(Spec):
+    """One column of a bronze table and the path its value comes from."""
+
+    name: Name
+    path: FieldPath
+    type: TypeText
+    required: bool = False
+    unit: TimeUnit = "iso8601"
+    description: str = ""
+
+
+class TableSpec(Spec):
+    """A bronze table: which events land in it and what is kept of them."""
+
+    name: Name
+    description: str = ""
+    when: dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]] = Field(default_factory=dict)
+    catch_all: bool = False
+    columns: tuple[ColumnSpec, ...] = ()
+    partition_by: tuple[str, ...] = ("event_date",)
+    zorder_by: tuple[str, ...] = ()
+    writer: Literal["fan_out", "spark"] = "fan_out"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.name in RESERVED_TABLES:
+            raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
+        if self.catch_all == bool(self.when):
+            raise ValueError("give `when` a condition, or set catch_all: true for a table of every event")
+        names = [name for name, _ in ENVELOPE_COLUMNS] + [column.name for column in self.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
+        for key in (*self.partition_by, *self.zorder_by):
+            if key not in names:
+                raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
+        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
+        if overlap:
+            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
+        return self
+
+    def column_types(self) -> dict[str, str]:
+        """Every column with its type, envelope first, in the order of the table."""
+        return dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+
+
+class QuarantineSpec(Spec):
+    """How much of a row that did not fit is kept."""
+
+    retain_raw_bytes: Bytes = 65_536
+
+
+class StreamSpec(Spec):
+    """How the pipeline's stream runs. Seconds throughout."""
+
+    trigger_seconds: float = Field(default=60, gt=0)
+    max_run_seconds: int = Field(default=14_400, ge=10)
+    lease_ttl_seconds: int = Field(default=30, ge=3)
+    stall_seconds: int = Field(default=900, ge=30, description="a batch that takes longer ends the job")
+    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
+    tasks_per_batch: int = Field(default=2, ge=1)
+    rows_per_file: int = Field(default=2_000_000, ge=1_000)
+
+
+class LiveTableSpec(Spec):
+    """A gold table that is a streaming aggregation: counts per window and group."""
+
+    name: Name
+    reads: Name
+    window_minutes: int = Field(default=60, ge=1)
+    watermark_minutes: int = Field(default=180, ge=1)
+    group_by: tuple[str, ...] = ()
+    trigger_seconds: float = Field(default=60, gt=0)
+
+
+class DedupeSpec(Spec):
+    """Producer duplicates: one row per key is kept, the first to arrive."""
+
+    by: str = "event_id"
+    across_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
+
+
+class AffectsSpec(Spec):
+    """Which dates of a gold table change when a date of its input changes."""
+
+    days: tuple[int, ...] = (0,)
+
+
+class GoldTableSpec(Spec):
+    """A table of answers, built by SQL from what it reads."""
+
+    name: Name
+    sql: str
+    description: str = ""
+    reads: tuple[Name, ...] = Field(min_length=1)
+    partition_by: str
+    affects: AffectsSpec | Literal["all"] = AffectsSpec()
+
+
+class GoldSpec(Spec):
+    """The pipeline's answers and when they are rebuilt."""
+
+    schedule: str | None = None
+    dedupe: DedupeSpec | None = None
+    tables: tuple[GoldTableSpec, ...] = ()
+
+
+class MaintenanceSpec(Spec):
+    """What keeps the tables healthy, and when."""
+
+    schedule: str | None = None
+    optimize: bool = True
+    vacuum_retention_hours: int = Field(default=168, ge=168)
+    vacuum_dry_run: bool = True
+
+
+class PipelineSpec(Spec):
+    """`include/pipelines/<name>/pipeline.yaml`."""
+
+    pipeline: Name
+    description: str
+    owner: str
+    tags: tuple[str, ...] = ()
+    source: SourceSpec
+    unwrap: UnwrapSpec | None = None
+    event: EventSpec
+    tables: tuple[TableSpec, ...] = Field(min_length=1)
+    quarantine: QuarantineSpec = QuarantineSpec()
+    stream: StreamSpec = StreamSpec()
+    live: tuple[LiveTableSpec, ...] = ()
+    gold: GoldSpec = GoldSpec()
+    maintenance: MaintenanceSpec = MaintenanceSpec()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [*RESERVED_TABLES, *(t.name for t in (*self.tables, *self.live, *self.gold.tables))]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"table {', '.join(twice)} is declared twice in this pipeline")
+        bronze = {table.name: table for table in self.tables}
+        for reader in (*self.live, *self.gold.tables):
+            for read in (reader.reads,) if isinstance(reader.reads, str) else reader.reads:
+                if read not in bronze:
+                    known = ", ".join(sorted(bronze))
+                    raise ValueError(f"{reader.name!r} reads {read!r}, which is no table here; tables are {known}")
+        for live in self.live:
+            columns = bronze[live.reads].column_types()
+            missing = [name for name in live.group_by if name not in columns]
+            if missing:
+                raise ValueError(f"{live.name!r} groups by {', '.join(missing)}, no column of {live.reads!r}")
+        return self
+
+    def table(self, name: str) -> TableSpec:
+        """The bronze table called `name`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {table.name: table for table in self.tables}[name]
+
+    def fingerprint(self) -> str:
+        """A short digest of everything declared, carried by each batch."""
+        import hashlib
+
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The effective spec as plain data, for printing."""
+        return self.model_dump(mode="json", exclude_defaults=False)

@@ -1,0 +1,111 @@
+"""Every Spark setting Deltaworks makes, in one place, each with its reason. Plain data: needs no Spark.
+
+Two halves: what must be known when the JVM starts (class path, memory, logging) goes on spark-submit's command
+line through `submit_conf`; everything else, keys of storages among it, is set by the session in the driver.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.environment import EnvironmentSpec
+
+LOG_STORE_S3A = "io.deltaworks.storage.ConditionalPutLogStore"
+LOG_STORE_FILE = "io.deltaworks.storage.CreateNewLogStore"
+CHECKPOINT_FILE_MANAGER = "io.deltaworks.storage.ConditionalPutCheckpointFileManager"
+S3A_LOG_STORE_KEY = "spark.delta.logStore.s3a.impl"
+
+#: setting -> (value, reason)
+SESSION_SETTINGS: dict[str, tuple[str, str]] = {
+    "spark.sql.extensions": ("io.delta.sql.DeltaSparkSessionExtension", "Delta's SQL: OPTIMIZE, VACUUM, MERGE"),
+    "spark.sql.catalog.spark_catalog": (
+        "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "tables by path, delta.`s3a://...`, go through Delta",
+    ),
+    S3A_LOG_STORE_KEY: (LOG_STORE_S3A, "many writers on plain S3: a commit is a conditional put"),
+    "spark.delta.logStore.file.impl": (LOG_STORE_FILE, "the same on local disk, by hard link"),
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        CHECKPOINT_FILE_MANAGER,
+        "two drivers on one checkpoint: the second finds the batch taken instead of replacing it",
+    ),
+    "spark.sql.session.timeZone": ("UTC", "dates of events do not depend on where a driver runs"),
+    "spark.sql.ansi.enabled": ("true", "an overflow or a bad cast is an error, never a silent null"),
+    "spark.sql.adaptive.enabled": ("true", "partition counts follow the data"),
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": ("false", "fewer, fuller output files"),
+    "spark.sql.streaming.minBatchesToRetain": ("50", "offsets of old batches stay readable for repair"),
+    "spark.sql.streaming.stopTimeout": ("60s", "a stop between batches either works or is reported"),
+    "spark.sql.streaming.numRecentProgressUpdates": ("20", "progress goes to a table; memory need not keep it"),
+    "spark.databricks.delta.snapshotPartitions": ("2", "our tables' logs are small: 50 tasks each cost seconds"),
+    "spark.databricks.delta.retentionDurationCheck.enabled": ("true", "VACUUM below the retention is refused"),
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": (
+        "false",
+        "since Delta 4.1 RETAIN is ignored otherwise",
+    ),
+    "spark.databricks.delta.vacuum.logging.enabled": ("true", "VACUUM is in the table's history on S3 too"),
+    "spark.databricks.delta.schema.autoMerge.enabled": ("false", "columns are added on purpose, not by accident"),
+    "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows cross to Python as Arrow"),
+    "spark.sql.execution.pythonUDF.arrow.enabled": ("true", "as above"),
+    "spark.python.worker.reuse": ("true", "a Python worker costs a second to start"),
+    "spark.redaction.regex": (
+        "(?i)secret|password|token|access[.]?key|passphrase|jaas|sasl",
+        "keys of storages never show in the UI or logs",
+    ),
+    "spark.hadoop.fs.s3a.impl": ("org.apache.hadoop.fs.s3a.S3AFileSystem", "named, not guessed"),
+    "spark.hadoop.fs.s3a.create.checksum.algorithm": ("", "servers beside AWS differ in checksums they take"),
+    "spark.hadoop.fs.s3a.change.detection.mode": ("none", "Delta never rewrites an object in place"),
+    "spark.hadoop.fs.s3a.directory.marker.retention": ("keep", "no deletes of parent markers on every write"),
+    "spark.hadoop.fs.s3a.connection.maximum": ("64", "parallel commits and reads of one driver"),
+    "spark.ui.showConsoleProgress": ("false", "a task log is no terminal"),
+    "spark.sql.ui.retainedExecutions": ("50", "endless jobs must not grow"),
+    "spark.ui.retainedJobs": ("200", "as above"),
+    "spark.ui.retainedStages": ("200", "as above"),
+    "spark.ui.retainedTasks": ("2000", "as above"),
+    "spark.scheduler.mode": ("FAIR", "a live table's query does not wait behind a large ingest batch"),
+}
+
+
+def project_paths(root: Path) -> tuple[Path, Path]:
+    """The folder of jars and the log4j2 file of a checkout."""
+    return root / "include" / "jars" / "target" / "jars", root / "include" / "spark" / "log4j2.properties"
+
+
+def submit_conf(environment: EnvironmentSpec, root: Path) -> dict[str, str]:
+    """Settings that must be known when the driver's JVM starts. Holds no secrets: it ends on a command line."""
+    jars, log4j = project_paths(root)
+    return {
+        # One folder on both class paths: nothing is downloaded or copied at each submit.
+        "spark.driver.extraClassPath": f"{jars}/*",
+        "spark.executor.extraClassPath": f"{jars}/*",
+        # WARN from the first line: at INFO a batch writes 170 KB of log.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC -XX:+UseG1GC",
+        "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
+        "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
+        "spark.driver.memory": environment.spark.driver_memory,
+    }
+
+
+def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
+    """Settings of the session, storages and their keys included: for the driver's memory only."""
+    conf = {name: value for name, (value, _) in SESSION_SETTINGS.items() if value}
+    conf["spark.sql.shuffle.partitions"] = str(environment.spark.shuffle_partitions)
+    conf.update(environment.lake.spark_conf())
+    conf.update(environment.landing.spark_conf())
+    conf.update(environment.spark.conf)
+    return conf
+
+
+def check_log_store(conf: dict[str, str], *, shared: bool) -> None:
+    """Refuse to write to shared storage without the log store that makes writers exclude each other.
+
+    Raises:
+        ConfigError: LOG_STORE_UNSAFE.
+    """
+    found = conf.get(S3A_LOG_STORE_KEY)
+    if shared and found != LOG_STORE_S3A:
+        raise ConfigError(
+            "LOG_STORE_UNSAFE",
+            f"The lake is on S3 and {S3A_LOG_STORE_KEY} is {found or 'not set'}: Delta's default excludes writers "
+            "within one JVM only, so that two drivers overwrite each other's commits and lose data.",
+            hint=f"Set {S3A_LOG_STORE_KEY}={LOG_STORE_S3A} (Deltaworks' default), or remove the override.",
+        )

@@ -1,0 +1,127 @@
+"""One description of an object store, rendered to every client that touches it.
+
+S3A (Spark), pyarrow, deltalake and boto3 each have their own words for the same endpoint, region, keys and
+addressing; a contract test holds the four renderings equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+from pydantic import field_validator
+
+from deltaworks.specs.base import SecretReference, Spec, TextOrReference, resolve_text
+
+Scheme = Literal["s3", "file"]
+
+
+class AwsSpec(Spec):
+    """An AWS account, or a server that speaks its protocols, as boto3 reaches it."""
+
+    endpoint: TextOrReference | None = None
+    region: str = "us-east-1"
+    access_key: SecretReference | None = None
+    secret_key: SecretReference | None = None
+
+    def boto3_options(self) -> dict[str, Any]:
+        """Keyword arguments of `boto3.client`; without keys boto3's own chain (role, profile) applies."""
+        options: dict[str, Any] = {"region_name": self.region}
+        if self.endpoint is not None:
+            options["endpoint_url"] = resolve_text(self.endpoint)
+        if self.access_key is not None and self.secret_key is not None:
+            options["aws_access_key_id"] = self.access_key.resolve()
+            options["aws_secret_access_key"] = self.secret_key.resolve()
+        return options
+
+
+class StorageSpec(AwsSpec):
+    """An object store and the folder in it that is ours: `s3://bucket/prefix` or `file:///path`."""
+
+    root: str
+    path_style: bool = False
+
+    @field_validator("root")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        parsed = urlparse(value)
+        if parsed.scheme not in ("s3", "file") or (parsed.scheme == "s3" and not parsed.netloc):
+            raise ValueError("write s3://bucket/prefix or file:///absolute/path")
+        return value.rstrip("/")
+
+    @property
+    def scheme(self) -> Scheme:
+        """Which of the two kinds of store this is."""
+        return "s3" if self.root.startswith("s3://") else "file"
+
+    @property
+    def bucket(self) -> str:
+        """The bucket; empty on local disk."""
+        return urlparse(self.root).netloc
+
+    @property
+    def prefix(self) -> str:
+        """The key of the root inside its bucket, or the absolute folder on local disk."""
+        path = urlparse(self.root).path
+        return path.strip("/") if self.scheme == "s3" else path.rstrip("/")
+
+    def uri(self, key: str = "") -> str:
+        """The address of `key` for boto3's and deltalake's world."""
+        return f"{self.root}/{key}" if key else self.root
+
+    def spark_uri(self, key: str = "") -> str:
+        """The address of `key` for Spark: S3 goes through S3A."""
+        uri = self.uri(key)
+        return "s3a://" + uri.removeprefix("s3://") if self.scheme == "s3" else uri
+
+    def deltalake_options(self) -> dict[str, str]:
+        """`storage_options` of deltalake. Conditional put is what makes its commits exclude each other."""
+        if self.scheme == "file":
+            return {}
+        options = {"AWS_REGION": self.region, "aws_conditional_put": "etag"}
+        if self.endpoint is not None:
+            endpoint = resolve_text(self.endpoint)
+            options["AWS_ENDPOINT_URL"] = endpoint
+            if endpoint.startswith("http://"):
+                options["AWS_ALLOW_HTTP"] = "true"
+        if self.access_key is not None and self.secret_key is not None:
+            options["AWS_ACCESS_KEY_ID"] = self.access_key.resolve()
+            options["AWS_SECRET_ACCESS_KEY"] = self.secret_key.resolve()
+        options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false" if self.path_style else "true"
+        return options
+
+    def arrow_options(self) -> dict[str, Any]:
+        """Keyword arguments of `pyarrow.fs.S3FileSystem`."""
+        if self.scheme == "file":
+            return {}
+        options: dict[str, Any] = {"region": self.region, "force_virtual_addressing": not self.path_style}
+        if self.endpoint is not None:
+            parsed = urlparse(resolve_text(self.endpoint))
+            options["endpoint_override"] = parsed.netloc
+            options["scheme"] = parsed.scheme
+        if self.access_key is not None and self.secret_key is not None:
+            options["access_key"] = self.access_key.resolve()
+            options["secret_key"] = self.secret_key.resolve()
+        return options
+
+    def spark_conf(self) -> dict[str, str]:
+        """S3A settings of this bucket (`fs.s3a.bucket.<name>.*`), so that several stores live in one session.
+
+        The values hold keys: they belong into a session's configuration in the driver, never on a command line.
+        """
+        if self.scheme == "file":
+            return {}
+        base = f"spark.hadoop.fs.s3a.bucket.{self.bucket}"
+        conf = {
+            f"{base}.endpoint.region": self.region,
+            f"{base}.path.style.access": str(self.path_style).lower(),
+        }
+        if self.endpoint is not None:
+            endpoint = resolve_text(self.endpoint)
+            conf[f"{base}.endpoint"] = endpoint
+            conf[f"{base}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
+        if self.access_key is not None and self.secret_key is not None:
+            conf[f"{base}.access.key"] = self.access_key.resolve()
+            conf[f"{base}.secret.key"] = self.secret_key.resolve()
+            conf[f"{base}.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        return conf

@@ -1,0 +1,180 @@
+"""Column types as they are declared: `string`, `decimal(12,2)`, `array<struct<item: string, count: int>>`.
+
+The grammar is the one Spark DDL and Delta use. Parsing gives a small tree that other modules render to Arrow,
+to Spark DDL or to DuckDB, so that specs themselves need none of these libraries.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+PRIMITIVES = (
+    "string",
+    "int",
+    "long",
+    "float",
+    "double",
+    "boolean",
+    "date",
+    "timestamp",
+    "binary",
+)
+_SYNONYMS = {"bigint": "long", "integer": "int", "bool": "boolean", "text": "string"}
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type without parts."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A decimal number of `precision` digits, `scale` of them behind the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list of one element type."""
+
+    element: ColumnType
+
+    def __str__(self) -> str:
+        return f"array<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map from strings (JSON object keys) to one value type."""
+
+    value: ColumnType
+
+    def __str__(self) -> str:
+        return f"map<string,{self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named fields in order."""
+
+    fields: tuple[tuple[str, ColumnType], ...]
+
+    def __str__(self) -> str:
+        return "struct<" + ",".join(f"{name}:{kind}" for name, kind in self.fields) + ">"
+
+
+ColumnType = Primitive | Decimal | Array | Map | Struct
+
+
+class _Parser:
+    """A recursive-descent reader of one type expression."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._tokenize(text)
+        self._next = 0
+
+    @staticmethod
+    def _tokenize(text: str) -> list[str]:
+        tokens, position = [], 0
+        while position < len(text.rstrip()):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise ValueError(f"unexpected character {text[position]!r} in the type {text!r}")
+            tokens.append(match.group(1))
+            position = match.end()
+        return tokens
+
+    def parse(self) -> ColumnType:
+        kind = self._type()
+        if self._next != len(self._tokens):
+            raise ValueError(f"unexpected {self._tokens[self._next]!r} after the type in {self._text!r}")
+        return kind
+
+    def _take(self, expected: str | None = None) -> str:
+        if self._next >= len(self._tokens):
+            raise ValueError(f"the type {self._text!r} ends too early")
+        token = self._tokens[self._next]
+        if expected is not None and token != expected:
+            raise ValueError(f"expected {expected!r}, found {token!r} in the type {self._text!r}")
+        self._next += 1
+        return token
+
+    def _type(self) -> ColumnType:
+        name = self._take().lower()
+        name = _SYNONYMS.get(name, name)
+        if name in PRIMITIVES:
+            return Primitive(name)
+        if name == "decimal":
+            return self._decimal()
+        if name == "array":
+            self._take("<")
+            element = self._type()
+            self._take(">")
+            return Array(element)
+        if name == "map":
+            return self._map()
+        if name == "struct":
+            return self._struct()
+        known = ", ".join((*PRIMITIVES, "decimal(p,s)", "array<T>", "map<string,T>", "struct<a: T>"))
+        raise ValueError(f"unknown type {name!r}; known types are {known}")
+
+    def _decimal(self) -> Decimal:
+        self._take("(")
+        precision = int(self._take())
+        self._take(",")
+        scale = int(self._take())
+        self._take(")")
+        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise ValueError("a decimal has a precision of 1 to 38 and a scale of 0 to its precision")
+        return Decimal(precision, scale)
+
+    def _map(self) -> Map:
+        self._take("<")
+        if self._type() != Primitive("string"):
+            raise ValueError("a map's keys are strings, as in JSON: map<string,T>")
+        self._take(",")
+        value = self._type()
+        self._take(">")
+        return Map(value)
+
+    def _struct(self) -> Struct:
+        self._take("<")
+        fields: list[tuple[str, ColumnType]] = []
+        while True:
+            name = self._take()
+            self._take(":")
+            fields.append((name, self._type()))
+            if self._take() == ">":
+                return Struct(tuple(fields))
+
+
+def parse_type(text: str) -> ColumnType:
+    """Read a type expression.
+
+    Raises:
+        ValueError: the text is no type of the grammar; the message says what was expected.
+    """
+    return _Parser(text).parse()
+
+
+def _canonical(value: Any) -> Any:
+    return str(parse_type(value)) if isinstance(value, str) else value
+
+
+TypeText = Annotated[str, BeforeValidator(_canonical)]
