@@ -1,0 +1,1 @@
+"""What keeps jobs apart and on record: objects, paths, lease, stop flag, heartbeat, prepared batches."""

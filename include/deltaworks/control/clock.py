@@ -1,0 +1,23 @@
+"""The wall clock, in UTC, as it is written into records. Durations use `time.monotonic()` instead."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    """Now, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def iso_now() -> str:
+    """Now as ISO 8601 with milliseconds."""
+    return utc_now().isoformat(timespec="milliseconds")
+
+
+def parse_iso(text: str | None) -> datetime | None:
+    """The instant an ISO 8601 text names; naive texts are read as UTC."""
+    if not text:
+        return None
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -1,0 +1,125 @@
+"""The heartbeat: one small object per stream or relay that says how it is, written out of band.
+
+It is what health is judged by: a process that hangs stops writing it, however green its last progress looked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+
+State = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """How a stream or a relay is. Times are ISO 8601 in UTC."""
+
+    pipeline: str
+    owner: str
+    epoch: int
+    run: str
+    state: State
+    written_at: str
+    started_at: str
+    trigger_seconds: float
+    batch_id: int | None = None
+    last_batch_at: str | None = None
+    rows: int = 0
+    quarantined: int = 0
+    backlog_files: int | None = None
+    backlog_bytes: int | None = None
+    oldest_pending_at: str | None = None
+    error: dict[str, Any] | None = None
+    host: str = ""
+    pid: int = 0
+    ui: str | None = None
+
+
+def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
+    """The last heartbeat written, or None where there never was one."""
+    found = objects.get(key)
+    if found is None:
+        return None
+    known = {field.name for field in dataclasses.fields(Heartbeat)}
+    return Heartbeat(**{name: value for name, value in json.loads(found.data).items() if name in known})
+
+
+class HeartbeatWriter:
+    """Keeps one heartbeat object current from a thread of its own.
+
+    A storage that fails never fails the stream: the next beat tries again, and the age of the last one written
+    tells the health check.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, key: str, *, pipeline: str, trigger_seconds: float, beat_seconds: float = 5.0
+    ) -> None:
+        self._objects = objects
+        self._key = key
+        self._beat_seconds = beat_seconds
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        now = iso_now()
+        self._current = Heartbeat(
+            pipeline=pipeline,
+            owner="",
+            epoch=0,
+            run=current_run(),
+            state="starting",
+            written_at=now,
+            started_at=now,
+            trigger_seconds=trigger_seconds,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin writing."""
+        self._thread.start()
+
+    def update(self, **changes: Any) -> None:
+        """Change what the next beat says and write it soon."""
+        with self._lock:
+            self._current = dataclasses.replace(self._current, **changes)
+        self._wake.set()
+
+    @property
+    def current(self) -> Heartbeat:
+        """What the next beat will say."""
+        return self._current
+
+    def close(self, **changes: Any) -> None:
+        """Write a last beat and stop."""
+        self.update(**changes)
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout=30)
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.wait(self._beat_seconds)
+            self._wake.clear()
+            closing = self._closed
+            self._write()
+            if closing:
+                return
+
+    def _write(self) -> None:
+        with self._lock:
+            record = dataclasses.asdict(dataclasses.replace(self._current, written_at=iso_now()))
+        try:
+            self._objects.put(self._key, json.dumps(record).encode())
+        except Exception:  # out of band by design: a failed beat shows as age
+            return

@@ -1,0 +1,204 @@
+"""Small control objects on shared storage, with the two conditional writes everything here rests on.
+
+`put_if_absent` lets one of many writers create an object; `put_if_match` lets one of many replace it. Both are
+atomic on S3 (conditional requests) and on local disk (hard link, lock file). A reply that is lost on the way is
+not a failure: the object is read back, and bytes equal to ours mean that our own write landed; callers therefore
+put something unique to the writer into what they write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from deltaworks.errors import TransientError
+from deltaworks.specs.storage import StorageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object's bytes and the tag that names this version of it."""
+
+    data: bytes
+    etag: str
+
+
+class ObjectStore(Protocol):
+    """Objects by key below a root. Safe to use from several threads and processes."""
+
+    def get(self, key: str) -> Found | None:
+        """The object, or None where there is none."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or replace the object."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; False when it was there already with other bytes."""
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        """Replace the version `etag`; the new tag, or None when another version is there now."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The keys below `prefix`, sorted."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; nothing happens where there is none."""
+
+
+def open_objects(storage: StorageSpec) -> ObjectStore:
+    """The object store a storage spec describes."""
+    if storage.scheme == "s3":
+        return S3Objects(storage)
+    return LocalObjects(Path(storage.prefix))
+
+
+class S3Objects:
+    """Objects in a bucket, by conditional requests."""
+
+    def __init__(self, storage: StorageSpec) -> None:
+        import boto3
+        from botocore.config import Config
+
+        style = {"addressing_style": "path" if storage.path_style else "auto"}
+        config = Config(
+            s3=style,
+            connect_timeout=5,
+            read_timeout=20,
+            retries={"mode": "standard", "max_attempts": 5},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        # A session of its own: boto3's default session is not safe to create clients from in threads.
+        self._client: Any = boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+        self._bucket = storage.bucket
+        self._prefix = f"{storage.prefix}/" if storage.prefix else ""
+
+    def get(self, key: str) -> Found | None:
+        from botocore.exceptions import ClientError
+
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+        except ClientError as error:
+            if _code(error) in ("NoSuchKey", "404"):
+                return None
+            raise _unreachable(error, "read", key) from error
+        return Found(answer["Body"].read(), answer["ETag"])
+
+    def put(self, key: str, data: bytes) -> None:
+        self._put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if self._put(key, data, IfNoneMatch="*") is not None:
+            return True
+        found = self.get(key)
+        return found is not None and found.data == data
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        written = self._put(key, data, IfMatch=etag)
+        if written is not None:
+            return written
+        found = self.get(key)
+        return found.etag if found is not None and found.data == data else None
+
+    def _put(self, key: str, data: bytes, **condition: str) -> str | None:
+        """The tag written, or None when the condition did not hold."""
+        from botocore.exceptions import ClientError
+
+        try:
+            answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
+        except ClientError as error:
+            # 409 is S3's answer to a conditional write racing another one on the same key.
+            if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey"):
+                return None
+            raise _unreachable(error, "write", key) from error
+        return str(answer["ETag"])
+
+    def list(self, prefix: str) -> list[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + prefix
+        )
+        found = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        return sorted(key.removeprefix(self._prefix) for key in found)
+
+    def delete(self, key: str) -> None:
+        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _unreachable(error: Any, verb: str, key: str) -> TransientError:
+    return TransientError(
+        "STORAGE_REFUSED",
+        f"Could not {verb} {key}: {error}.",
+        hint="Check the storage's endpoint, keys and permissions in include/environments.",
+    )
+
+
+class LocalObjects:
+    """Objects as files: created by hard link, replaced under a lock file, so never seen half-written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, key: str) -> Found | None:
+        try:
+            data = (self._root / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Found(data, hashlib.sha256(data).hexdigest())
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._written(key, data) as temporary:
+            temporary.replace(self._root / key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._written(key, data) as temporary:
+            try:
+                os.link(temporary, self._root / key)
+            except FileExistsError:
+                found = self.get(key)
+                return found is not None and found.data == data
+        return True
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (target.parent / f".{target.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = self.get(key)
+            if found is None or found.etag != etag:
+                return None
+            self.put(key, data)
+        return hashlib.sha256(data).hexdigest()
+
+    @contextlib.contextmanager
+    def _written(self, key: str, data: bytes) -> Iterator[Path]:
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def list(self, prefix: str) -> list[str]:
+        folder = self._root / prefix if prefix.endswith("/") else (self._root / prefix).parent
+        found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        keys = (path.relative_to(self._root).as_posix() for path in found)
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        (self._root / key).unlink(missing_ok=True)

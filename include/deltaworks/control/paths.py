@@ -1,0 +1,33 @@
+"""Where everything lies in the lake. Nothing else builds a path. Keys are relative to the lake's root."""
+
+from __future__ import annotations
+
+
+def table(pipeline: str, name: str) -> str:
+    """A bronze, live, gold or quarantine table."""
+    return f"tables/{pipeline}/{name}"
+
+
+def relay_control(relay: str, name: str = "") -> str:
+    """A relay's control folder, or one thing in it: file_events, message_quarantine, lease.json, ..."""
+    return f"control/relays/{relay}/{name}".rstrip("/")
+
+
+def pipeline_control(pipeline: str, name: str = "") -> str:
+    """A pipeline's control folder, or one thing in it: checkpoint_store, progress, lease.json, ..."""
+    return f"control/pipelines/{pipeline}/{name}".rstrip("/")
+
+
+def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
+    """The object that fixes what a batch writes."""
+    return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
+
+
+def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
+    """Spark's checkpoint of the pipeline's ingest query."""
+    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")
+
+
+def live_checkpoint(pipeline: str, table_name: str) -> str:
+    """Spark's checkpoint of a live table's query."""
+    return pipeline_control(pipeline, f"checkpoints/live/{table_name}")

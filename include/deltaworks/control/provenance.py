@@ -1,0 +1,32 @@
+"""Who made a Delta commit: the JSON every commit carries in `commitInfo.userMetadata`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+RUN_VARIABLE = "DELTAWORKS_RUN"
+REQUIRED = ("pipeline", "batch", "run", "operation")
+
+
+def current_run() -> str:
+    """The Airflow run this process works for (`dag/run/task/try`), or `manual`."""
+    return os.environ.get(RUN_VARIABLE, "manual")
+
+
+def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:
+    """The text of `userMetadata` for a commit made now by this process."""
+    record = {"pipeline": pipeline, "batch": str(batch), "run": current_run(), "operation": operation, **extra}
+    return json.dumps(record, separators=(",", ":"), default=str)
+
+
+def read_user_metadata(text: str | None) -> dict[str, Any]:
+    """What `user_metadata` wrote; empty where a commit has none of ours."""
+    if not text:
+        return {}
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

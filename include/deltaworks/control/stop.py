@@ -1,0 +1,42 @@
+"""The stop flag: asks a stream or a relay to end itself between batches. An object on shared storage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Who asked for the stop, why and when."""
+
+    by: str
+    reason: str
+    at: str
+
+
+class StopFlag:
+    """One stop flag. Setting and clearing are idempotent."""
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects = objects
+        self._key = key
+
+    def set(self, *, by: str, reason: str) -> StopRequest:
+        """Ask for a stop."""
+        request = StopRequest(by=by, reason=reason, at=iso_now())
+        record = {"by": by, "reason": reason, "at": request.at}
+        self._objects.put(self._key, json.dumps(record).encode())
+        return request
+
+    def clear(self) -> None:
+        """Take the request back."""
+        self._objects.delete(self._key)
+
+    def read(self) -> StopRequest | None:
+        """The request in force, if there is one."""
+        found = self._objects.get(self._key)
+        return StopRequest(**json.loads(found.data)) if found else None

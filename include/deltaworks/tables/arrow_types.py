@@ -1,0 +1,46 @@
+"""Declared column types as Arrow types, the way Spark and Delta map them.
+
+Timestamps are microseconds in UTC; everything is nullable, since a row lacking an optional value is still a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+}
+
+
+def arrow_type(kind: ColumnType | str) -> pa.DataType:
+    """The Arrow type of a declared one."""
+    if isinstance(kind, str):
+        kind = parse_type(kind)
+    match kind:
+        case Primitive(name):
+            return _PRIMITIVES[name]
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Array(element):
+            return pa.list_(pa.field("element", arrow_type(element)))
+        case Map(value):
+            return pa.map_(pa.string(), arrow_type(value))
+        case Struct(fields):
+            return pa.struct([pa.field(name, arrow_type(field)) for name, field in fields])
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """The Arrow schema of named, declared types, in order."""
+    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns.items()])

@@ -1,0 +1,160 @@
+"""Guarded commits to a Delta table through delta-rs: each step lands once, whoever repeats it.
+
+delta-rs does not enforce application transactions itself. So a snapshot is loaded, the step's transaction is read
+from it, and the commit is made *from that same object*, with retries inside the library turned off. Any conflict,
+a lost reply among them, loads a new snapshot and decides again: a step that is found there has landed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from deltaworks.errors import ConcurrencyError, ContractError, FencedError
+
+#: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
+#: and is set at creation because changing it later conflicts with every writer.
+TABLE_PROPERTIES: dict[str, str | None] = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.enableExpiredLogCleanup": "true",
+}
+MAX_ATTEMPTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An application transaction: `app_id` at `version` lands once, and versions only grow."""
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """What became of a guarded commit. `landed_now` is False where an earlier attempt had landed already."""
+
+    version: int
+    landed_now: bool
+    attempts: int
+
+
+def ensure_table(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    storage_options: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+    user_metadata: str,
+    properties: Mapping[str, str] | None = None,
+) -> DeltaTable:
+    """Open the table, creating it where there is none. Two creators at once end with one table."""
+    options = dict(storage_options)
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            return DeltaTable(uri, storage_options=options)
+        except TableNotFoundError:
+            pass
+        try:
+            return DeltaTable.create(
+                uri,
+                schema=schema,
+                mode="error",
+                partition_by=list(partition_by),
+                configuration={**TABLE_PROPERTIES, **(properties or {})},
+                storage_options=options,
+                commit_properties=CommitProperties(custom_metadata={"userMetadata": user_metadata}),
+            )
+        except DeltaError:
+            time.sleep(random.uniform(0.05, 0.3))
+    raise ConcurrencyError(
+        "TABLE_NOT_CREATED", f"Could not create or open {uri}.", hint="Check the storage, then start the job again."
+    )
+
+
+def commit_step(
+    table: DeltaTable,
+    actions: Sequence[AddAction],
+    *,
+    step: Step,
+    owner: Step | None = None,
+    user_metadata: str,
+) -> CommitOutcome:
+    """Append files to the table as one step.
+
+    Args:
+        table: an open table; it is brought up to date first, and used by this thread only.
+        owner: the owner epoch this commit is made under; it fails when a higher one has been raised.
+
+    Raises:
+        FencedError: OWNER_FENCED, a successor has raised the owner epoch in this table.
+        ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+        ContractError: COMMIT_REFUSED when the table cannot take this commit at all.
+    """
+    transactions = [Transaction(step.app_id, step.version)]
+    if owner is not None:
+        transactions.append(Transaction(owner.app_id, owner.version))
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        table.update_incremental()
+        before = table.version()
+        landed = table.transaction_version(step.app_id)
+        if landed is not None and landed >= step.version:
+            return CommitOutcome(version=before, landed_now=False, attempts=attempt)
+        if owner is not None:
+            _check_owner(table, owner)
+        try:
+            table.create_write_transaction(
+                list(actions),
+                mode="append",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns,
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": user_metadata},
+                    max_commit_retries=0,
+                    app_transactions=transactions,
+                ),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+            )
+        except CommitFailedError as error:
+            if "Unsupported table features" in str(error):
+                raise _refused(table, error) from error
+            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
+            continue
+        # Without retries inside the library, what was committed on top of `before` is the version after it.
+        return CommitOutcome(version=before + 1, landed_now=True, attempts=attempt)
+    raise ConcurrencyError(
+        "COMMIT_CONTENDED",
+        f"{table.table_uri}: {MAX_ATTEMPTS} attempts to commit {step.app_id} at {step.version} all met another writer.",
+        hint="Another job writes this table without pause; let it end, then run this again.",
+    )
+
+
+def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
+    """Fence former owners: after this, a commit under a lower epoch fails. Idempotent."""
+    return commit_step(table, [], step=owner, user_metadata=user_metadata)
+
+
+def _check_owner(table: DeltaTable, owner: Step) -> None:
+    current = table.transaction_version(owner.app_id)
+    if current is not None and current > owner.version:
+        raise FencedError(
+            "OWNER_FENCED",
+            f"{table.table_uri}: owner epoch {current} has taken over from epoch {owner.version}.",
+            hint="Nothing: the successor goes on where this one stopped.",
+        )
+
+
+def _refused(table: DeltaTable, error: Exception) -> ContractError:
+    return ContractError(
+        "COMMIT_REFUSED",
+        f"{table.table_uri}: delta-rs cannot commit to this table: {error}.",
+        hint="Declare `writer: spark` for the table in pipeline.yaml.",
+    )
