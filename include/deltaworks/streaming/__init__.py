@@ -1,0 +1,1 @@
+"""The streaming engine: a batch of source events lands in all its tables exactly once."""

@@ -1,0 +1,223 @@
+"""A batch from its file events to its ledger rows: prepare, commit, complete.
+
+- *prepare*: one Spark pass writes the files, then one put-if-absent object fixes what the batch is.
+- *commit*: every table's share, in parallel, each guarded by its transaction id and the owner epoch.
+- *complete*: the ledger rows.
+
+A batch met again, after any crash, starts at the first of the three that has not happened: files already written are
+committed, not written anew. Nothing here rests on a clock, on a replay being identical, or on Airflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.generations import Generations, read_end_offset
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
+from deltaworks.control.provenance import current_run
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.fan_out import FileTarget, PayloadOpener, balanced, fan_out, partitioning
+from deltaworks.streaming.ledger import Ledger
+from deltaworks.streaming.parse import BatchStamp
+from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableSet, TableWriter, staging_key
+from deltaworks.tables.commit import Step
+from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSlice:
+    """What a batch reads: references to payloads, their sizes in bytes, and facts about them for the record."""
+
+    references: Sequence[Any]
+    sizes: Sequence[int]
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """How a batch went. Seconds by phase; a resumed batch spent none in preparing."""
+
+    batch_id: int
+    rows: int
+    quarantined: int
+    files_read: int
+    bytes_read: int
+    files_written: int
+    tables: int
+    resumed: bool
+    prepare_seconds: float
+    commit_seconds: float
+    complete_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Under whose lease the batch runs."""
+
+    owner: str
+    step: Step
+
+
+class BatchProcessor:
+    """Lands batches of one pipeline. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: PipelineSpec,
+        lake: Lake,
+        objects: ObjectStore,
+        *,
+        generations: Generations,
+        ledger: Ledger,
+        tables: TableSet,
+        ownership: Ownership,
+        opener: PayloadOpener,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._lake = lake
+        self._objects = objects
+        self._generations = generations
+        self._ledger = ledger
+        self._tables = tables
+        self._ownership = ownership
+        self._opener = opener
+        self._fault = fault
+        self._writers: dict[str, TableWriter] = {
+            "fan_out": FanOutWriter(tables.handles),
+            "spark": SparkWriter(spark, lake, tables.handles),
+        }
+        self._last_completed = ledger.last_completed()
+
+    def process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
+        """Land one batch; None when the ledger has it already.
+
+        Raises:
+            FencedError: a successor has taken over; nothing more was written.
+        """
+        batch_id = self._generations.current.first_batch + spark_batch_id
+        if self._last_completed is not None and batch_id <= self._last_completed:
+            return None
+        started = time.monotonic()
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, batch_id)
+        resumed = prepared is not None
+        if prepared is None:
+            prepared = self._prepare(source, spark_batch_id, batch_id)
+        return self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
+
+    def finish_torn(self) -> BatchReport | None:
+        """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
+        following = 0 if self._last_completed is None else self._last_completed + 1
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, following)
+        if prepared is None:
+            return None
+        return self._land(prepared, resumed=True, prepare_seconds=0.0)
+
+    def _prepare(self, source: SourceSlice, spark_batch_id: int, batch_id: int) -> PreparedBatch:
+        spec = self._spec
+        start = (
+            read_end_offset(self._objects, spec.pipeline, self._generations, spark_batch_id - 1)
+            if spark_batch_id
+            else self._generations.current.start
+        )
+        end = read_end_offset(self._objects, spec.pipeline, self._generations, spark_batch_id)
+        stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
+        written = self._write(source, stamp)
+        self._fault("files_written")
+        fixed = prepare(
+            self._objects,
+            PreparedBatch(
+                pipeline=spec.pipeline,
+                generation=self._generations.generation,
+                batch_id=batch_id,
+                spark_batch_id=spark_batch_id,
+                checkpoint=self._generations.current.ordinal,
+                owner=self._ownership.owner,
+                owner_epoch=self._ownership.step.version,
+                run=current_run(),
+                prepared_at=iso_now(),
+                ingested_at_us=stamp.ingested_at_us,
+                spec_fingerprint=stamp.fingerprint,
+                code_version=__version__,
+                offsets={"start": start, "end": end},
+                source=source.metadata,
+                tables=tuple(self._share(name, files) for name, files in sorted(written.items())),
+            ),
+        )
+        self._fault("prepared")
+        return fixed
+
+    def _write(self, source: SourceSlice, stamp: BatchStamp) -> dict[str, list[WrittenFile]]:
+        if not source.references:
+            return {}
+        self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
+        slices = balanced(source.references, source.sizes, self._spec.stream.tasks_per_batch)
+        return fan_out(self._spark, slices, self._opener, self._spec, stamp, self._target())
+
+    def _target(self) -> FileTarget:
+        storage, pipeline = self._lake.storage, self._spec.pipeline
+        roots, partition_by = {}, {}
+        for name, columns in partitioning(self._spec).items():
+            staged = self._tables.writer_by_table[name] == "spark"
+            key = staging_key(pipeline, name) if staged else paths.table(pipeline, name)
+            roots[name] = arrow_path(storage, key)
+            partition_by[name] = () if staged else columns
+        options = None if storage.scheme == "file" else storage.arrow_options()
+        return FileTarget(options, roots, partition_by)
+
+    def _share(self, name: str, files: list[WrittenFile]) -> PreparedTable:
+        return PreparedTable(
+            table=name,
+            writer=self._tables.writer_by_table[name],
+            rows=sum(file.rows for file in files),
+            files=tuple(asdict(file) for file in files),
+        )
+
+    def _land(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:
+        owner = self._ownership.step
+        started = time.monotonic()
+        steps = self._tables.commit(
+            prepared, self._writers, owner=owner, after_each=lambda step: self._fault(f"committed:{step.table_name}")
+        )
+        self._fault("committed")
+        commit_seconds = time.monotonic() - started
+        self._ledger.complete(prepared, steps, owner=owner)
+        self._fault("completed")
+        self._last_completed = prepared.batch_id
+        self._remove_staged(prepared)
+        return BatchReport(
+            batch_id=prepared.batch_id,
+            rows=prepared.rows,
+            quarantined=prepared.quarantined,
+            files_read=int(prepared.source.get("files", 0)),
+            bytes_read=int(prepared.source.get("bytes", 0)),
+            files_written=sum(step.files for step in steps),
+            tables=len(steps),
+            resumed=resumed,
+            prepare_seconds=prepare_seconds,
+            commit_seconds=commit_seconds,
+            complete_seconds=time.monotonic() - started - commit_seconds,
+        )
+
+    def _remove_staged(self, prepared: PreparedBatch) -> None:
+        for share in prepared.tables:
+            if share.writer != "spark":
+                continue
+            for file in share.files:
+                # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
+                with contextlib.suppress(Exception):
+                    self._objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")

@@ -1,0 +1,147 @@
+"""One pass over a batch writes the files of all its tables.
+
+Each task reads its share of the payloads, parses them, gathers the rows of every table and writes one file per
+table and partition. What it returns is small: the files with their statistics. Nothing is committed here; files of
+a task that dies, or that ran twice, are in no commit and are removed as orphans by maintenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.reasons import QUARANTINE_PARTITION
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a task holds in Arrow before it writes files of all tables; bounds memory however skewed the routing is.
+FLUSH_BYTES = 256 << 20
+WRITE_THREADS = 4
+
+PayloadOpener = Callable[[Any], Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Where a task writes: pyarrow's options of the storage and the folder of each table.
+
+    `arrow_options` holds keys: it travels to tasks inside Spark's serialised closure and is never printed.
+    """
+
+    arrow_options: dict[str, Any] | None
+    roots: dict[str, str]
+    partition_by: dict[str, tuple[str, ...]]
+
+    def filesystem(self) -> fs.FileSystem:
+        """pyarrow's filesystem; local disk where there are no options."""
+        return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
+
+
+class TableWriters:
+    """Gathers rows by table and writes them as files. Not safe to share between threads."""
+
+    def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES) -> None:
+        self._target = target
+        self._filesystem = target.filesystem()
+        self._flush_bytes = flush_bytes
+        self._held: dict[str, list[pa.Table]] = {}
+        self._held_bytes = 0
+        self.files: list[tuple[str, WrittenFile]] = []
+
+    def add(self, table: str, rows: pa.Table) -> None:
+        """Take rows; writes out what is held when it has grown too large."""
+        self._held.setdefault(table, []).append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= self._flush_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all rows held, several files at once."""
+        work = [
+            (table, values, part)
+            for table, held in self._held.items()
+            for values, part in split_by_partition(pa.concat_tables(held), self._target.partition_by[table])
+        ]
+        self._held, self._held_bytes = {}, 0
+        with ThreadPoolExecutor(WRITE_THREADS) as pool:
+            self.files.extend(pool.map(self._write, work))
+
+    def _write(self, work: tuple[str, dict[str, str | None], pa.Table]) -> tuple[str, WrittenFile]:
+        table, values, rows = work
+        return table, write_file(self._filesystem, self._target.roots[table], rows, partition=values)
+
+
+def write_payloads(
+    payloads: Iterable[Payload],
+    spec: PipelineSpec,
+    stamp: BatchStamp,
+    target: FileTarget,
+    *,
+    flush_bytes: int = FLUSH_BYTES,
+) -> list[tuple[str, dict[str, Any]]]:
+    """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each."""
+    writers = TableWriters(target, flush_bytes=flush_bytes)
+    for table, rows in Parser(spec).parse(payloads, stamp):
+        writers.add(table, rows)
+    writers.flush()
+    return [(table, asdict(file)) for table, file in writers.files]
+
+
+def fan_out(
+    spark: SparkSession,
+    slices: Sequence[Sequence[Any]],
+    opener: PayloadOpener,
+    spec: PipelineSpec,
+    stamp: BatchStamp,
+    target: FileTarget,
+) -> dict[str, list[WrittenFile]]:
+    """Write all tables of a batch in one Spark pass.
+
+    Args:
+        slices: one list of payload references a task, in order.
+        opener: turns a reference into its payload, inside the task.
+
+    Returns:
+        The files of each table, in the order of the slices.
+    """
+    context = spark.sparkContext
+    # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
+    declared = spec.model_dump_json()
+
+    def work(share: Iterator[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        pipeline = PipelineSpec.model_validate_json(declared)
+        for references in share:
+            yield from write_payloads(map(opener, references), pipeline, stamp, target)
+
+    written: dict[str, list[WrittenFile]] = {}
+    for table, record in (
+        context.parallelize([list(part) for part in slices], len(slices)).mapPartitions(work).collect()
+    ):
+        written.setdefault(table, []).append(WrittenFile(**record))
+    return written
+
+
+def partitioning(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
+    """The partition columns of every bronze table and of quarantine."""
+    return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION}
+
+
+def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
+    """Split references into at most `tasks` runs of about equal size, keeping their order."""
+    total = sum(sizes) or 1
+    shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
+    before = 0
+    for reference, size in zip(references, sizes, strict=True):
+        middle = before + size / 2
+        shares[min(int(middle * len(shares) / total), len(shares) - 1)].append(reference)
+        before += size
+    return [share for share in shares if share]

@@ -1,0 +1,170 @@
+"""The ledger: which batches are complete, from which offsets, through which steps, at which table versions.
+
+Two Delta tables per pipeline, after a published design: the *checkpoint store* has one row a batch (offsets, source
+metadata, job state), the *batch metadata store* one row a step (outcome, rows, files, Delta version). A batch is
+complete once it is in the checkpoint store; both are written as guarded steps, so repeating is harmless.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.prepared import PreparedBatch
+from deltaworks.control.provenance import user_metadata
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+CHECKPOINT_STORE = "checkpoint_store"
+BATCH_METADATA_STORE = "batch_metadata_store"
+
+CHECKPOINT_STORE_SCHEMA = arrow_schema(
+    {
+        "pipeline": "string",
+        "generation": "int",
+        "batch_id": "long",
+        "spark_batch_id": "long",
+        "checkpoint": "int",
+        "owner_epoch": "long",
+        "run": "string",
+        "job_state": "string",
+        "start_offset": "string",
+        "end_offset": "string",
+        "source_metadata": "string",
+        "spec_fingerprint": "string",
+        "code_version": "string",
+        "rows": "long",
+        "quarantined": "long",
+        "prepared_at": "timestamp",
+        "completed_at": "timestamp",
+    }
+)
+BATCH_METADATA_SCHEMA = arrow_schema(
+    {
+        "pipeline": "string",
+        "generation": "int",
+        "batch_id": "long",
+        "step": "string",
+        "table_name": "string",
+        "writer": "string",
+        "outcome": "string",
+        "rows": "long",
+        "files": "long",
+        "bytes": "long",
+        "delta_version": "long",
+        "seconds": "double",
+        "at": "timestamp",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one step of a batch did. `outcome`: committed, already_committed or empty."""
+
+    step: str
+    table_name: str
+    writer: str
+    outcome: str
+    rows: int
+    files: int
+    bytes: int
+    delta_version: int
+    seconds: float
+
+
+def owner_step(pipeline: str, epoch: int) -> Step:
+    """The application transaction that carries the owner epoch in every table of a pipeline."""
+    return Step(f"{pipeline}/owner", epoch)
+
+
+class Ledger:
+    """One pipeline's ledger in one generation. Not safe to share between threads."""
+
+    def __init__(self, lake: Lake, pipeline: str, generation: int) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._generation = generation
+        self._keys = {name: paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)}
+        schemas = {CHECKPOINT_STORE: CHECKPOINT_STORE_SCHEMA, BATCH_METADATA_STORE: BATCH_METADATA_SCHEMA}
+        created = user_metadata(pipeline=pipeline, batch="none", operation="create_table")
+        self._tables: dict[str, DeltaTable] = {
+            name: lake.ensure(key, schemas[name], user_metadata=created) for name, key in self._keys.items()
+        }
+
+    def _step(self, name: str, batch_id: int) -> Step:
+        return Step(f"{self._pipeline}/g{self._generation}/{name}", batch_id)
+
+    def last_completed(self) -> int | None:
+        """The newest complete batch, or None before the first. Reads the log only."""
+        store = self._tables[CHECKPOINT_STORE]
+        store.update_incremental()
+        return store.transaction_version(self._step(CHECKPOINT_STORE, 0).app_id)
+
+    def end_offset(self, batch_id: int) -> dict[str, Any] | None:
+        """The source offset a complete batch ended at."""
+        import pyarrow.dataset as ds
+
+        store = self._tables[CHECKPOINT_STORE]
+        wanted = (ds.field("batch_id") == batch_id) & (ds.field("generation") == self._generation)
+        found = store.to_pyarrow_dataset().to_table(columns=["end_offset"], filter=wanted).to_pylist()
+        if not found or found[0]["end_offset"] is None:
+            return None
+        offset = json.loads(found[0]["end_offset"])
+        return offset if isinstance(offset, dict) else None
+
+    def complete(self, batch: PreparedBatch, steps: Sequence[StepOutcome], *, owner: Step) -> None:
+        """Record the batch as complete; steps first, so that a complete batch always has them."""
+        now = utc_now()
+        shared = {"pipeline": batch.pipeline, "generation": batch.generation, "batch_id": batch.batch_id}
+        self._append(BATCH_METADATA_STORE, batch, [{**shared, **asdict(step), "at": now} for step in steps], owner)
+        row = {
+            **shared,
+            "spark_batch_id": batch.spark_batch_id,
+            "checkpoint": batch.checkpoint,
+            "owner_epoch": owner.version,
+            "run": batch.run,
+            "job_state": "complete",
+            "start_offset": json.dumps(batch.offsets.get("start")),
+            "end_offset": json.dumps(batch.offsets.get("end")),
+            "source_metadata": json.dumps(batch.source),
+            "spec_fingerprint": batch.spec_fingerprint,
+            "code_version": batch.code_version,
+            "rows": batch.rows,
+            "quarantined": batch.quarantined,
+            "prepared_at": _instant(batch.prepared_at),
+            "completed_at": now,
+        }
+        self._append(CHECKPOINT_STORE, batch, [row], owner)
+
+    def _append(self, name: str, batch: PreparedBatch, rows: list[dict[str, Any]], owner: Step) -> None:
+        schema = CHECKPOINT_STORE_SCHEMA if name == CHECKPOINT_STORE else BATCH_METADATA_SCHEMA
+        step = self._step(name, batch.batch_id)
+        self._lake.append(
+            self._tables[name],
+            self._keys[name],
+            pa.Table.from_pylist(rows, schema=schema),
+            step=step,
+            owner=owner,
+            user_metadata=user_metadata(
+                pipeline=self._pipeline,
+                batch=batch.batch_id,
+                operation="complete_batch",
+                step=step.app_id,
+                step_version=step.version,
+            ),
+        )
+
+
+def _instant(text: str) -> Any:
+    from deltaworks.control.clock import parse_iso
+
+    return parse_iso(text)

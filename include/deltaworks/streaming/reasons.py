@@ -1,0 +1,63 @@
+"""Why a row is in quarantine: typed reasons, and the schema of the quarantine table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+
+class ReasonCode(StrEnum):
+    """Every reason a row can be quarantined for."""
+
+    MALFORMED = "malformed"
+    NOT_AN_OBJECT = "not_an_object"
+    MISSING_REQUIRED = "missing_required"
+    TYPE_MISMATCH = "type_mismatch"
+    OUT_OF_RANGE = "out_of_range"
+    UNKNOWN_EVENT = "unknown_event"
+    OBJECT_MISSING = "object_missing"
+    OBJECT_CHANGED = "object_changed"
+    OBJECT_UNREADABLE = "object_unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: the field it is about and what was found there."""
+
+    code: ReasonCode
+    path: str
+    detail: str
+
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("quarantine_date", pa.date32()),
+        pa.field("event_name", pa.string()),
+        pa.field(
+            "reasons",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct(
+                        [
+                            pa.field("code", pa.string()),
+                            pa.field("path", pa.string()),
+                            pa.field("detail", pa.string()),
+                        ]
+                    ),
+                )
+            ),
+        ),
+        pa.field("raw", pa.string()),
+        pa.field("raw_bytes", pa.int64()),
+        pa.field("object_key", pa.string()),
+        pa.field("spec_fingerprint", pa.string()),
+        pa.field("_ingested_at", pa.timestamp("us", tz="UTC")),
+        pa.field("_batch_id", pa.int64()),
+        pa.field("_seq", pa.int64()),
+        pa.field("_position", pa.int64()),
+    ]
+)
+QUARANTINE_PARTITION = ("quarantine_date",)

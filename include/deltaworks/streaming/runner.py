@@ -1,0 +1,348 @@
+"""Runs a pipeline's stream: one owner at a time, watched, and ending itself in an orderly way.
+
+The life of a run: take the lease, open and fence the tables, finish a batch that was left prepared, start the query
+(and those of the live tables), then watch it until the stop flag, the end of its time, a failure, a lost lease or a
+batch that hangs. What ends a run never matters for the data: every batch resumes from its records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.generations import current_checkpoint
+from deltaworks.control.guard import driving_jvm, end_now
+from deltaworks.control.heartbeat import HeartbeatWriter
+from deltaworks.control.lease import Lease, watch
+from deltaworks.control.objects import open_objects
+from deltaworks.control.stop import StopFlag
+from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.sources.file_events import stream as file_event_stream
+from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.streaming.file_payloads import FileOpener, source_slice
+from deltaworks.streaming.ledger import Ledger, owner_step
+from deltaworks.streaming.live import start_live_query
+from deltaworks.streaming.progress import ProgressLog
+from deltaworks.streaming.writers import TableSet
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+BACKLOG_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Why a run ended, and what it did."""
+
+    ended_by: str
+    batches: int
+    rows: int
+    seconds: float
+
+
+class IngestRun:
+    """One run of a pipeline's stream. Build it, call `run` once."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        available_now: bool = False,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._storage = catalog.environment.lake
+        self._objects = open_objects(self._storage)
+        self._available_now = available_now
+        self._fault = fault
+        self._stop = StopFlag(self._objects, self._key("stop.json"))
+        self._heartbeat = HeartbeatWriter(
+            self._objects,
+            self._key("heartbeat.json"),
+            pipeline=pipeline,
+            trigger_seconds=self._spec.stream.trigger_seconds,
+        )
+        self._batches = 0
+        self._rows = 0
+        self._quarantined = 0
+        self._batch_started: float | None = None
+        self._first_batch_done: float | None = None
+        self._failure: DeltaworksError | None = None
+
+    def _key(self, name: str) -> str:
+        return paths.pipeline_control(self._spec.pipeline, name)
+
+    def run(self) -> RunResult:
+        """Stream until something ends the run.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD, another run has the stream.
+            FencedError: a successor has taken over.
+            DeltaworksError: what failed, mapped where it is known.
+        """
+        started = time.monotonic()
+        settings = self._spec.stream
+        self._heartbeat.start()
+        lease = Lease(
+            self._objects, self._key("lease.json"), ttl_seconds=settings.lease_ttl_seconds, name=self._spec.pipeline
+        )
+        try:
+            epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
+            watch(lease, self._lease_lost)
+            self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
+            ended_by = self._stream(lease, epoch)
+        except DeltaworksError as error:
+            self._heartbeat.close(state="failed", error=error.as_record())
+            raise
+        except Exception as error:
+            self._heartbeat.close(state="failed", error={"condition": "STREAM_FAILED", "message": str(error)[:500]})
+            raise
+        finally:
+            lease.release()
+        self._heartbeat.close(state="ended")
+        return RunResult(ended_by=ended_by, batches=self._batches, rows=self._rows, seconds=time.monotonic() - started)
+
+    def _ui(self) -> str | None:
+        url: str | None = self._spark.sparkContext.uiWebUrl
+        return url
+
+    @staticmethod
+    def _lease_lost() -> None:
+        # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
+        end_now(driving_jvm(), exit_code=FencedError.exit_code)
+
+    def _stream(self, lease: Lease, epoch: int) -> str:
+        if self._stop.read() is not None:
+            return "stop flag"
+        progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch)
+        progress.start()
+        queries: list[StreamingQuery] = []
+        try:
+            processor, reader = self._open(lease, epoch)
+            torn = processor.finish_torn()
+            if torn is not None:
+                self._note(torn, progress)
+            queries = [self._start(processor, reader, progress), *self._start_live()]
+            self._heartbeat.update(state="running")
+            return self._watch(queries)
+        finally:
+            for query in queries:
+                _stop_quietly(query)
+            progress.close()
+
+    def _open(self, lease: Lease, epoch: int) -> tuple[BatchProcessor, DataFrame]:
+        spec, lake = self._spec, Lake(self._storage)
+        owner = owner_step(spec.pipeline, epoch)
+        tables = TableSet(lake, spec)
+        tables.open()
+        tables.fence(owner)
+        # The generation is 1 until a pipeline starts over; the ledger it names tells where a lost checkpoint goes on.
+        ledger = Ledger(lake, spec.pipeline, 1)
+        last = ledger.last_completed()
+        end = ledger.end_offset(last) if last is not None else None
+        generations = current_checkpoint(self._objects, spec.pipeline, last_completed=last, end_offset=end)
+        self._checkpoint = self._storage.spark_uri(
+            paths.checkpoint(spec.pipeline, generations.generation, generations.current.ordinal)
+        )
+        processor = BatchProcessor(
+            self._spark,
+            spec,
+            lake,
+            self._objects,
+            generations=generations,
+            ledger=ledger,
+            tables=tables,
+            ownership=Ownership(owner=lease.owner, step=owner),
+            opener=FileOpener(self._catalog.environment.landing, compression=spec.source.compression),
+            fault=self._fault,
+        )
+        return processor, self._read((generations.current.start or {}).get("seq", 0))
+
+    def _read(self, start_seq: int) -> DataFrame:
+        source = self._spec.source
+        file_event_stream.register(self._spark)
+        return (
+            self._spark.readStream.format(file_event_stream.FORMAT)
+            .option("environment", self._catalog.environment.environment)
+            .option("relay", source.relay)
+            .option("bucket", source.bucket)
+            .option("prefix", source.prefix)
+            .option("maxfiles", source.max_files_per_batch)
+            .option("maxbytes", source.max_bytes_per_batch)
+            .option("startseq", start_seq)
+            .load()
+        )
+
+    def _start(self, processor: BatchProcessor, reader: DataFrame, progress: ProgressLog) -> StreamingQuery:
+        def land(batch: DataFrame, spark_batch_id: int) -> None:
+            self._batch_started = time.monotonic()
+            try:
+                report = processor.process(source_slice(_collected(batch)), spark_batch_id)
+            except DeltaworksError as error:
+                self._failure = error
+                raise
+            finally:
+                self._batch_started = None
+            if report is not None:
+                self._note(report, progress)
+            self._first_batch_done = self._first_batch_done or time.monotonic()
+
+        writer = (
+            reader.writeStream.foreachBatch(land)
+            .queryName(f"{self._spec.pipeline}.ingest")
+            .option("checkpointLocation", self._checkpoint)
+        )
+        if self._available_now:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._spec.stream.trigger_seconds} seconds").start()
+
+    def _start_live(self) -> list[StreamingQuery]:
+        if self._available_now:
+            return []
+        return [start_live_query(self._spark, self._catalog, self._spec.pipeline, live) for live in self._spec.live]
+
+    def _note(self, report: BatchReport, progress: ProgressLog) -> None:
+        self._batches += 1
+        self._rows += report.rows
+        self._quarantined += report.quarantined
+        progress.add(report)
+        self._heartbeat.update(
+            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined
+        )
+        log.warning(
+            "pipeline=%s batch=%d rows=%d quarantined=%d files=%d tables=%d resumed=%s prepare_s=%.2f commit_s=%.2f",
+            self._spec.pipeline,
+            report.batch_id,
+            report.rows,
+            report.quarantined,
+            report.files_read,
+            report.tables,
+            report.resumed,
+            report.prepare_seconds,
+            report.commit_seconds,
+        )
+
+    def _watch(self, queries: list[StreamingQuery]) -> str:
+        started = time.monotonic()
+        backlog = _Backlog(self._catalog, self._spec.pipeline)
+        while True:
+            for query in queries:
+                if not query.isActive:
+                    return self._ended(query)
+            now = time.monotonic()
+            if self._stop.read() is not None:
+                return self._stopping("stop flag")
+            # Counted from the first batch, so that a slow start never ends a run that has done nothing.
+            if now - (self._first_batch_done or now) >= self._spec.stream.max_run_seconds:
+                return self._stopping("max_run_seconds")
+            if now - started >= 2 * self._spec.stream.max_run_seconds:
+                return self._stopping("max_run_seconds without a batch")
+            self._check_stall(now)
+            self._heartbeat.update(state="running" if self._batch_started else "idle", **backlog.read(queries[0]))
+            time.sleep(POLL_SECONDS)
+
+    def _stopping(self, reason: str) -> str:
+        self._heartbeat.update(state="stopping")
+        return reason
+
+    def _ended(self, query: StreamingQuery) -> str:
+        failure = query.exception()
+        if failure is None and self._available_now:
+            return "available now"
+        if self._failure is not None:
+            raise self._failure
+        if failure is not None:
+            raise failure
+        raise TransientError(
+            "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
+        )
+
+    def _check_stall(self, now: float) -> None:
+        """Watchdog: a batch that hangs in a call that never returns can only be ended from outside."""
+        started = self._batch_started
+        if started is None or now - started < self._spec.stream.stall_seconds:
+            return
+        message = f"A batch of {self._spec.pipeline!r} has run for {now - started:.0f} seconds."
+        error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
+        self._heartbeat.close(state="failed", error=error.as_record())
+        log.error("%s", error)
+        print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+        end_now(driving_jvm(), exit_code=error.exit_code)
+
+
+class _Backlog:
+    """How far behind the log a query is, read at most every BACKLOG_SECONDS."""
+
+    def __init__(self, catalog: Catalog, pipeline: str) -> None:
+        self._log = FileEventLog(Lake(catalog.environment.lake), catalog.pipeline(pipeline).source.relay)
+        self._source = catalog.pipeline(pipeline).source
+        self._read_at = 0.0
+        self._found: dict[str, Any] = {}
+
+    def read(self, query: StreamingQuery) -> dict[str, Any]:
+        """Heartbeat fields; a log that cannot be read just now leaves them as they were."""
+        if time.monotonic() - self._read_at < BACKLOG_SECONDS:
+            return self._found
+        self._read_at = time.monotonic()
+        try:
+            self._found = self._measure(_position(query))
+        except Exception as error:  # watching never fails the stream
+            log.warning("backlog not read: %s", error)
+        return self._found
+
+    def _measure(self, seq: int) -> dict[str, Any]:
+        pending = self._log.read(after_seq=seq, limit=10_000)
+        ours = [
+            row
+            for row in pending.select(["bucket", "key", "size", "event_time"]).to_pylist()
+            if row["bucket"] == self._source.bucket and row["key"].startswith(self._source.prefix)
+        ]
+        oldest = min((row["event_time"] for row in ours), default=None)
+        return {
+            "backlog_files": len(ours),
+            "backlog_bytes": sum(row["size"] or 0 for row in ours),
+            "oldest_pending_at": oldest.isoformat() if oldest else None,
+        }
+
+
+def _position(query: StreamingQuery) -> int:
+    """The seq a query has finished, from its last progress; 0 before the first."""
+    import json
+
+    progress = query.lastProgress
+    if not progress or not progress["sources"]:
+        return 0
+    offset = progress["sources"][0]["endOffset"]
+    if offset is None:
+        return 0
+    return int((json.loads(offset) if isinstance(offset, str) else offset)["seq"])
+
+
+def _collected(batch: DataFrame) -> pa.Table:
+    return batch.toArrow()
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:  # the run is ending anyway; its batches resume
+        log.warning("query %s did not stop in time: %s", query.name, error)

@@ -1,0 +1,41 @@
+"""Entry point of a pipeline's stream: `spark-submit spark_jobs/ingest_stream.py --pipeline games`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import FencedError
+from deltaworks.job import run_job
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.streaming.runner import IngestRun
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    arguments = parser.parse_args()
+    catalog = load_catalog()
+    catalog.pipeline(arguments.pipeline)
+    objects = open_objects(catalog.environment.lake)
+    backoff = RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json"))
+    try:
+        spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}")
+        result = IngestRun(spark, catalog, arguments.pipeline, available_now=arguments.available_now).run()
+    except FencedError:
+        raise
+    except Exception:
+        backoff.failed()
+        raise
+    backoff.succeeded()
+    print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))
