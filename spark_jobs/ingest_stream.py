@@ -25,7 +25,8 @@ def main() -> int:
     objects = open_objects(catalog.environment.lake)
     backoff = RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json"))
     try:
-        spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}")
+        spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True)
+        print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         result = IngestRun(spark, catalog, arguments.pipeline, available_now=arguments.available_now).run()
     except FencedError:
         raise

@@ -12,18 +12,21 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.spark_conf import check_log_store, project_paths, session_conf, submit_conf
-from deltaworks.specs.catalog import project_root
 
 
-def build_session(environment: EnvironmentSpec, *, app_name: str, master: str | None = None) -> SparkSession:
+def build_session(
+    environment: EnvironmentSpec, *, app_name: str, master: str | None = None, ui: bool = False
+) -> SparkSession:
     """The session of this process, created on first use.
 
     Under spark-submit the master and the class path come from there; started as plain Python, from here.
 
     Args:
         master: used where spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
+        ui: serve Spark's own pages on a free port.
 
     Raises:
         ConfigError: JARS_MISSING, or LOG_STORE_UNSAFE when the lake is shared and its log store is not ours.
@@ -38,7 +41,9 @@ def build_session(environment: EnvironmentSpec, *, app_name: str, master: str | 
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]"))
         conf = submit_conf(environment, root) | conf
-    conf["spark.ui.enabled"] = "true" if os.environ.get("DELTAWORKS_SPARK_UI") == "1" else "false"
+    conf["spark.ui.enabled"] = str(ui).lower()
+    # Any free port: several drivers share a machine, and the heartbeat and the task's link say which it is.
+    conf["spark.ui.port"] = "0"
     conf["spark.executorEnv.TZ"] = "UTC"
     for name, value in conf.items():
         builder = builder.config(name, value)
@@ -63,7 +68,7 @@ def _check_jars(root: Path) -> None:
 
 def _ship_library(spark: SparkSession) -> None:
     """Send this package to executors on other machines; on this one they import it from where it is."""
-    if spark.sparkContext.master.startswith("local"):
+    if str(spark.sparkContext.master).startswith("local"):
         return
     spec = importlib.util.find_spec("deltaworks")
     if spec is None or not spec.submodule_search_locations:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.loading import load_spec, merge, overrides_from_variables
+from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
@@ -72,7 +74,8 @@ def load_catalog(environment: str | None = None, *, root: Path | None = None) ->
     """
     root = root or project_root()
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
-    env = load_spec(EnvironmentSpec, root / "include" / "environments" / f"{name}.yaml")
+    env_file = root / "include" / "environments" / f"{name}.yaml"
+    env = load_spec(EnvironmentSpec, env_file)
     relays = {
         path.stem: load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
         for path in sorted((root / "include" / "relays").glob("*.yaml"))
@@ -82,13 +85,34 @@ def load_catalog(environment: str | None = None, *, root: Path | None = None) ->
         spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", path.parent.name))
         _check_place(spec, path, relays)
         pipelines[spec.pipeline] = spec
+    _check_overrides(env, env_file, {"relays": relays, "pipelines": pipelines})
     return Catalog(environment=env, relays=relays, pipelines=pipelines, root=root)
 
 
 def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
-    declared = env.overrides.get(kind, {}).get(name, {})
+    declared = env.overrides.get(kind, {}).get(name) or {}
     merged: dict[str, Any] = merge(declared, overrides_from_variables(kind, name))
     return merged
+
+
+def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, Mapping[str, Spec]]) -> None:
+    """Refuse an override of something that is not there: it would change nothing, and nobody would notice."""
+    targets = [(f"{path}: overrides", kind, name) for kind, named in env.overrides.items() for name in named]
+    for variable in sorted(os.environ):
+        if variable.startswith(OVERRIDE_PREFIX):
+            kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
+            targets.append((variable, kind, rest.partition("__")[0]))
+    for origin, kind, name in targets:
+        candidates = known.get(kind, known)
+        if kind in known and name in candidates:
+            continue
+        wrong = name if kind in known else kind
+        nearest = difflib.get_close_matches(wrong, candidates, n=1, cutoff=0.4)
+        raise ConfigError(
+            "OVERRIDE_UNKNOWN",
+            f"{origin}: {kind}.{name} is not declared in this project.",
+            hint=f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(candidates) or 'none'}.",
+        )
 
 
 def _check_place(spec: PipelineSpec, path: Path, relays: dict[str, RelaySpec]) -> None:

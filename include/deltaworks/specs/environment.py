@@ -26,4 +26,4 @@ class EnvironmentSpec(Spec):
     landing: StorageSpec
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec()
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec
@@ -58,7 +58,7 @@ def load_spec(model: type[SpecType], path: Path, *, overrides: Mapping[str, Any]
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_describe(problem, path, document, model) for problem in error.errors()]
+        problems = [_describe(problem, path, document, model, overrides or {}) for problem in error.errors()]
         raise ConfigError(
             "SPEC_INVALID",
             f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {path.name}:\n  " + "\n  ".join(problems),
@@ -96,11 +96,22 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
         level = found
         for parent in parents:
             level = level.setdefault(parent, {})
-        level[last] = YAML(typ="safe").load(text)
+            if not isinstance(level, dict):
+                raise _bad_variable(variable, f"another variable sets {parent!r} as a whole")
+        try:
+            level[last] = YAML(typ="safe").load(text)
+        except YAMLError as error:
+            raise _bad_variable(variable, f"{text!r} is no YAML") from error
     return found
 
 
-def _describe(problem: Any, path: Path, document: CommentedMap, model: type[BaseModel]) -> str:
+def _bad_variable(variable: str, problem: str) -> ConfigError:
+    return ConfigError("OVERRIDE_INVALID", f"{variable}: {problem}.", hint=f"Mend or unset {variable}.")
+
+
+def _describe(
+    problem: Any, path: Path, document: CommentedMap, model: type[BaseModel], overrides: Mapping[str, Any]
+) -> str:
     location: tuple[str | int, ...] = problem["loc"]
     line, known = _line_of(document, location)
     key = ".".join(str(part) for part in location[: known + 1]) or "(the whole file)"
@@ -109,14 +120,25 @@ def _describe(problem: Any, path: Path, document: CommentedMap, model: type[Base
         message = _unknown_key(str(location[-1]), location[:-1], model)
     elif problem["type"] == "missing":
         message = "this key is required"
-    origin = "" if line else " (set by an override)"
-    return f"{path}:{line or 1}: {key}{origin}: {message}"
+    origin = " (set by an override)" if _is_overridden(overrides, location) else ""
+    return f"{path}:{line}: {key}{origin}: {message}"
 
 
-def _line_of(document: Any, location: tuple[str | int, ...]) -> tuple[int | None, int]:
+def _is_overridden(overrides: Mapping[str, Any], location: tuple[str | int, ...]) -> bool:
+    node: Any = overrides
+    for part in location:
+        if not isinstance(node, Mapping):
+            break
+        if part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+def _line_of(document: Any, location: tuple[str | int, ...]) -> tuple[int, int]:
     """The 1-based line of the deepest part of `location` the file holds, and that part's index."""
     node, line, index = document, 1, -1
-    for index, part in enumerate(location):  # noqa: B007
+    for index, part in enumerate(location):
         if isinstance(node, CommentedMap) and part in node:
             line = node.lc.key(part)[0] + 1
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):

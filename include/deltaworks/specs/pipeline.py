@@ -10,6 +10,7 @@ from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
 from deltaworks.specs.types import TypeText
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
+Compression = Literal["auto", "gzip", "none"]
 Scalar = str | int | float | bool
 
 #: Columns the engine adds to every bronze table; a declared column may not take their names.
@@ -24,6 +25,8 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("_position", "long"),
 )
 RESERVED_TABLES = ("quarantine",)
+#: Types whose values every reader spells the same in a Delta log.
+PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 
 
 class SourceSpec(Spec):
@@ -34,7 +37,7 @@ class SourceSpec(Spec):
     bucket: str
     prefix: str = ""
     format: Literal["json"] = "json"
-    compression: Literal["auto", "gzip", "none"] = "auto"
+    compression: Compression = "auto"
     max_files_per_batch: int = Field(default=500, ge=1)
     max_bytes_per_batch: Bytes = 256 << 20
 
@@ -109,6 +112,10 @@ class TableSpec(Spec):
         for key in (*self.partition_by, *self.zorder_by):
             if key not in names:
                 raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
+        types = self.column_types()
+        for key in self.partition_by:
+            if types[key] not in PARTITION_TYPES:
+                raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
         overlap = sorted(set(self.partition_by) & set(self.zorder_by))
         if overlap:
             raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
@@ -208,12 +215,14 @@ class PipelineSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [*RESERVED_TABLES, *(t.name for t in (*self.tables, *self.live, *self.gold.tables))]
+        declared: list[TableSpec | LiveTableSpec | GoldTableSpec] = [*self.tables, *self.live, *self.gold.tables]
+        names = [*RESERVED_TABLES, *(table.name for table in declared)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"table {', '.join(twice)} is declared twice in this pipeline")
         bronze = {table.name: table for table in self.tables}
-        for reader in (*self.live, *self.gold.tables):
+        readers: list[LiveTableSpec | GoldTableSpec] = [*self.live, *self.gold.tables]
+        for reader in readers:
             for read in (reader.reads,) if isinstance(reader.reads, str) else reader.reads:
                 if read not in bronze:
                     known = ", ".join(sorted(bronze))

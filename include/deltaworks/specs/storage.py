@@ -6,10 +6,10 @@ addressing; a contract test holds the four renderings equal.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlparse
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from deltaworks.specs.base import SecretReference, Spec, TextOrReference, resolve_text
 
@@ -23,6 +23,12 @@ class AwsSpec(Spec):
     region: str = "us-east-1"
     access_key: SecretReference | None = None
     secret_key: SecretReference | None = None
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("give both access_key and secret_key, or neither (then a role or profile applies)")
+        return self
 
     def boto3_options(self) -> dict[str, Any]:
         """Keyword arguments of `boto3.client`; without keys boto3's own chain (role, profile) applies."""
@@ -45,7 +51,9 @@ class StorageSpec(AwsSpec):
     @classmethod
     def _known_scheme(cls, value: str) -> str:
         parsed = urlparse(value)
-        if parsed.scheme not in ("s3", "file") or (parsed.scheme == "s3" and not parsed.netloc):
+        on_s3 = parsed.scheme == "s3" and bool(parsed.netloc)
+        on_disk = parsed.scheme == "file" and not parsed.netloc and parsed.path.strip("/")
+        if not (on_s3 or on_disk):
             raise ValueError("write s3://bucket/prefix or file:///absolute/path")
         return value.rstrip("/")
 

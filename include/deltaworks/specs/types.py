@@ -136,13 +136,19 @@ class _Parser:
 
     def _decimal(self) -> Decimal:
         self._take("(")
-        precision = int(self._take())
+        precision = self._number()
         self._take(",")
-        scale = int(self._take())
+        scale = self._number()
         self._take(")")
         if not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise ValueError("a decimal has a precision of 1 to 38 and a scale of 0 to its precision")
         return Decimal(precision, scale)
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.isdigit():
+            raise ValueError(f"expected a number, found {token!r} in the type {self._text!r}")
+        return int(token)
 
     def _map(self) -> Map:
         self._take("<")
@@ -158,10 +164,15 @@ class _Parser:
         fields: list[tuple[str, ColumnType]] = []
         while True:
             name = self._take()
+            if not name.isidentifier() or name in dict(fields):
+                raise ValueError(f"{name!r} names no new field of the struct in {self._text!r}")
             self._take(":")
             fields.append((name, self._type()))
-            if self._take() == ">":
+            separator = self._take()
+            if separator == ">":
                 return Struct(tuple(fields))
+            if separator != ",":
+                raise ValueError(f"expected ',' or '>', found {separator!r} in the type {self._text!r}")
 
 
 def parse_type(text: str) -> ColumnType:

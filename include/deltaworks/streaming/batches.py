@@ -166,7 +166,7 @@ class BatchProcessor:
             return {}
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         slices = balanced(source.references, source.sizes, self._spec.stream.tasks_per_batch)
-        return fan_out(self._spark, slices, self._opener, self._spec, stamp, self._target())
+        return fan_out(self._spark, slices, opener=self._opener, spec=self._spec, stamp=stamp, target=self._target())
 
     def _target(self) -> FileTarget:
         storage, pipeline = self._lake.storage, self._spec.pipeline

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.specs.pipeline import TimeUnit
-from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.streaming.reasons import ReasonCode
 from deltaworks.tables.arrow_types import arrow_type
 
@@ -37,6 +39,8 @@ _EXACT_TYPES = {
     "double": frozenset({int, float}),
 }
 _INTEGER_BITS = {"int": 31, "long": 63}
+#: A decimal of this many digits is the only one of so few digits that reads as its double.
+_DIGITS_OF_A_DOUBLE = 15
 
 
 class Misfit(Exception):
@@ -68,9 +72,9 @@ def _at_once(
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
     found = set(map(type, values)) - {type(None)}
     if isinstance(kind, Primitive) and found <= _EXACT_TYPES.get(kind.name, frozenset()):
-        return pa.array(values, target)
+        return _finite(pa.array(values, target))
     if isinstance(kind, Decimal) and found <= {int, float}:
-        return _decimals(values, target)
+        return _decimals(values, kind, target)
     if isinstance(kind, Primitive) and kind.name == "timestamp":
         if unit == "iso8601":
             return _bounded(pc.cast(pa.array(values, pa.string()), target))
@@ -80,9 +84,18 @@ def _at_once(
     return pa.array([None if value is None else converter(value) for value in values], target)
 
 
-def _decimals(values: Sequence[Any], target: pa.DataType) -> pa.Array:
-    """Doubles as decimals; refused unless each reads back as the very same double."""
+def _finite(numbers: pa.Array) -> pa.Array:
+    if pa.types.is_floating(numbers.type) and not pc.all(pc.is_finite(numbers), min_count=0).as_py():
+        raise ValueError("a number too large for the column")
+    return numbers
+
+
+def _decimals(values: Sequence[Any], kind: Decimal, target: pa.DataType) -> pa.Array:
+    """Doubles as decimals; refused unless each reads back as the very same double, and no other decimal does."""
     doubles = pa.array(values, pa.float64())
+    largest = pc.max(pc.abs(doubles)).as_py()
+    if largest is not None and largest >= 10.0 ** (_DIGITS_OF_A_DOUBLE - kind.scale):
+        raise ValueError("a double does not tell so many digits")
     decimals = pc.cast(doubles, target)
     if not pc.all(pc.equal(pc.cast(decimals, pa.float64()), doubles), min_count=0).as_py():
         raise ValueError("a number has more digits than the column")
@@ -151,7 +164,7 @@ def _epoch_us(value: Any, unit: TimeUnit) -> int:
             value = int(value) if value.lstrip("-").isdigit() else float(value)
         except ValueError:
             raise _mismatch(value, unit) from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _mismatch(value, unit)
     if abs(value) > 1e15:
         raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} lies outside the years 1900 to 9999")
@@ -159,33 +172,33 @@ def _epoch_us(value: Any, unit: TimeUnit) -> int:
 
 
 def _converter(kind: ColumnType, unit: TimeUnit) -> Converter:
-    match kind:
-        case Primitive("string"):
-            return _text
-        case Primitive("boolean"):
-            return _boolean
-        case Primitive("int" | "long" as name):
-            return lambda value: _integer(value, _INTEGER_BITS[name])
-        case Primitive("float" | "double"):
-            return _number
-        case Primitive("timestamp"):
-            return lambda value: instant_us(value, unit)
-        case Primitive("date"):
-            return lambda value: _date(value, unit)
-        case Primitive("binary"):
-            return lambda value: _text(value).encode()
-        case Decimal():
-            return lambda value: _decimal(value, kind)
-        case Array(element):
-            inner = _converter(element, unit)
-            return lambda value: _array(value, inner, kind)
-        case Map(held):
-            inner = _converter(held, unit)
-            return lambda value: _map(value, inner, kind)
-        case Struct(fields):
-            inner_by_name = {name: _converter(field, unit) for name, field in fields}
-            return lambda value: _struct(value, inner_by_name, kind)
-    raise AssertionError(f"no converter for {kind}")
+    """What turns one value into what Arrow takes for `kind`, or raises `Misfit`."""
+    if isinstance(kind, Primitive):
+        return _primitive_converters(unit)[kind.name]
+    if isinstance(kind, Decimal):
+        return lambda value: _decimal(value, kind)
+    if isinstance(kind, Struct):
+        by_name = {name: _converter(field, unit) for name, field in kind.fields}
+        return lambda value: _struct(value, by_name, kind)
+    if isinstance(kind, Array):
+        element = _converter(kind.element, unit)
+        return lambda value: _array(value, element, kind)
+    held = _converter(kind.value, unit)
+    return lambda value: _map(value, held, kind)
+
+
+def _primitive_converters(unit: TimeUnit) -> dict[str, Converter]:
+    return {
+        "string": _text,
+        "boolean": _boolean,
+        "int": lambda value: _integer(value, _INTEGER_BITS["int"]),
+        "long": lambda value: _integer(value, _INTEGER_BITS["long"]),
+        "float": lambda value: _number(value, "<f"),
+        "double": lambda value: _number(value, "<d"),
+        "timestamp": lambda value: instant_us(value, unit),
+        "date": lambda value: _date(value, unit),
+        "binary": lambda value: _text(value).encode(),
+    }
 
 
 def _text(value: Any) -> str:
@@ -208,10 +221,18 @@ def _integer(value: Any, bits: int) -> int:
     return int(value)
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, width: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _mismatch(value, "number")
-    return float(value)
+    try:
+        number = float(value)
+        struct.pack(width, number)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        # An infinity would also be no JSON where it became a bound in a file's statistics.
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} is too large a number")
+    return number
 
 
 def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:

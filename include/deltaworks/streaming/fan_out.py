@@ -99,6 +99,7 @@ def write_payloads(
 def fan_out(
     spark: SparkSession,
     slices: Sequence[Sequence[Any]],
+    *,
     opener: PayloadOpener,
     spec: PipelineSpec,
     stamp: BatchStamp,
@@ -117,7 +118,7 @@ def fan_out(
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
 
-    def work(share: Iterator[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def work(share: Iterable[list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for references in share:
             yield from write_payloads(map(opener, references), pipeline, stamp, target)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.file_events.fetch import open_object
+from deltaworks.specs.pipeline import Compression
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.parse import Payload
@@ -47,7 +48,7 @@ def source_slice(events: pa.Table) -> SourceSlice:
 class FileOpener:
     """Opens an object inside a task. Carries the values of the storage's references, which a remote worker lacks."""
 
-    def __init__(self, storage: StorageSpec, *, compression: str) -> None:
+    def __init__(self, storage: StorageSpec, *, compression: Compression) -> None:
         self._storage = storage.model_dump_json()
         self._compression = compression
         self._variables = resolved_variables(storage)

@@ -5,9 +5,10 @@ values with optional white space, whatever the producer meant. Two passes:
 
 - The fast pass cuts the payload where an object ends and the next begins, and parses each piece. A complete JSON
   object is no prefix of another, so a piece that parses is exactly the value a careful reader would have found.
-- A piece that does not parse is given to the careful pass. It was cut inside a string (then it parses together with
-  its followers), or something in it is broken. What is broken becomes one `Malformed` piece, up to the next place
-  from which a complete value can be read that does not look like the inside of a broken one.
+- From a piece that does not parse the careful pass reads on, value by value, until it is at a cut again. The piece was
+  cut inside a string (then it is read together with its followers), or something in it is broken. What is broken
+  becomes one `Malformed` piece, up to the next place from which a complete value can be read that does not look like
+  the inside of a broken one.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any
 
 import orjson
 
-_BETWEEN_OBJECTS = re.compile(rb"(?<=\})[ \t\r\n]*(?=\{)")
+# White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
+_BETWEEN_OBJECTS = re.compile(rb"(?<=\})(?=[ \t\r\n]*\{)")
 _WHITE_SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_INSIDE_A_VALUE = frozenset(b',:]}"')
+_INSIDE_A_VALUE = frozenset(',:]}"')
 _CHUNK_PIECES = 2048
-_MAX_JOINED_PIECES = 64
 _MAX_RESTARTS = 10_000
 _decoder = json.JSONDecoder()
 
@@ -61,30 +62,22 @@ def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
             continue
         index += len(chunk)
         for value, raw in zip(loaded, chunk, strict=True):
-            if isinstance(value, list):
-                yield from _elements(value, raw)
-            else:
-                yield value, raw
+            yield from _elements(value, raw.lstrip(_WHITE_SPACE))
 
 
 def _one_piece(pieces: list[bytes], index: int) -> tuple[Iterable[tuple[Any, bytes]], int]:
     """What the piece at `index` holds, and the index to go on at."""
     try:
-        return _elements(orjson.loads(pieces[index]), pieces[index]), index + 1
-    except orjson.JSONDecodeError as error:
-        joined = _join(pieces, index)
-        if joined is None:
-            return _careful(pieces[index], str(error)), index + 1
-        value, raw, after = joined
-        return _elements(value, raw), after
+        return _elements(orjson.loads(pieces[index]), pieces[index].lstrip(_WHITE_SPACE)), index + 1
+    except orjson.JSONDecodeError:
+        reading = _CarefulReading(pieces, index)
+        return reading.found, reading.next_index
 
 
-def _elements(value: Any, raw: bytes) -> Iterator[tuple[Any, bytes]]:
-    if isinstance(value, list):
-        for element in value:
-            yield element, _dumped(element, raw)
-    else:
-        yield value, raw
+def _elements(value: Any, raw: bytes) -> Iterable[tuple[Any, bytes]]:
+    if type(value) is list:
+        return [(element, _dumped(element, raw)) for element in value]
+    return ((value, raw),)
 
 
 def _dumped(element: Any, whole: bytes) -> bytes:
@@ -95,61 +88,89 @@ def _dumped(element: Any, whole: bytes) -> bytes:
         return whole
 
 
-def _join(pieces: list[bytes], first: int) -> tuple[Any, bytes, int] | None:
-    """The value that pieces from `first` on make together, its bytes, and the next index."""
-    joined = pieces[first]
-    for end in range(first + 1, min(first + _MAX_JOINED_PIECES, len(pieces))):
-        joined += pieces[end]
-        try:
-            return orjson.loads(joined), joined, end + 1
-        except orjson.JSONDecodeError:
-            continue
-    return None
+class _CarefulReading:
+    """Reads value by value from one piece on, taking in its followers while a value goes on in them.
 
+    `found` is what was read, `next_index` the piece where the fast pass can go on.
+    """
 
-def _careful(piece: bytes, detail: str) -> Iterator[tuple[Any, bytes]]:
-    # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes.
-    text = piece.decode("latin-1")
-    position = 0
-    while position < len(piece):
-        end = _value_end(text, position)
-        if end is None:
-            start = _next_start(text, position + 1)
-            raw = piece[position:start].strip(_WHITE_SPACE)
-            yield Malformed(raw, detail), raw
-        else:
-            start = end
-            raw = piece[position:end]
-            yield from _parsed(raw)
-        position = start
-        while position < len(piece) and piece[position] in _WHITE_SPACE:
+    def __init__(self, pieces: list[bytes], index: int) -> None:
+        self.found: list[tuple[Any, bytes]] = []
+        self._pieces = pieces
+        self._first = index
+        self._end = index
+        self._take(1)
+        self.next_index = self._read()
+
+    def _take(self, count: int) -> None:
+        self._end = min(self._end + count, len(self._pieces))
+        self._bytes = b"".join(self._pieces[self._first : self._end])
+        # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes.
+        self._text = self._bytes.decode("latin-1")
+
+    def _read(self) -> int:
+        position, restarts = self._behind_white_space(0), 0
+        broken: tuple[int, str] | None = None
+        while position < len(self._text):
+            end, problem = self._value_end(position)
+            if end is not None and not (broken and self._is_inside(end)):
+                self._note_broken(broken, position)
+                broken = None
+                self._note_value(self._bytes[position:end])
+                position = self._behind_white_space(end)
+                at = self._piece_at(end)
+                if at is not None:
+                    return at
+                continue
+            broken = broken or (position, problem)
+            restarts += 1
+            position = self._text.find("{", position + 1)
+            if position < 0 or restarts > _MAX_RESTARTS:
+                break
+        self._note_broken(broken, len(self._text))
+        return self._end
+
+    def _value_end(self, position: int) -> tuple[int | None, str]:
+        """Where the value at `position` ends, or what is wrong with it."""
+        while True:
+            try:
+                return _decoder.raw_decode(self._text, position)[1], ""
+            except RecursionError:
+                return None, "nested too deeply"
+            except json.JSONDecodeError as error:
+                goes_on = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
+                if not goes_on or self._end == len(self._pieces):
+                    return None, f"{error.msg} at byte {error.pos - position}"
+            # Doubling keeps the work in proportion to what is read in the end.
+            self._take(self._end - self._first)
+
+    def _is_inside(self, end: int) -> bool:
+        """Whether what follows shows that a value was the inside of a broken one."""
+        return self._text[end : end + 1] in _INSIDE_A_VALUE
+
+    def _behind_white_space(self, position: int) -> int:
+        while position < len(self._bytes) and self._bytes[position] in _WHITE_SPACE:
             position += 1
+        return position
 
+    def _piece_at(self, offset: int) -> int | None:
+        """The piece that begins at an offset of the text, if one does."""
+        start = 0
+        for index in range(self._first, self._end):
+            if start >= offset:
+                return index if start == offset else None
+            start += len(self._pieces[index])
+        return self._end if start == offset else None
 
-def _parsed(raw: bytes) -> Iterator[tuple[Any, bytes]]:
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        yield Malformed(raw, str(error)), raw
-    else:
-        yield from _elements(value, raw)
+    def _note_broken(self, broken: tuple[int, str] | None, end: int) -> None:
+        if broken is not None:
+            raw = self._bytes[broken[0] : end].strip(_WHITE_SPACE)
+            self.found.append((Malformed(raw, broken[1]), raw))
 
-
-def _value_end(text: str, start: int) -> int | None:
-    try:
-        return _decoder.raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
-        return None
-
-
-def _next_start(text: str, start: int) -> int:
-    """Where reading can go on: a brace from which a value is complete and is not part of an outer one."""
-    for _ in range(_MAX_RESTARTS):
-        start = text.find("{", start)
-        if start < 0:
-            return len(text)
-        end = _value_end(text, start)
-        if end is not None and (end == len(text) or ord(text[end]) not in _INSIDE_A_VALUE):
-            return start
-        start += 1
-    return len(text)
+    def _note_value(self, raw: bytes) -> None:
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            self.found.append((Malformed(raw, str(error)), raw))
+        else:
+            self.found.extend(_elements(value, raw))

@@ -1,4 +1,4 @@
-"""From payloads to rows: unwrap each value, read name, time and id, route it to its tables, convert its columns.
+"""From payloads to rows: read each event, route it to its tables, convert its columns.
 
 An event lands in every table whose condition matches, or in quarantine with its reasons; never in some tables and
 in quarantine too. So the columns of all tables of a chunk are converted first, and an event that fits not every
@@ -7,24 +7,23 @@ one of its tables is then taken out of all of them.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.specs.pipeline import ColumnSpec, PipelineSpec, TableSpec
-from deltaworks.specs.types import parse_type
-from deltaworks.streaming.columns import Misfit, column, instant_us
-from deltaworks.streaming.framing import Malformed, values
-from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
+from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
+from deltaworks.specs.types import Primitive, parse_type
+from deltaworks.streaming.columns import Misfit, Misfits, column
+from deltaworks.streaming.events import EventReader, IdReader, Router, holders
+from deltaworks.streaming.framing import values
+from deltaworks.streaming.reasons import Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.tables.arrow_types import arrow_schema
 
-_ABSENT: dict[str, Any] = {}
-_SEPARATOR = "\x1f"
+_INSTANT = pa.timestamp("us", tz="UTC")
+Reasons = dict[int, list[Reason]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,318 +47,163 @@ class BatchStamp:
 
 @dataclass(slots=True)
 class Chunk:
-    """Events on their way: parallel lists, one entry an event."""
+    """Events on their way: parallel lists, one entry an event, and the events of each table by index."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
     raws: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    times_us: list[int] = field(default_factory=list)
-    ids: list[str | None] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     rows_by_table: dict[str, list[int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """One row for quarantine."""
-
-    seq: int
-    position: int
-    key: str
-    raw: bytes
-    event_name: str | None
-    reasons: tuple[Reason, ...]
-
-
-def value_at(value: Any, path: tuple[str, ...]) -> Any:
-    """What lies at a path of field names, or None."""
-    for name in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(name)
-    return value
-
-
-class EventReader:
-    """Reads single events as a pipeline declares them. Stateless once built; picklable."""
-
-    def __init__(self, spec: PipelineSpec) -> None:
-        self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
-        name = spec.event.name
-        self._constant_name = name.constant
-        self._name_path_text = name.path or ""
-        self._name_path = tuple(name.path.split(".")) if name.path else ()
-        self._time_path_text = spec.event.time.path
-        self._time_path = tuple(spec.event.time.path.split("."))
-        self._unit = spec.event.time.unit
-        self._id_paths = [(text, tuple(text.split("."))) for text in spec.event.id]
-
-    def event(self, value: Any) -> dict[str, Any]:
-        """The event inside a value.
-
-        Raises:
-            Misfit: there is none; a `Reason`'s code and detail.
-        """
-        if isinstance(value, Malformed):
-            raise Misfit(ReasonCode.MALFORMED, value.detail)
-        if self._unwrap:
-            value = self._unwrapped(value)
-        if not isinstance(value, dict):
-            raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
-        return value
-
-    def _unwrapped(self, value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not a wrapper object")
-        inner = value_at(value, self._unwrap)
-        if inner is None:
-            raise Misfit(ReasonCode.MISSING_REQUIRED, f"the wrapper has no {'.'.join(self._unwrap)}")
-        if isinstance(inner, str):
-            try:
-                return orjson.loads(inner)
-            except orjson.JSONDecodeError as error:
-                raise Misfit(ReasonCode.MALFORMED, f"{'.'.join(self._unwrap)} holds no JSON: {error}") from None
-        return inner
-
-    def name(self, event: dict[str, Any]) -> str:
-        """The event's name."""
-        if self._constant_name is not None:
-            return self._constant_name
-        name = value_at(event, self._name_path)
-        if not isinstance(name, str) or not name:
-            raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
-        return name
-
-    def time_us(self, event: dict[str, Any]) -> int:
-        """The event's time in microseconds since 1970."""
-        value = value_at(event, self._time_path)
-        if value is None:
-            raise Misfit(ReasonCode.MISSING_REQUIRED, f"{self._time_path_text} is missing")
-        return instant_us(value, self._unit)
-
-    def id(self, event: dict[str, Any]) -> str | None:
-        """The event's id; None where the pipeline declares none."""
-        if not self._id_paths:
-            return None
-        parts = []
-        for text, path in self._id_paths:
-            value = value_at(event, path)
-            if value is None or isinstance(value, dict | list):
-                raise Misfit(ReasonCode.MISSING_REQUIRED, f"{text} is missing, which is (part of) the event's id")
-            parts.append(value if isinstance(value, str) else orjson.dumps(value).decode())
-        if len(parts) == 1:
-            return parts[0]
-        return hashlib.blake2b(_SEPARATOR.join(parts).encode(), digest_size=16).hexdigest()
-
-
-class Router:
-    """Which tables an event belongs to."""
-
-    def __init__(self, spec: PipelineSpec) -> None:
-        self._catch_all = tuple(table.name for table in spec.tables if table.catch_all)
-        self._conditional = [
-            (table.name, [(tuple(path.split(".")), frozenset(wanted)) for path, wanted in table.when.items()])
-            for table in spec.tables
-            if not table.catch_all
-        ]
-        self._by_name_only = spec.event.name.path is not None and all(
-            list(table.when) == [spec.event.name.path] for table in spec.tables if not table.catch_all
-        )
-        self._known: dict[str, tuple[str, ...] | None] = {}
-
-    def tables(self, event: dict[str, Any], name: str) -> tuple[str, ...] | None:
-        """The tables in order, or None for an event no table knows."""
-        if not self._by_name_only:
-            return self._match(event)
-        if name not in self._known:
-            if len(self._known) > 10_000:
-                self._known.clear()
-            self._known[name] = self._match(event)
-        return self._known[name]
-
-    def _match(self, event: dict[str, Any]) -> tuple[str, ...] | None:
-        matched = tuple(
-            name for name, conditions in self._conditional if all(_holds(event, *each) for each in conditions)
-        )
-        if not matched and self._conditional:
-            return None
-        return self._catch_all + matched
-
-
-def _holds(event: dict[str, Any], path: tuple[str, ...], wanted: frozenset[Any]) -> bool:
-    value = value_at(event, path)
-    return isinstance(value, str | int | float | bool) and value in wanted
+    rejected: list[Rejected] = field(default_factory=list)
 
 
 class TableColumns:
-    """Converts the events of one table to Arrow, column by column."""
+    """Converts the declared columns of one table."""
 
     def __init__(self, table: TableSpec) -> None:
         self.schema = arrow_schema(table.column_types())
         self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
 
-    def convert(self, chunk: Chunk, rows: list[int], stamp: BatchStamp) -> tuple[pa.Table, dict[int, list[Reason]]]:
-        """The rows' table, and the reasons of those that do not fit, by event index."""
-        misfits: dict[int, list[Reason]] = {}
-        events = [chunk.events[row] for row in rows]
-        arrays = self._envelope(chunk, rows, stamp)
-        parents: dict[tuple[str, ...], list[dict[str, Any]]] = {(): events}
+    def convert(self, events: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Reasons]:
+        """The declared columns of `events`, and the reasons of those that do not fit, by index into `events`."""
+        reasons: Reasons = {}
+        arrays = []
+        parents: dict[tuple[str, ...], Sequence[dict[str, Any]]] = {(): events}
         for spec, path, kind in self._columns:
-            holders = parents.get(path[:-1])
-            if holders is None:
-                holders = parents[path[:-1]] = [_holder(event, path[:-1]) for event in events]
-            leaf = path[-1]
-            found = [holder.get(leaf) for holder in holders]
-            array, bad = column(found, kind, unit=spec.unit)
-            self._note(spec, array, bad, rows, misfits)
+            parent = path[:-1]
+            if parent not in parents:
+                parents[parent] = holders(events, parent)
+            array, misfits = column([holder.get(path[-1]) for holder in parents[parent]], kind, unit=spec.unit)
+            _note(reasons, misfits, spec.path)
+            if spec.required:
+                _note_missing(reasons, array, misfits, spec.path)
             arrays.append(array)
-        return pa.Table.from_arrays(arrays, schema=self.schema), misfits
-
-    @staticmethod
-    def _note(
-        spec: ColumnSpec, array: pa.Array, bad: dict[int, Misfit], rows: list[int], misfits: dict[int, list[Reason]]
-    ) -> None:
-        for index, misfit in bad.items():
-            misfits.setdefault(rows[index], []).append(Reason(misfit.code, spec.path, misfit.detail))
-        if spec.required and array.null_count:
-            missing = Reason(ReasonCode.MISSING_REQUIRED, spec.path, f"column {spec.name} is required")
-            for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
-                if index not in bad:
-                    misfits.setdefault(rows[index], []).append(missing)
-
-    @staticmethod
-    def _envelope(chunk: Chunk, rows: list[int], stamp: BatchStamp) -> list[pa.Array]:
-        instant = pa.timestamp("us", tz="UTC")
-        times = pa.array([chunk.times_us[row] for row in rows], pa.int64()).cast(instant)
-        return [
-            pa.array([chunk.ids[row] for row in rows], pa.string()),
-            pa.array([chunk.names[row] for row in rows], pa.string()),
-            times,
-            times.cast(pa.date32()),
-            pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), len(rows)).cast(instant),
-            pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), len(rows)),
-            pa.array([chunk.seqs[row] for row in rows], pa.int64()),
-            pa.array([chunk.positions[row] for row in rows], pa.int64()),
-        ]
+        return arrays, reasons
 
 
-def _holder(event: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    found = value_at(event, path)
-    return found if isinstance(found, dict) else _ABSENT
+def _note(reasons: Reasons, misfits: Misfits, path: str) -> None:
+    for index, misfit in misfits.items():
+        reasons.setdefault(index, []).append(Reason(misfit.code, path, misfit.detail))
+
+
+def _note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str) -> None:
+    if not array.null_count:
+        return
+    for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
+        if index not in misfits:
+            missing = Reason(ReasonCode.MISSING_REQUIRED, path, f"{path} is missing")
+            reasons.setdefault(index, []).append(missing)
 
 
 class Parser:
-    """Turns payloads into Arrow tables by table name, quarantine among them."""
+    """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread."""
 
     def __init__(self, spec: PipelineSpec, *, chunk_events: int = 20_000) -> None:
         self._reader = EventReader(spec)
         self._router = Router(spec)
+        self._ids = IdReader(spec)
+        self._id_text = ", ".join(spec.event.id)
+        self._time_path = tuple(spec.event.time.path.split("."))
+        self._time_text = spec.event.time.path
+        self._time_unit = spec.event.time.unit
         self._columns = {table.name: TableColumns(table) for table in spec.tables}
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
         """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size."""
-        chunk, rejected = Chunk(), list[Rejected]()
+        chunk = Chunk()
         keys: dict[int, str] = {}
         for payload in payloads:
             keys[payload.seq] = payload.key
             if payload.data is None:
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                rejected.append(Rejected(payload.seq, 0, payload.key, b"", None, (problem,)))
+                chunk.rejected.append(Rejected(payload.seq, 0, payload.key, b"", None, (problem,)))
                 continue
             for position, (value, raw) in enumerate(values(payload.data)):
-                self._take(chunk, rejected, payload, position, value, raw)
-                if len(chunk.events) >= self._chunk_events:
-                    yield from self._finish(chunk, rejected, keys, stamp)
-                    chunk, rejected = Chunk(), []
-        yield from self._finish(chunk, rejected, keys, stamp)
+                self._take(chunk, payload, position, (value, raw))
+                if len(chunk.events) + len(chunk.rejected) >= self._chunk_events:
+                    yield from self._finish(chunk, keys, stamp)
+                    chunk = Chunk()
+        yield from self._finish(chunk, keys, stamp)
 
-    def _take(
-        self, chunk: Chunk, rejected: list[Rejected], payload: Payload, position: int, value: Any, raw: bytes
-    ) -> None:
-        reader, name, path = self._reader, None, ""
+    def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
+        name = None
         try:
-            event = reader.event(value)
-            path = reader._name_path_text
-            name = reader.name(event)
+            event = self._reader.event(found[0])
+            name = self._reader.name(event)
             tables = self._router.tables(event, name)
-            if tables is None:
-                raise Misfit(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
-            path = reader._time_path_text
-            time_us = reader.time_us(event)
-            path = ""
-            event_id = reader.id(event)
         except Misfit as misfit:
-            reason = Reason(misfit.code, path, misfit.detail)
-            rejected.append(Rejected(payload.seq, position, payload.key, raw, name, (reason,)))
+            reason = Reason(misfit.code, "", misfit.detail)
+            chunk.rejected.append(Rejected(payload.seq, position, payload.key, found[1], name, (reason,)))
             return
         index = len(chunk.events)
         chunk.events.append(event)
-        chunk.raws.append(raw)
+        chunk.raws.append(found[1])
         chunk.names.append(name)
-        chunk.times_us.append(time_us)
-        chunk.ids.append(event_id)
         chunk.seqs.append(payload.seq)
         chunk.positions.append(position)
         for table in tables:
             chunk.rows_by_table.setdefault(table, []).append(index)
 
-    def _finish(
-        self, chunk: Chunk, rejected: list[Rejected], keys: dict[int, str], stamp: BatchStamp
-    ) -> Iterator[tuple[str, pa.Table]]:
+    def _finish(self, chunk: Chunk, keys: dict[int, str], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        envelope, reasons = self._envelope(chunk, stamp)
         converted = {}
-        misfits: dict[int, list[Reason]] = {}
         for name, rows in chunk.rows_by_table.items():
-            converted[name], bad = self._columns[name].convert(chunk, rows, stamp)
-            for index, reasons in bad.items():
-                known = misfits.setdefault(index, [])
-                known.extend(reason for reason in reasons if reason not in known)
-        for index, reasons in sorted(misfits.items()):
-            rejected.append(
-                Rejected(
-                    chunk.seqs[index],
-                    chunk.positions[index],
-                    keys[chunk.seqs[index]],
-                    chunk.raws[index],
-                    chunk.names[index],
-                    tuple(reasons),
-                )
-            )
-        for name, table in converted.items():
+            arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
+            converted[name] = arrays
+            for index, each in of_table.items():
+                known = reasons.setdefault(rows[index], [])
+                known.extend(reason for reason in each if reason not in known)
+        for name, arrays in converted.items():
             rows = chunk.rows_by_table[name]
-            if misfits and not misfits.keys().isdisjoint(rows):
-                table = table.filter(pa.array([row not in misfits for row in rows]))
+            table = pa.Table.from_arrays(
+                [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
+            )
+            if reasons:
+                table = table.filter(pa.array([row not in reasons for row in rows]))
             if table.num_rows:
                 yield name, table
+        rejected = chunk.rejected + [self._rejected(chunk, keys, *each) for each in sorted(reasons.items())]
         if rejected:
-            yield "quarantine", quarantine_rows(rejected, stamp, retain_raw_bytes=self._retain)
+            yield "quarantine", self._quarantine(rejected, stamp)
 
+    def _envelope(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons]:
+        """The envelope columns of all events of the chunk, and the reasons of events without time or id."""
+        reasons: Reasons = {}
+        events = chunk.events
+        parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
+        found = [parent.get(self._time_path[-1]) for parent in parents]
+        times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
+        _note(reasons, misfits, self._time_text)
+        _note_missing(reasons, times, misfits, self._time_text)
+        ids = pa.array(self._ids.read(events), pa.string())
+        if self._ids.paths:
+            _note_missing(reasons, ids, {}, self._id_text)
+        count = len(events)
+        arrays = [
+            ids,
+            pa.array(chunk.names, pa.string()),
+            times,
+            times.cast(pa.date32()),
+            pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(_INSTANT),
+            pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
+            pa.array(chunk.seqs, pa.int64()),
+            pa.array(chunk.positions, pa.int64()),
+        ]
+        return pa.Table.from_arrays(arrays, names=[name for name, _ in ENVELOPE_COLUMNS]), reasons
 
-def quarantine_rows(rejected: list[Rejected], stamp: BatchStamp, *, retain_raw_bytes: int) -> pa.Table:
-    """Rejected rows in the quarantine table's schema."""
-    instant = pa.scalar(stamp.ingested_at_us, pa.int64())
-    times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
-    reasons = [
-        [{"code": str(reason.code), "path": reason.path, "detail": reason.detail} for reason in row.reasons]
-        for row in rejected
-    ]
-    columns = [
-        times.cast(pa.date32()),
-        [row.event_name for row in rejected],
-        reasons,
-        [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected],
-        [len(row.raw) for row in rejected],
-        [row.key for row in rejected],
-        [stamp.fingerprint] * len(rejected),
-        times,
-        [stamp.batch_id] * len(rejected),
-        [row.seq for row in rejected],
-        [row.position for row in rejected],
-    ]
-    arrays = [
-        values if isinstance(values, pa.Array) else pa.array(values, kind.type)
-        for values, kind in zip(columns, QUARANTINE_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
+    @staticmethod
+    def _rejected(chunk: Chunk, keys: dict[int, str], index: int, reasons: list[Reason]) -> Rejected:
+        seq = chunk.seqs[index]
+        return Rejected(seq, chunk.positions[index], keys[seq], chunk.raws[index], chunk.names[index], tuple(reasons))
+
+    def _quarantine(self, rejected: list[Rejected], stamp: BatchStamp) -> pa.Table:
+        return quarantine_rows(
+            rejected,
+            batch_id=stamp.batch_id,
+            ingested_at_us=stamp.ingested_at_us,
+            fingerprint=stamp.fingerprint,
+            retain_raw_bytes=self._retain,
+        )

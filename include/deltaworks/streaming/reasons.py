@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -61,3 +62,45 @@ QUARANTINE_SCHEMA = pa.schema(
     ]
 )
 QUARANTINE_PARTITION = ("quarantine_date",)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """One row for quarantine."""
+
+    seq: int
+    position: int
+    key: str
+    raw: bytes
+    event_name: str | None
+    reasons: tuple[Reason, ...]
+
+
+def quarantine_rows(
+    rejected: Sequence[Rejected], *, batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
+) -> pa.Table:
+    """Rejected rows in the quarantine table's schema; the raw value is cut at `retain_raw_bytes`."""
+    instant = pa.scalar(ingested_at_us, pa.int64())
+    times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
+    reasons = [
+        [{"code": str(reason.code), "path": reason.path, "detail": reason.detail} for reason in row.reasons]
+        for row in rejected
+    ]
+    columns = [
+        times.cast(pa.date32()),
+        [row.event_name for row in rejected],
+        reasons,
+        [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected],
+        [len(row.raw) for row in rejected],
+        [row.key for row in rejected],
+        [fingerprint] * len(rejected),
+        times,
+        [batch_id] * len(rejected),
+        [row.seq for row in rejected],
+        [row.position for row in rejected],
+    ]
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, kind.type)
+        for values, kind in zip(columns, QUARANTINE_SCHEMA, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)

@@ -37,7 +37,7 @@ from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -310,17 +310,11 @@ class _Backlog:
         return self._found
 
     def _measure(self, seq: int) -> dict[str, Any]:
-        pending = self._log.read(after_seq=seq, limit=10_000)
-        ours = [
-            row
-            for row in pending.select(["bucket", "key", "size", "event_time"]).to_pylist()
-            if row["bucket"] == self._source.bucket and row["key"].startswith(self._source.prefix)
-        ]
-        oldest = min((row["event_time"] for row in ours), default=None)
+        found = self._log.backlog(seq, bucket=self._source.bucket, prefix=self._source.prefix)
         return {
-            "backlog_files": len(ours),
-            "backlog_bytes": sum(row["size"] or 0 for row in ours),
-            "oldest_pending_at": oldest.isoformat() if oldest else None,
+            "backlog_files": found.files,
+            "backlog_bytes": found.bytes,
+            "oldest_pending_at": found.oldest_at.isoformat() if found.oldest_at else None,
         }
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
@@ -21,7 +22,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.streaming.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, commit_step, raise_owner
+from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 
@@ -95,6 +96,9 @@ class SparkWriter:
         step = step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id)
         handle = self._tables[share.table]
         handle.update_incremental()
+        # Spark takes one transaction a commit, so the owner is compared beforehand. A successor that comes in between
+        # changes nothing: it commits the same prepared batch under the same transaction.
+        check_owner(handle, owner)
         before = handle.transaction_version(step.app_id)
         landed_before = before is not None and before >= step.version
         files = [WrittenFile(**record) for record in share.files]
@@ -164,7 +168,7 @@ class TableSet:
             key = paths.table(self._spec.pipeline, name)
             # A Lake of its own for each thread: handles are not shared.
             handle = Lake(self._lake.storage).ensure(key, schema, user_metadata=created, partition_by=partition_by)
-            _check_schema(handle, declared[name][0], name)
+            _check_schema(handle, schema, name, created)
             return name, handle
 
         with ThreadPoolExecutor(COMMIT_THREADS) as pool:
@@ -202,7 +206,7 @@ class TableSet:
             return list(pool.map(one, batch.tables))
 
 
-def _check_schema(handle: DeltaTable, declared: object, name: str) -> None:
+def _check_schema(handle: DeltaTable, declared: pa.Schema, name: str, user_metadata_text: str) -> None:
     from deltalake import Field, Schema
 
     on_disk = {field.name: field for field in handle.schema().fields}
@@ -222,5 +226,5 @@ def _check_schema(handle: DeltaTable, declared: object, name: str) -> None:
         Field(field.name, field.type, nullable=True) for column, field in wanted.items() if column not in on_disk
     ]
     if missing:
-        handle.alter.add_columns(missing)
+        handle.alter.add_columns(missing, commit_properties=CommitProperties({"userMetadata": user_metadata_text}))
         handle.update_incremental()

@@ -5,18 +5,10 @@ OPTIMIZE and its like rearrange rows without changing them: their actions say `d
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
-from pyarrow import fs
-
-from deltaworks.tables.lake import Lake, arrow_path
-
-#: Commits are small objects, so reading many of them is latency and nothing else.
-_READERS = 8
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import changing_actions, read_commits
 
 #: A partition as the log names it: (column, value) pairs; the value is text, None for null.
 Partition = tuple[tuple[str, str | None], ...]
@@ -56,33 +48,13 @@ def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to
         return Changes(everything=True, reason="no earlier version is known")
     if after_version > up_to_version:
         return Changes(everything=True, reason=f"version {up_to_version} is older than {after_version}")
-    versions = range(after_version + 1, up_to_version + 1)
     found: set[Partition] = set()
-    for version, actions in zip(versions, _commits(lake, key, versions), strict=True):
+    for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
             return Changes(everything=True, reason=f"the commit of version {version} is no longer in the log")
-        for action in actions:
+        for action in changing_actions(actions):
             values = action.get("partitionValues")
             if values is None:
                 return Changes(everything=True, reason=f"version {version} removes a file without its partition")
             found.add(tuple(sorted(values.items())))
     return Changes(partitions=frozenset(found))
-
-
-def _commits(lake: Lake, key: str, versions: range) -> Iterator[list[dict[str, Any]] | None]:
-    """For each version the actions that changed rows, None where its commit is gone."""
-    folder = f"{arrow_path(lake.storage, key)}/_delta_log"
-    filesystem = lake.filesystem
-    with ThreadPoolExecutor(_READERS) as pool:
-        yield from pool.map(lambda version: _changing_actions(filesystem, f"{folder}/{version:020d}.json"), versions)
-
-
-def _changing_actions(filesystem: fs.FileSystem, path: str) -> list[dict[str, Any]] | None:
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            lines = stream.read().splitlines()
-    except FileNotFoundError:
-        return None
-    actions = [json.loads(line) for line in lines if line.strip()]
-    moved = [action.get("add") or action.get("remove") for action in actions]
-    return [action for action in moved if action is not None and action.get("dataChange", True)]

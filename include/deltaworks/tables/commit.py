@@ -109,7 +109,7 @@ def commit_step(
         if landed is not None and landed >= step.version:
             return CommitOutcome(version=before, landed_now=False, attempts=attempt)
         if owner is not None:
-            _check_owner(table, owner)
+            check_owner(table, owner)
         try:
             table.create_write_transaction(
                 list(actions),
@@ -142,7 +142,12 @@ def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> Commit
     return commit_step(table, [], step=owner, user_metadata=user_metadata)
 
 
-def _check_owner(table: DeltaTable, owner: Step) -> None:
+def check_owner(table: DeltaTable, owner: Step) -> None:
+    """Refuse to go on when the table's snapshot has a higher owner epoch.
+
+    Raises:
+        FencedError: OWNER_FENCED.
+    """
     current = table.transaction_version(owner.app_id)
     if current is not None and current > owner.version:
         raise FencedError(

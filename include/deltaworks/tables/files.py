@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
-import json
 import re
 import time
 import uuid
@@ -17,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -104,7 +104,7 @@ def statistics(data: pa.Table) -> str:
     for name in data.column_names[:STATISTICS_COLUMNS]:
         _collect(name, data.column(name), minimum, maximum, nulls)
     record = {"numRecords": data.num_rows, "minValues": minimum, "maxValues": maximum, "nullCount": nulls}
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+    return orjson.dumps(record).decode()
 
 
 def _collect(
@@ -134,8 +134,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         return None if high is None else (low[:STRING_PREFIX], high)
     if not any(matches(kind) for matches in _EXACT):
         return None
-    if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
-        return None
+    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
+        return None  # NaN is not ordered, and JSON has no word for either
     found = pc.min_max(column)
     return _rendered(found["min"].as_py(), upper=False), _rendered(found["max"].as_py(), upper=True)
 
@@ -145,7 +145,7 @@ def _string_maximum(value: str) -> str | None:
     if len(value) <= STRING_PREFIX:
         return value
     prefix = value[:STRING_PREFIX]
-    return None if prefix[-1] == _LARGEST_CHARACTER else prefix + _LARGEST_CHARACTER
+    return None if value[STRING_PREFIX] == _LARGEST_CHARACTER else prefix + _LARGEST_CHARACTER
 
 
 def _rendered(value: Any, *, upper: bool) -> Any:
@@ -157,7 +157,8 @@ def _rendered(value: Any, *, upper: bool) -> Any:
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
-        return float(value)
+        # All its digits: a double next to it may lie on the wrong side.
+        return orjson.Fragment(f"{value:f}")
     return value
 
 

@@ -7,19 +7,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.control.provenance import read_user_metadata
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import commit_history
 
 #: A file below this is small: opening it costs a reader about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
-_HISTORY_COMMITS = 200
 #: Tables of the engine itself, below a relay's or a pipeline's control folder.
 RELAY_TABLES = ("file_events", "message_quarantine")
 CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
@@ -82,8 +79,12 @@ class KnownTable:
     health: TableHealth | None
 
 
-def table_health(lake: Lake, key: str) -> TableHealth | None:
-    """The health of the table at `key`; None where there is none. Costs some reads of the log, none of data."""
+def table_health(lake: Lake, key: str, *, history_commits: int = 100) -> TableHealth | None:
+    """The health of the table at `key`; None where there is none. Reads the log, no data.
+
+    Args:
+        history_commits: how far back last operations are looked for; each commit is one small read.
+    """
     table = lake.open(key)
     if table is None:
         return None
@@ -105,7 +106,7 @@ def table_health(lake: Lake, key: str) -> TableHealth | None:
         partitions=len(set(places)),
         partition_by=tuple(table.metadata().partition_columns),
         last_checkpoint=_last_checkpoint(lake, key),
-        last_operations=_last_operations(table),
+        last_operations=_last_operations(lake, key, table.version(), history_commits),
     )
 
 
@@ -166,17 +167,10 @@ def _last_checkpoint(lake: Lake, key: str) -> int | None:
         return None
 
 
-def _last_operations(table: DeltaTable) -> dict[str, LastOperation]:
-    """The newest commit of each kind within the newest _HISTORY_COMMITS."""
+def _last_operations(lake: Lake, key: str, version: int, commits: int) -> dict[str, LastOperation]:
+    """The newest commit of each kind within the newest `commits`."""
     found: dict[str, LastOperation] = {}
-    for entry in table.history(_HISTORY_COMMITS):
-        kind = str(entry.get("operation", "UNKNOWN"))
-        if kind not in found:
-            found[kind] = _operation(kind, entry)
+    for commit in commit_history(lake, key, newest=version, limit=commits):
+        run = commit.metadata.get("run")
+        found.setdefault(commit.operation, LastOperation(commit.operation, commit.version, commit.at, run))
     return found
-
-
-def _operation(kind: str, entry: dict[str, Any]) -> LastOperation:
-    made_by = read_user_metadata(entry.get("userMetadata"))
-    at = dt.datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, tz=dt.UTC)
-    return LastOperation(operation=kind, version=int(entry["version"]), at=at, run=made_by.get("run"))

@@ -1,0 +1,34 @@
+"""The `deltaworks` command: what is declared, what runs, what the tables hold."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from deltaworks.cli import demo, generate, pipelines, sql, stack, streams, tables
+from deltaworks.errors import DeltaworksError
+
+app = typer.Typer(
+    name="deltaworks",
+    help="A self-hosted telemetry lakehouse: events become answers in minutes, unattended.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(pipelines.app, name="pipelines")
+for module in (stack, streams, tables, sql, generate, demo):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command; an error of ours is printed as its message and next step, and becomes its exit code."""
+    try:
+        app()
+    except DeltaworksError as error:
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"[bold red]{error.condition}[/] {error.message}", highlight=False)
+        if error.hint:
+            console.print(f"[bold]Next:[/] {error.hint}", highlight=False)
+        sys.exit(error.exit_code)

@@ -1,0 +1,7 @@
+"""`python -m deltaworks.cli`, the same as the installed `deltaworks` command."""
+
+from __future__ import annotations
+
+from deltaworks.cli import main
+
+main()

@@ -1,0 +1,34 @@
+"""The JSON Schema of pipeline.yaml, which editors use to complete and check it while it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deltaworks.specs.pipeline import PipelineSpec
+
+
+def pipeline_json_schema() -> dict[str, Any]:
+    """The schema; scalars may stand for lists of one, and sizes may carry a unit, as the loader takes them."""
+    schema = PipelineSpec.model_json_schema(mode="validation")
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Deltaworks pipeline"
+    _loosen(schema)
+    return schema
+
+
+def _loosen(node: Any) -> None:
+    if isinstance(node, list):
+        for each in node:
+            _loosen(each)
+    if not isinstance(node, dict):
+        return
+    for name, field in list(node.get("properties", {}).items()):
+        if name in ("id",) and field.get("type") == "array":
+            node["properties"][name] = {"anyOf": [field, {"type": "string"}]}
+        elif name == "when":
+            values = field["additionalProperties"]
+            field["additionalProperties"] = {"anyOf": [values, values["items"]]}
+        elif "bytes" in name and field.get("type") == "integer":
+            node["properties"][name] = {"anyOf": [field, {"type": "string", "pattern": r"^\d+\s*(B|KiB|MiB|GiB)?$"}]}
+    for value in node.values():
+        _loosen(value)
