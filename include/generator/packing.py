@@ -1,0 +1,91 @@
+"""Packs pieces into the objects a delivery stream lands: concatenated, gzipped, named by the hour."""
+
+from __future__ import annotations
+
+import gzip
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from random import Random
+from uuid import UUID
+
+from generator.delivery import Delivery
+from generator.records import Record
+from generator.settings import GamesSettings
+from generator.truth import TruthCounter
+
+_FASTEST = 1
+
+
+class ObjectPacker:
+    """Collects pieces in order of delivery and closes an object when it is full or has waited long enough.
+
+    Two rules make the truth well-defined. Pieces that break the framing are never neighbours: the second waits for
+    a readable piece to come between. And the second copy of an event waits until `copies_apart_files` objects have
+    been begun since its first; a copy still waiting at the end of all events is not sent.
+    """
+
+    def __init__(self, settings: GamesSettings, rng: Random, counter: TruthCounter) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._counter = counter
+        self._index = 0
+        self._pieces: list[Record] = []
+        self._opened_at = 0.0
+        self._last_at = 0.0
+        self._waiting: dict[int, list[Record]] = {}
+        self._held: deque[Record] = deque()
+
+    def add(self, record: Record) -> Iterator[Delivery]:
+        """Take the next piece in order of delivery; yields the objects closed by it."""
+        closes_at = self._opened_at + self._settings.buffer_seconds
+        if self._pieces and record.deliver_at >= closes_at:
+            yield self._close(closes_at)
+        if not self._pieces:
+            self._opened_at = record.deliver_at
+            self._pieces = self._waiting.pop(self._index, [])
+        self._last_at = record.deliver_at
+        self._place(record)
+        if len(self._pieces) >= self._settings.events_per_file:
+            yield self._close(self._last_at)
+
+    def finish(self) -> Iterator[Delivery]:
+        """Close what is open."""
+        if self._pieces:
+            yield self._close(self._last_at)
+
+    def _place(self, record: Record) -> None:
+        if record.breaks_framing and self._pieces and self._pieces[-1].breaks_framing:
+            self._held.append(record)
+        elif not self._must_wait(record):
+            self._pieces.append(record)
+            if self._held and not record.breaks_framing:
+                self._pieces.append(self._held.popleft())
+
+    def _must_wait(self, record: Record) -> bool:
+        twins = record.twins
+        if twins is None:
+            return False
+        if twins.first_file is None:
+            twins.first_file = self._index
+            return False
+        may_land_in = twins.first_file + self._settings.copies_apart_files
+        if self._index >= may_land_in:
+            return False
+        self._waiting.setdefault(may_land_in, []).append(record)
+        return True
+
+    def _close(self, at: float) -> Delivery:
+        body = gzip.compress(b"".join([record.raw for record in self._pieces]), _FASTEST, mtime=0)
+        opened = datetime.fromtimestamp(int(self._opened_at), UTC)
+        unique = UUID(int=self._rng.getrandbits(128), version=4)
+        delivery = Delivery(
+            key=f"{self._settings.prefix}{opened:%Y/%m/%d/%H}/deltaworks-games-1-{opened:%Y-%m-%d-%H-%M-%S}-{unique}.gz",
+            body=body,
+            events=len(self._pieces),
+            delivered_at=datetime.fromtimestamp(at, UTC),
+        )
+        self._counter.count_file(self._index, self._pieces, len(body))
+        self._index += 1
+        self._pieces = []
+        return delivery

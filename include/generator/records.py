@@ -1,0 +1,188 @@
+"""Turns what happened into what is sent: parameters every event has, second copies, lateness and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from generator import wire
+from generator.population import SessionStart
+from generator.session import Happening, iso_text
+from generator.settings import GamesSettings
+
+#: Names producers send that no pipeline declares a table for.
+UNKNOWN_NAMES = ("levelStart", "purchase_v2", "debug_overlay", "heartbeat")
+#: A required number of an event type: what a fault spoils or leaves out. The pipeline declares the same as required.
+REQUIRED_NUMBERS = {
+    "ad_impression": "revenue",
+    "currency_earn": "quantity",
+    "currency_spend": "quantity",
+    "item_grant": "count",
+    "level_complete": "level",
+    "level_fail": "level",
+    "level_start": "level",
+    "purchase": "amount",
+    "session_end": "duration_ms",
+    "session_start": "session_number",
+    "tutorial_step": "step",
+}
+_SHARE_SPOILT_IN_PURCHASES = 0.05
+_LEAST_COPY_DELAY_SECONDS = 120.0
+# less than a day: a copy's date is that of the first or the next one
+_MOST_COPY_DELAY_SECONDS = 20 * 3_600.0
+_LEAST_LATENESS_SECONDS = 1_800.0
+
+
+@dataclass(slots=True)
+class Twins:
+    """What two copies of one event share: the index of the file that holds the first delivered one."""
+
+    first_file: int | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """One piece on its way into a file.
+
+    Attributes:
+        deliver_at: when the collector hands it on, seconds since the epoch.
+        fault: why it will be in quarantine; None for an event that is fine.
+        device: index of the device; cents: what a purchase is about.
+    """
+
+    deliver_at: float
+    raw: bytes
+    name: str
+    event_time: int
+    device: int
+    cents: int = 0
+    fault: str | None = None
+    twins: Twins | None = None
+
+    @property
+    def breaks_framing(self) -> bool:
+        """Whether a reader must look for the next object's start behind it."""
+        return self.fault in wire.FRAMING_KINDS
+
+
+class RecordMaker:
+    """Sends events, spoiling some at the set rates; one per run, in order of time."""
+
+    def __init__(self, settings: GamesSettings, rng: Random) -> None:
+        self._rates = settings.rates
+        self._late_max_seconds = settings.late_max_hours * 3_600
+        self._rng = rng
+        # faults that wait for an event they can befall, per event name ("" is any with a required number)
+        self._owed: dict[tuple[str, str], int] = {}
+        bounds, total = [], 0.0
+        for name in ("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"):
+            total += getattr(self._rates, name)
+            bounds.append((total, name))
+        self._fault_bounds = bounds
+        self._any_fault = total
+
+    def records(self, start: SessionStart, session_id: str, happenings: list[Happening]) -> Iterator[Record]:
+        """The pieces sent for one session's events, in order of their making, not of delivery."""
+        device, player = start.device, start.player
+        rng = self._rng
+        for happening in happenings:
+            event_time = int(happening.at)
+            params: dict[str, Any] = {
+                "event_id": f"{rng.getrandbits(128):032x}",
+                "device_id": device.device_id,
+                "session_id": None if happening.name == "push_received" else session_id,
+                "client_event_time": iso_text(happening.at - 0.05 - rng.random()),
+                "app_version": device.version_name,
+                "platform": device.platform,
+                "country": player.country,
+                **happening.params,
+            }
+            record = self._send(happening.name, event_time, params, start)
+            if record.fault is None:
+                if rng.random() < self._rates.late:
+                    record.deliver_at += self._lateness()
+                if rng.random() < self._rates.duplicates:
+                    yield self._second_copy(record, params, start)
+            yield record
+
+    def _send(self, name: str, event_time: int, params: dict[str, Any], start: SessionStart) -> Record:
+        fault = self._fault(name)
+        time: int | None = event_time
+        raw: bytes | None = None
+        if fault == "malformed":
+            fault = self._rng.choice(wire.MALFORMED_KINDS)
+            event = wire.event_json(name, event_time, params)
+            raw = wire.malformed(fault, self._rng, event, self._rng.getrandbits(128), start.player.source_ip)
+        elif fault == "without_time":
+            time = None
+        elif fault == "unknown_name":
+            name = self._rng.choice(UNKNOWN_NAMES)
+        elif fault == "type_mismatch":
+            params[REQUIRED_NUMBERS[name]] = "abc"
+        elif fault == "missing_required":
+            del params[self._rng.choice((REQUIRED_NUMBERS[name], "event_id", "device_id"))]
+        return self._record(name, time, params, start, fault=fault, raw=raw, sent_at=event_time)
+
+    def _record(
+        self,
+        name: str,
+        event_time: int | None,
+        params: dict[str, Any],
+        start: SessionStart,
+        *,
+        sent_at: int,
+        fault: str | None = None,
+        raw: bytes | None = None,
+    ) -> Record:
+        rng = self._rng
+        if raw is None:
+            event = wire.event_json(name, event_time, params)
+            raw = wire.request(event, rng.getrandbits(128), start.player.source_ip)
+        bought = name == "purchase" and fault is None
+        return Record(
+            deliver_at=sent_at + 1 + rng.random() * 5,
+            raw=raw,
+            name=name,
+            event_time=sent_at,
+            device=start.device.index,
+            cents=round(params["amount"] * 100) if bought else 0,
+            fault=fault,
+        )
+
+    def _second_copy(self, first: Record, params: dict[str, Any], start: SessionStart) -> Record:
+        """The same event sent again: the server stamps a later time, all else is equal."""
+        delay = self._log_uniform(_LEAST_COPY_DELAY_SECONDS, _MOST_COPY_DELAY_SECONDS)
+        sent_at = first.event_time + int(delay)
+        copy = self._record(first.name, sent_at, params, start, sent_at=sent_at)
+        copy.twins = first.twins = Twins()
+        return copy
+
+    def _lateness(self) -> float:
+        return self._log_uniform(_LEAST_LATENESS_SECONDS, self._late_max_seconds)
+
+    def _log_uniform(self, least: float, most: float) -> float:
+        return float(least * (most / least) ** self._rng.random())
+
+    def _fault(self, name: str) -> str | None:
+        """What befalls the next event; a fault that needs a required number waits for an event that has one."""
+        roll = self._rng.random()
+        if roll < self._any_fault:
+            fault = next(fault for bound, fault in self._fault_bounds if roll < bound)
+            if fault not in ("type_mismatch", "missing_required"):
+                return fault
+            wanted = "purchase" if self._rng.random() < _SHARE_SPOILT_IN_PURCHASES else ""
+            self._owed[fault, wanted] = self._owed.get((fault, wanted), 0) + 1
+        if self._owed and name in REQUIRED_NUMBERS:
+            return self._pay(name)
+        return None
+
+    def _pay(self, name: str) -> str | None:
+        for fault, wanted in self._owed:
+            if wanted in ("", name):
+                self._owed[fault, wanted] -= 1
+                if not self._owed[fault, wanted]:
+                    del self._owed[fault, wanted]
+                return fault
+        return None

@@ -1,0 +1,68 @@
+"""A plain reader of concatenated JSON objects, slow and simple, to check the fast one and the truth against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from generator.wire import RECORD_START
+
+_START = RECORD_START.decode()
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a file: a whole JSON value, or bytes that are none (`readable` false)."""
+
+    raw: bytes
+    value: Any
+    readable: bool
+
+
+Resume = Callable[[str, int], int]
+
+
+def at_record_start(text: str, after: int) -> int:
+    """Resume where the next request begins."""
+    found = text.find(_START, after)
+    return len(text) if found < 0 else found
+
+
+def at_next_object(text: str, after: int) -> int:
+    """Resume at the next position from which a whole JSON object can be read, knowing nothing of requests."""
+    while (after := text.find("{", after)) >= 0:
+        try:
+            _DECODER.raw_decode(text, after)
+        except ValueError:
+            after += 1
+        else:
+            return after
+    return len(text)
+
+
+def scan(data: bytes, resume: Resume = at_record_start) -> Iterator[Piece]:
+    """The pieces of a decompressed file in order; white space between them is skipped."""
+    # bytes that are no UTF-8 become lone surrogates, which no JSON text of ours holds, and back
+    text = data.decode("utf-8", "surrogateescape")
+    position = 0
+    while position < len(text):
+        if text[position] in " \t\r\n":
+            position += 1
+            continue
+        try:
+            value, end = _DECODER.raw_decode(text, position)
+        except ValueError:
+            end = resume(text, position + 1)
+            yield Piece(_bytes(text[position:end]), None, readable=False)
+        else:
+            raw = _bytes(text[position:end])
+            readable = not any("\udc80" <= character <= "\udcff" for character in text[position:end])
+            yield Piece(raw, value if readable else None, readable)
+        position = end
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

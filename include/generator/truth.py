@@ -1,0 +1,269 @@
+"""What the tables must say about emitted events, counted from the generator's own objects while they are packed.
+
+Nothing here reads an emitted byte back, and nothing is shared with the pipeline: it is the answer sheet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from generator.records import Record
+from generator.settings import GamesSettings
+
+#: The live table's window and watermark, as the pipeline declares them.
+WINDOW_HOURS = 1
+WATERMARK_SECONDS = 180 * 60
+RETENTION_DAYS = (1, 7)
+
+#: The quarantine reason each kind of fault must get.
+QUARANTINE_REASONS: dict[str, str] = {
+    "truncated": "malformed",
+    "garbage": "malformed",
+    "invalid_utf8": "malformed",
+    "not_an_object": "not_an_object",
+    "body_missing": "missing_required",
+    "body_empty": "malformed",
+    "body_not_json": "malformed",
+    "body_not_an_object": "not_an_object",
+    "without_time": "missing_required",
+    "unknown_name": "unknown_event",
+    "type_mismatch": "type_mismatch",
+    "missing_required": "missing_required",
+}
+
+HourAndName = tuple[datetime, str]
+
+
+class Bookings(NamedTuple):
+    """What was bought in an hour."""
+
+    amount: Decimal
+    purchases: int
+
+
+class Cohort(NamedTuple):
+    """Devices that installed on a date, and how many of them were there one and seven days later."""
+
+    installs: int
+    retained_day_1: int
+    retained_day_7: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GamesTruth:
+    """The right answers.
+
+    Attributes:
+        pieces: everything emitted, broken pieces and second copies included: bronze `events` rows plus quarantine.
+        bronze_rows: rows per table as delivered, second copies included.
+        quarantine_rows: rows per kind of fault; `quarantine_reasons` gives them per reason.
+        distinct_events: accepted events without second copies.
+        events_per_hour, bookings_per_hour, daily_active_users, retention: without second copies; of two copies the
+            one delivered first counts, with its time. Hours and dates without rows are absent.
+        delivered_per_hour: accepted events with second copies: the live table before anything is dropped.
+        droppable_per_hour: those of them a live query may drop: their window had ended more than the watermark
+            before an event delivered in an earlier object (or one up to `live_slack_files - 1` later). How many
+            are dropped depends on the batches, so this is an upper bound: the live table lies between the difference
+            and the total.
+    """
+
+    settings: dict[str, Any]
+    files: int
+    size_bytes: int
+    pieces: int
+    distinct_events: int
+    bronze_rows: dict[str, int]
+    quarantine_rows: dict[str, int]
+    events_per_hour: dict[HourAndName, int]
+    bookings_per_hour: dict[datetime, Bookings]
+    daily_active_users: dict[date, int]
+    retention: dict[date, Cohort]
+    delivered_per_hour: dict[HourAndName, int]
+    droppable_per_hour: dict[HourAndName, int]
+
+    @property
+    def accepted(self) -> int:
+        """Rows of the `events` table."""
+        return self.bronze_rows.get("events", 0)
+
+    @property
+    def quarantined(self) -> int:
+        """Rows of the quarantine table."""
+        return sum(self.quarantine_rows.values())
+
+    @property
+    def quarantine_reasons(self) -> dict[str, int]:
+        """Rows of the quarantine table per reason."""
+        reasons: Counter[str] = Counter()
+        for kind, rows in self.quarantine_rows.items():
+            reasons[QUARANTINE_REASONS[kind]] += rows
+        return dict(sorted(reasons.items()))
+
+    @property
+    def bookings(self) -> Decimal:
+        """The sum of all amounts."""
+        return sum((hour.amount for hour in self.bookings_per_hour.values()), Decimal("0.00"))
+
+    def to_json(self) -> bytes:
+        """The truth as JSON, for people and for `from_json`."""
+        plain = {
+            "settings": self.settings,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "pieces": self.pieces,
+            "distinct_events": self.distinct_events,
+            "bronze_rows": self.bronze_rows,
+            "quarantine_rows": self.quarantine_rows,
+            "quarantine_reasons": self.quarantine_reasons,
+            "events_per_hour": _hour_rows(self.events_per_hour),
+            "bookings_per_hour": [
+                [hour.isoformat(), str(sold.amount), sold.purchases] for hour, sold in self.bookings_per_hour.items()
+            ],
+            "daily_active_users": {day.isoformat(): users for day, users in self.daily_active_users.items()},
+            "retention": {day.isoformat(): cohort._asdict() for day, cohort in self.retention.items()},
+            "delivered_per_hour": _hour_rows(self.delivered_per_hour),
+            "droppable_per_hour": _hour_rows(self.droppable_per_hour),
+        }
+        return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> GamesTruth:
+        """Read what `to_json` wrote."""
+        plain = orjson.loads(data)
+        plain.pop("quarantine_reasons")
+        for name in ("events_per_hour", "delivered_per_hour", "droppable_per_hour"):
+            plain[name] = {(datetime.fromisoformat(hour), event): count for hour, event, count in plain[name]}
+        plain["bookings_per_hour"] = {
+            datetime.fromisoformat(hour): Bookings(Decimal(amount), purchases)
+            for hour, amount, purchases in plain["bookings_per_hour"]
+        }
+        plain["daily_active_users"] = {
+            date.fromisoformat(day): users for day, users in plain["daily_active_users"].items()
+        }
+        plain["retention"] = {date.fromisoformat(day): Cohort(**cohort) for day, cohort in plain["retention"].items()}
+        return cls(**plain)
+
+    def write(self, path: Path) -> None:
+        """Write the truth as a JSON file."""
+        path.write_bytes(self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> GamesTruth:
+        """Read a file of `write`."""
+        return cls.from_json(path.read_bytes())
+
+
+def _hour_rows(counts: dict[HourAndName, int]) -> list[list[Any]]:
+    return [[hour.isoformat(), name, count] for (hour, name), count in counts.items()]
+
+
+# Hours and days since the epoch: integers while counting.
+_HourCounts = Counter[tuple[int, str]]
+
+
+@dataclass(slots=True)
+class TruthCounter:
+    """Counts objects as they are closed, in order of delivery. Memory grows with hours and devices, not events."""
+
+    settings: GamesSettings
+    _files: int = 0
+    _bytes: int = 0
+    _pieces: int = 0
+    _rows: Counter[str] = field(default_factory=Counter)
+    _faults: Counter[str] = field(default_factory=Counter)
+    _delivered: _HourCounts = field(default_factory=Counter)
+    _distinct: _HourCounts = field(default_factory=Counter)
+    _cents: Counter[int] = field(default_factory=Counter)
+    _active: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _installed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _droppable: _HourCounts = field(default_factory=Counter)
+    _undecided: deque[_HourCounts] = field(default_factory=deque)
+    _newest_seconds: int = 0
+
+    def count_file(self, index: int, records: Sequence[Record], size_bytes: int) -> None:
+        """Count one object; `index` tells which copy of a twice-sent event came first."""
+        self._files += 1
+        self._bytes += size_bytes
+        self._pieces += len(records)
+        newest = self._newest_seconds
+        delivered: _HourCounts = Counter()
+        for record in records:
+            if record.fault is not None:
+                self._faults[record.fault] += 1
+                continue
+            hour = record.event_time // 3_600
+            delivered[hour, record.name] += 1
+            newest = max(newest, record.event_time)
+            if record.twins is None or record.twins.first_file == index:
+                self._count_first(record, hour)
+        self._delivered.update(delivered)
+        self._undecided.append(delivered)
+        while len(self._undecided) > self.settings.live_slack_files:
+            self._decide_droppable()
+        self._newest_seconds = newest
+
+    def _count_first(self, record: Record, hour: int) -> None:
+        self._distinct[hour, record.name] += 1
+        self._active[hour // 24].add(record.device)
+        if record.name == "purchase":
+            self._cents[hour] += record.cents
+        elif record.name == "install":
+            self._installed[hour // 24].add(record.device)
+
+    def _decide_droppable(self) -> None:
+        """Decide the oldest undecided object's events by the newest event of all objects before the current one."""
+        for (hour, name), count in self._undecided.popleft().items():
+            if (hour + WINDOW_HOURS) * 3_600 <= self._newest_seconds - WATERMARK_SECONDS:
+                self._droppable[hour, name] += count
+
+    def truth(self) -> GamesTruth:
+        """The answers for everything counted; ends the counting."""
+        while self._undecided:
+            self._decide_droppable()
+        per_table: Counter[str] = Counter()
+        for (_, name), count in self._delivered.items():
+            per_table[name] += count
+        bronze = {"events": per_table.total(), **dict(sorted(per_table.items()))}
+        return GamesTruth(
+            settings=self.settings.as_mapping(),
+            files=self._files,
+            size_bytes=self._bytes,
+            pieces=self._pieces,
+            distinct_events=self._distinct.total(),
+            bronze_rows=bronze,
+            quarantine_rows=dict(sorted(self._faults.items())),
+            events_per_hour=_by_hour(self._distinct),
+            bookings_per_hour={
+                _hour(hour): Bookings(Decimal(cents) / 100, self._distinct[hour, "purchase"])
+                for hour, cents in sorted(self._cents.items())
+            },
+            daily_active_users={_day(day): len(devices) for day, devices in sorted(self._active.items())},
+            retention={_day(day): self._cohort(day) for day in sorted(self._installed)},
+            delivered_per_hour=_by_hour(self._delivered),
+            droppable_per_hour=_by_hour(self._droppable),
+        )
+
+    def _cohort(self, day: int) -> Cohort:
+        installed = self._installed[day]
+        one, seven = (len(installed & self._active.get(day + later, set())) for later in RETENTION_DAYS)
+        return Cohort(len(installed), one, seven)
+
+
+def _hour(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour * 3_600, UTC)
+
+
+def _day(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
+
+
+def _by_hour(counts: _HourCounts) -> dict[HourAndName, int]:
+    return {(_hour(hour), name): count for (hour, name), count in sorted(counts.items())}

@@ -1,0 +1,10 @@
+-- One row per date (UTC): edits, different users, edits made without an account, characters added and deleted.
+SELECT
+  event_date,
+  count(*) AS edits,
+  count(DISTINCT user_name) AS users,
+  count_if(is_anonymous) AS anonymous,
+  sum(added) AS added,
+  sum(deleted) AS deleted
+FROM edits
+GROUP BY event_date

@@ -1,0 +1,8 @@
+-- One row per hour (UTC) with purchases: the sum of their amounts and their number.
+SELECT
+  event_date,
+  date_trunc('HOUR', event_time) AS hour,
+  CAST(sum(amount) AS DECIMAL(18, 2)) AS bookings,
+  count(*) AS purchases
+FROM purchase
+GROUP BY event_date, date_trunc('HOUR', event_time)

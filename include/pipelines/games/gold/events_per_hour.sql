@@ -1,0 +1,8 @@
+-- One row per hour (UTC) and event type: how many events of it have their time in that hour.
+SELECT
+  event_date,
+  date_trunc('HOUR', event_time) AS hour,
+  event_name,
+  count(*) AS events
+FROM events
+GROUP BY event_date, date_trunc('HOUR', event_time), event_name
