@@ -90,7 +90,7 @@ def print_report(report: DemoReport) -> None:
     for line in report.maintenance:
         facts.add_row("maintenance", line)
     if report.memory is not None:
-        facts.add_row("peak memory", f"{report.memory.total_bytes / 2**30:.1f} GiB ({report.memory.kind})")
+        facts.add_row("peak memory", f"{report.memory.total_bytes / 2**30:.1f} GiB ({report.memory.measure})")
     facts.add_row("seconds", ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items()))
     facts.add_row("report", str(report.html))
     console.print(facts)

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from deltaworks.cli.context import console
 from deltaworks.local import stack
-from deltaworks.local.stack import StackAddresses
+from deltaworks.local.report import StackAddresses
 
 
 def register(app: typer.Typer) -> None:

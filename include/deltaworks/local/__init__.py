@@ -1,0 +1,1 @@
+"""The embedded stack: every real part on one machine, supervised."""

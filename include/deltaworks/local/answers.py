@@ -1,0 +1,182 @@
+"""Compares what the lake answers with the truth, answer by answer.
+
+The truth comes from outside the pipelines: for games from what the generator emitted, for edits from a plain pass over
+the file that was replayed and, where that is the published day of Wikipedia, from the answers published with it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from generator.truth import GamesTruth
+
+#: Published with the sample `wikiticker-2015-09-12`: rows, distinct users, characters added.
+PUBLISHED_EDITS_FILE = "wikiticker-2015-09-12-sampled.json.gz"
+PUBLISHED_EDITS = {"rows": 39_244, "users": 10_531, "added": 9_385_573}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question: what the lake says, what is true, and whether that is right."""
+
+    pipeline: str
+    question: str
+    found: Any
+    truth: Any
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EditsTruth:
+    """The answers about a file of edits, from one plain pass over it."""
+
+    rows: int
+    users: int
+    added: int
+    per_hour: dict[datetime, int]
+    top_pages: list[tuple[date, str, int]]
+
+    @classmethod
+    def of_file(cls, path: Path) -> EditsTruth:
+        """Count a file of JSON lines, gzipped or not. A line without readable time, page or user is not an edit."""
+        users: set[str] = set()
+        hours: Counter[datetime] = Counter()
+        pages: Counter[tuple[date, str]] = Counter()
+        rows = added = 0
+        opened = gzip.open if path.read_bytes()[:2] == b"\x1f\x8b" else open
+        with opened(path, "rb") as lines:
+            for line in lines:
+                edit = _edit(line)
+                if edit is None:
+                    continue
+                at = datetime.fromisoformat(edit["time"]).astimezone(UTC)
+                rows += 1
+                added += edit.get("added") or 0
+                users.add(edit["user"])
+                hours[at.replace(minute=0, second=0, microsecond=0)] += 1
+                pages[at.date(), edit["page"]] += 1
+        most = sorted(pages.items(), key=lambda item: (-item[1], item[0][1]))[:10]
+        return cls(rows, len(users), added, dict(hours), [(day, page, edits) for (day, page), edits in most])
+
+
+def _edit(line: bytes) -> dict[str, Any] | None:
+    try:
+        edit = json.loads(line)
+        datetime.fromisoformat(edit["time"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return edit if edit.get("page") and edit.get("user") else None
+
+
+class AnswerSheet:
+    """Collects answers over one connection in which `<pipeline>.<table>` are the lake's tables."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
+        self._connection = connection
+        self._tables = set(tables)
+        self.answers: list[Answer] = []
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a query gives."""
+        return self._connection.execute(query).fetchall()
+
+    def one(self, query: str) -> Any:
+        """The single value a query gives."""
+        return self.rows(query)[0][0]
+
+    def equal(self, pipeline: str, question: str, found: Any, truth: Any) -> None:
+        """An answer that is right when it equals the truth."""
+        self.answers.append(Answer(pipeline, question, found, truth, found == truth))
+
+    def between(self, pipeline: str, question: str, found: int, least: int, most: int) -> None:
+        """An answer that is right within bounds."""
+        self.answers.append(Answer(pipeline, question, found, f"{least:,} to {most:,}", least <= found <= most))
+
+    def table_equal(self, pipeline: str, question: str, found: dict[Any, Any], truth: dict[Any, Any]) -> None:
+        """An answer of many rows; what is shown is how many of them are right."""
+        wrong = [key for key in found.keys() | truth.keys() if found.get(key) != truth.get(key)]
+        shown = f"{len(truth) - len(wrong):,} of {len(truth):,} rows" + (f", wrong: {wrong[:3]}" if wrong else "")
+        self.answers.append(Answer(pipeline, question, shown, f"{len(truth):,} rows", not wrong))
+
+    def has(self, table: str) -> bool:
+        """Whether a table exists."""
+        return table in self._tables
+
+
+def answer_games(sheet: AnswerSheet, truth: GamesTruth) -> None:
+    """Everything the games pipeline answers."""
+    bronze = {name: sheet.one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
+    sheet.table_equal("games", "bronze rows by table", bronze, truth.bronze_rows)
+    reasons = dict(sheet.rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
+    sheet.table_equal("games", "quarantined rows by reason", reasons, truth.quarantine_reasons)
+    sheet.equal(
+        "games", "distinct events", sheet.one("SELECT sum(events) FROM games.events_per_hour"), truth.distinct_events
+    )
+    hours = {
+        (_utc(hour), name): n
+        for hour, name, n in sheet.rows("SELECT hour, event_name, events FROM games.events_per_hour")
+    }
+    sheet.table_equal("games", "events per hour and type", hours, truth.events_per_hour)
+    bookings = {
+        _utc(h): (b, n) for h, b, n in sheet.rows("SELECT hour, bookings, purchases FROM games.bookings_per_hour")
+    }
+    sheet.table_equal("games", "bookings per hour", bookings, {h: tuple(b) for h, b in truth.bookings_per_hour.items()})
+    sheet.equal(
+        "games", "bookings in all", sheet.one("SELECT sum(bookings) FROM games.bookings_per_hour"), truth.bookings
+    )
+    active = dict(sheet.rows("SELECT event_date, users FROM games.daily_active_users"))
+    sheet.table_equal("games", "daily active users", active, truth.daily_active_users)
+    cohorts = {
+        row[0]: row[1:]
+        for row in sheet.rows("SELECT cohort_date, installs, retained_day_1, retained_day_7 FROM games.retention")
+    }
+    sheet.table_equal("games", "retention day 1 and 7", cohorts, {day: tuple(c) for day, c in truth.retention.items()})
+    if sheet.has("games.events_per_hour_live"):
+        answer_live(sheet, truth)
+
+
+def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
+    """The live table lies between all that was delivered and that less what its watermark may drop."""
+    found = {
+        (_utc(hour), name): n
+        for hour, name, n in sheet.rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
+    }
+    delivered, droppable = truth.delivered_per_hour, truth.droppable_per_hour
+    wrong = [
+        key
+        for key in found.keys() | delivered.keys()
+        if not delivered.get(key, 0) - droppable.get(key, 0) <= found.get(key, 0) <= delivered.get(key, 0)
+    ]
+    total = sum(delivered.values())
+    sheet.between("games", "live: events counted", sum(found.values()), total - sum(droppable.values()), total)
+    sheet.equal("games", "live: hours and types out of bounds", len(wrong), 0)
+
+
+def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:
+    """Everything the edits pipeline answers."""
+    found = {
+        "rows": sheet.one("SELECT count(*) FROM edits.edits"),
+        "users": sheet.one("SELECT count(DISTINCT user_name) FROM edits.edits"),
+        "added": sheet.one("SELECT coalesce(sum(added), 0)::BIGINT FROM edits.edits"),
+    }
+    expected = PUBLISHED_EDITS if published else {"rows": truth.rows, "users": truth.users, "added": truth.added}
+    origin = "published" if published else "plain pass"
+    for question, value in found.items():
+        sheet.equal("edits", f"{question} ({origin})", int(value), expected[question])
+    hours = {_utc(hour): edits for hour, edits in sheet.rows("SELECT hour, edits FROM edits.edits_per_hour")}
+    sheet.table_equal("edits", "edits per hour", hours, truth.per_hour)
+    top = sheet.rows("SELECT event_date, page, edits FROM edits.top_pages ORDER BY edits DESC, page LIMIT 10")
+    sheet.equal("edits", "top 10 pages", [tuple(row) for row in top] == truth.top_pages, True)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -1,0 +1,294 @@
+"""The demo: real and generated events become KPIs through every part, and each answer is held against the truth."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import TransientError
+from deltaworks.local import stack
+from deltaworks.local.airflow_api import AirflowApi, DagRun
+from deltaworks.local.answers import PUBLISHED_EDITS_FILE, Answer, AnswerSheet, EditsTruth, answer_edits, answer_games
+from deltaworks.local.environment import load_env
+from deltaworks.local.freshness import Freshness, measure_freshness
+from deltaworks.local.home import StackHome
+from deltaworks.local.landing import list_requests
+from deltaworks.local.landing_sink import landing_sink
+from deltaworks.local.memory import MemorySample, PeakMemory
+from deltaworks.local.provenance_check import ProvenanceReport, check_provenance
+from deltaworks.local.report import StackAddresses
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import connect
+from generator.delivery import Published, publish
+from generator.games import generate_games
+from generator.replay import replay_lines
+from generator.settings import GamesSettings
+from generator.truth import GamesTruth
+
+Progress = Callable[[str], None]
+DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
+INGEST_TIMEOUT_SECONDS = 900.0
+RUN_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """How much is sent, and from where. `edits` is None where there is no file to replay."""
+
+    games: GamesSettings
+    edits: Path | None
+    landing_seconds: float = 75.0
+    keep_running: bool = False
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """What the demo found."""
+
+    answers: list[Answer] = field(default_factory=list)
+    freshness: list[Freshness] = field(default_factory=list)
+    provenance: ProvenanceReport | None = None
+    landing_lists: int = -1
+    health: str = ""
+    maintenance: list[str] = field(default_factory=list)
+    memory: MemorySample | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    html: Path | None = None
+    addresses: StackAddresses | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether everything the demo promises held."""
+        named = self.provenance is not None and not self.provenance.unnamed and self.provenance.commits > 0
+        answered = bool(self.answers) and all(answer.right for answer in self.answers)
+        return answered and named and self.landing_lists == 0 and self.health == "healthy"
+
+
+def find_edits(root: Path, given: Path | None) -> Path | None:
+    """The file of edits to replay: the one given, or the published day where it lies beside the checkout."""
+    if given is not None:
+        if not given.is_dir():
+            return given
+        return next(iter(sorted(given.glob("*.json*"))), None)
+    beside = root / DEFAULT_EDITS
+    return beside.resolve() if beside.is_file() else None
+
+
+class Demo:
+    """One run of the demo against the embedded stack of this checkout."""
+
+    def __init__(self, settings: DemoSettings, *, progress: Progress) -> None:
+        self._settings = settings
+        self._say = progress
+        self._home = StackHome.default()
+        self.report = DemoReport()
+
+    def run(self) -> DemoReport:
+        """Start the stack, send events, wait for the answers, compare them, and stop what was started."""
+        with PeakMemory(self._home) as memory:
+            with self._phase("stack"):
+                addresses = stack.up(home=self._home, progress=self._say)
+            self.report.addresses = addresses
+            try:
+                self._on_stack(addresses)
+                self.report.memory = memory.peak
+            finally:
+                if not self._settings.keep_running:
+                    with self._phase("stop"):
+                        stack.down(home=self._home, progress=self._say)
+        return self.report
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.report.seconds[name] = time.monotonic() - started
+
+    def _on_stack(self, addresses: StackAddresses) -> None:
+        load_env(self._home)
+        catalog = load_catalog()
+        _refuse_used_lake(catalog)
+        with addresses.airflow_api() as airflow:
+            with self._phase("ingest"):
+                games, edits = self._send(catalog)
+            with self._phase("gold"):
+                self._build_gold(airflow, catalog)
+            with self._phase("health"):
+                self.report.health = self._await_health(airflow)
+            with self._phase("maintenance"):
+                self._maintain(airflow)
+            with self._phase("answers"):
+                self._answer(catalog, games, edits)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _send(self, catalog: Catalog) -> tuple[GamesTruth, EditsTruth | None]:
+        sink = landing_sink(catalog.environment.landing)
+        landed: dict[str, Published] = {}
+        with ThreadPoolExecutor(2) as pool:
+            games = pool.submit(self._send_games, sink, landed)
+            edits = pool.submit(self._send_edits, sink, landed)
+            self._follow(catalog, landed, [games, edits])
+            return games.result(), edits.result()
+
+    def _send_games(self, sink: Callable[[str, bytes], None], landed: dict[str, Published]) -> GamesTruth:
+        settings = self._settings.games
+        about = max(1, (settings.target_events or 1) // settings.events_per_file)
+        pause = self._settings.landing_seconds / about
+        self._say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
+        return generate_games(settings, sink, pause_seconds=pause, progress=lambda done: landed.update(games=done))
+
+    def _send_edits(self, sink: Callable[[str, bytes], None], landed: dict[str, Published]) -> EditsTruth | None:
+        path = self._settings.edits
+        if path is None:
+            self._say("edits: no file to replay (give one with `make demo EVENTS=path`)")
+            return None
+        self._say(f"edits: replaying {path.name}")
+        truth = EditsTruth.of_file(path)
+        objects = max(1, truth.rows // 500)
+        publish(
+            replay_lines(path, lines_per_object=500),
+            sink,
+            pause_seconds=self._settings.landing_seconds / objects,
+            progress=lambda done: landed.update(edits=done),
+        )
+        return truth
+
+    def _follow(self, catalog: Catalog, landed: dict[str, Published], senders: Sequence[Future[Any]]) -> None:
+        """Say how far ingest is until everything that has landed is in a complete batch."""
+        deadline = time.monotonic() + INGEST_TIMEOUT_SECONDS
+        said = ""
+        while True:
+            done = all(sender.done() for sender in senders)
+            counts = {name: (each.objects, _objects_ingested(catalog, name)) for name, each in sorted(landed.items())}
+            line = ", ".join(f"{name}: {found} of {sent} objects" for name, (sent, found) in counts.items())
+            if line != said:
+                self._say(f"ingested {line}")
+                said = line
+            if done and counts and all(found >= sent for sent, found in counts.values()):
+                return
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    "INGEST_TIMEOUT",
+                    f"After {INGEST_TIMEOUT_SECONDS:.0f} s not everything is ingested: {line}.",
+                    hint=f"`make up`, then look at the stream DAGs in Airflow and at {self._home.logs}.",
+                )
+            time.sleep(3)
+
+    # -- Airflow -------------------------------------------------------------------------------------------------
+
+    def _build_gold(self, airflow: AirflowApi, catalog: Catalog) -> None:
+        pipelines = ["games"] + (["edits"] if self._settings.edits else [])
+        runs = [(f"gold__{name}", airflow.trigger(f"gold__{name}", conf={})) for name in pipelines]
+        for dag_id, run in runs:
+            self._await_run(airflow, dag_id, run)
+        self._await_live(catalog)
+
+    def _await_live(self, catalog: Catalog) -> None:
+        """Wait until the live queries have read all of what they read: their tables have stopped growing."""
+        lake = Lake(catalog.environment.lake)
+        keys = [paths.table("games", live.name) for live in catalog.pipeline("games").live]
+        deadline, last = time.monotonic() + 180, None
+        while time.monotonic() < deadline:
+            found = tuple((table.version() if (table := lake.open(key)) else -1) for key in keys)
+            if found == last and min(found, default=0) >= 0 and _live_caught_up(catalog):
+                return
+            last = found
+            time.sleep(3)
+
+    def _await_health(self, airflow: AirflowApi) -> str:
+        """The verdict of a health run that began after all events were in."""
+        began = datetime.now(UTC)
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline:
+            for run in airflow.dag_runs("stream_health", limit=5):
+                if run.finished and run.start is not None and run.start >= began:
+                    self._say(f"health: run {run.run_id} {run.state}")
+                    if run.state == "success":
+                        return "healthy"
+            time.sleep(3)
+        return "not healthy"
+
+    def _maintain(self, airflow: AirflowApi) -> None:
+        self._say("maintenance: OPTIMIZE with Z-order, VACUUM dry run, gold")
+        run = airflow.trigger("maintenance__games", conf={})
+        self._await_run(airflow, "maintenance__games", run)
+        for task in airflow.task_instances("maintenance__games", run.run_id):
+            self.report.maintenance.append(f"{task.task_id}: {task.state} in {task.duration_seconds or 0:.0f} s")
+
+    def _await_run(self, airflow: AirflowApi, dag_id: str, run: DagRun) -> None:
+        self._say(f"{dag_id}: run {run.run_id}")
+        ended = airflow.wait_for_run(dag_id, run.run_id, timeout_seconds=RUN_TIMEOUT_SECONDS)
+        if ended.state != "success":
+            raise TransientError(
+                "DAG_RUN_FAILED",
+                f"{dag_id} run {run.run_id} ended {ended.state}.",
+                hint=f"Its task log is under {self._home.airflow / 'logs'}.",
+            )
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _answer(self, catalog: Catalog, games: GamesTruth, edits: EditsTruth | None) -> None:
+        from deltaworks.local.html_report import write_report
+
+        report = self.report
+        connection, tables = connect(catalog)
+        sheet = AnswerSheet(connection, tables)
+        answer_games(sheet, games)
+        if edits is not None and self._settings.edits is not None:
+            answer_edits(sheet, edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
+        report.answers = sheet.answers
+        report.freshness = [
+            found for name in catalog.pipelines if (found := measure_freshness(catalog, name)) is not None
+        ]
+        report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
+        report.landing_lists = list_requests(self._home.request_log)
+        report.html = write_report(connection, tables, report, self._home.root / "reports")
+
+
+def _dag_ids(catalog: Catalog) -> frozenset[str]:
+    streams = [f"{kind}__{name}" for name in catalog.pipelines for kind in ("stream", "gold", "maintenance")]
+    return frozenset(streams) | {f"relay__{name}" for name in catalog.relays}
+
+
+def _objects_ingested(catalog: Catalog, pipeline: str) -> int:
+    """Objects in complete batches, by the ledger."""
+    rows = Lake(catalog.environment.lake).rows(
+        paths.pipeline_control(pipeline, "checkpoint_store"), columns=["source_metadata"]
+    )
+    if rows is None:
+        return 0
+    return sum(int(json.loads(text).get("files", 0)) for text in rows.column("source_metadata").to_pylist())
+
+
+def _live_caught_up(catalog: Catalog) -> bool:
+    """Whether the live table has been committed after the newest batch of its input."""
+    objects = open_objects(catalog.environment.lake)
+    beat = read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json"))
+    if beat is None or beat.last_batch_at is None:
+        return False
+    idle_seconds = (datetime.now(UTC) - datetime.fromisoformat(beat.last_batch_at)).total_seconds()
+    slowest = max((live.trigger_seconds for live in catalog.pipeline("games").live), default=0)
+    return idle_seconds > 2 * slowest
+
+
+def _refuse_used_lake(catalog: Catalog) -> None:
+    """The demo's truth is about its own events: a lake that holds others cannot be compared with it."""
+    if _objects_ingested(catalog, "games") or _objects_ingested(catalog, "edits"):
+        raise TransientError(
+            "LAKE_NOT_EMPTY",
+            "The lake already holds events, so the demo's truth would not be about them alone.",
+            hint="`deltaworks demo --fresh` (which `make demo` uses) starts with an empty lake.",
+            retryable=False,
+        )

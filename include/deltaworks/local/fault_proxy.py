@@ -1,0 +1,186 @@
+"""A proxy before an HTTP server that makes chosen requests fail the way networks and servers do.
+
+The fault that matters most is the lost reply: the server has acted, and the client does not learn it. Whoever
+writes must then neither lose nor double what it wrote. Faults are chosen by method and path, every n-th time or
+with a seeded probability, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlparse
+
+HOST = "127.0.0.1"
+_MAX_HEAD_BYTES = 1 << 20
+_BODILESS = frozenset({204, 304})
+_HTTP_OK = range(200, 300)
+_UNAVAILABLE = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 90\r\n\r\n"
+    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>   "
+)
+
+
+class Action(StrEnum):
+    """What happens to a chosen request."""
+
+    LOSE_REPLY = "lose_reply"  # the server acts, then the connection is cut instead of answered
+    UNAVAILABLE = "unavailable"  # 503 Slow Down; the server never sees the request
+    DELAY = "delay"  # the request reaches the server late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability."""
+
+    action: Action
+    method: str = ".*"
+    path: str = ".*"
+    every: int = 1
+    probability: float = 1.0
+    delay_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A fault that happened. `status` is the server's answer the client never saw, 0 where there was none."""
+
+    action: Action
+    method: str
+    path: str
+    status: int
+
+    @property
+    def succeeded_unseen(self) -> bool:
+        """Whether the server did what was asked and the client was not told."""
+        return self.action is Action.LOSE_REPLY and self.status in _HTTP_OK
+
+
+@dataclass(slots=True)
+class FaultProxy:
+    """A running proxy: its address, the faults it makes from now on, and those it has made."""
+
+    endpoint: str
+    upstream: tuple[str, int]
+    faults: Sequence[Fault]
+    seed: int = 0
+    incidents: list[Incident] = field(default_factory=list)
+    _seen: dict[Fault, int] = field(default_factory=dict)
+    _random: random.Random = field(default_factory=random.Random)
+
+    def choose(self, method: str, path: str) -> Fault | None:
+        """The fault for the next request, if any; the first matching rule decides."""
+        for fault in self.faults:
+            if re.fullmatch(fault.method, method) and re.search(fault.path, path):
+                self._seen[fault] = self._seen.get(fault, 0) + 1
+                due = self._seen[fault] % fault.every == 0
+                return fault if due and self._random.random() < fault.probability else None
+        return None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client's connection until either side ends it."""
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        try:
+            while True:
+                head, body = await _read_request(reader, writer)
+                method, path = head.split(b" ", 2)[:2]
+                fault = self.choose(method.decode(), path.decode())
+                if fault is not None and fault.action is Action.UNAVAILABLE:
+                    self._record(fault, head, 0)
+                    writer.write(_UNAVAILABLE)
+                    continue
+                if fault is not None and fault.action is Action.DELAY:
+                    self._record(fault, head, 0)
+                    await asyncio.sleep(fault.delay_seconds)
+                if server is None:
+                    server = await asyncio.open_connection(*self.upstream, limit=_MAX_HEAD_BYTES)
+                server[1].write(head + body)
+                answer = await _read_answer(server[0], method)
+                if fault is not None and fault.action is Action.LOSE_REPLY:
+                    self._record(fault, head, _status(answer))
+                    writer.transport.abort()
+                    return
+                writer.write(answer)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.transport.abort()
+        finally:
+            for stream in (writer, *(server[1:] if server else ())):
+                stream.close()
+
+    def _record(self, fault: Fault, head: bytes, status: int) -> None:
+        method, path = head.split(b" ", 2)[:2]
+        self.incidents.append(Incident(fault.action, method.decode(), path.decode(), status))
+
+
+async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if re.search(rb"\r\nexpect: *100-continue", head, re.IGNORECASE):
+        # Answered here: the server is asked in one piece, so that its answer is one piece too.
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        head = re.sub(rb"\r\nexpect: *100-continue", b"", head, flags=re.IGNORECASE)
+    return head, await _read_body(reader, head)
+
+
+async def _read_answer(reader: asyncio.StreamReader, method: bytes) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if method == b"HEAD" or _status(head) in _BODILESS:
+        return head
+    return head + await _read_body(reader, head)
+
+
+async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    if length:
+        return await reader.readexactly(int(length[1]))
+    if not re.search(rb"\r\ntransfer-encoding: *chunked", head, re.IGNORECASE):
+        return b""
+    body = b""
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        chunk = await reader.readexactly(int(size.split(b";")[0], 16) + 2)
+        body += size + chunk
+        if chunk == b"\r\n":
+            return body
+
+
+def _status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@contextmanager
+def running_fault_proxy(upstream: str, *, faults: Sequence[Fault] = (), seed: int = 0) -> Iterator[FaultProxy]:
+    """Run a proxy before `upstream` (http://host:port) in a thread while the block runs.
+
+    `faults` of the yielded proxy can be replaced at any time and counts for the next request.
+    """
+    target = urlparse(upstream)
+    loop = asyncio.new_event_loop()
+    proxy = FaultProxy("", (target.hostname or HOST, target.port or 80), faults, seed, _random=random.Random(seed))
+    listener = loop.run_until_complete(asyncio.start_server(proxy.serve, HOST, 0, limit=_MAX_HEAD_BYTES))
+    proxy.endpoint = f"http://{HOST}:{listener.sockets[0].getsockname()[1]}"
+    thread = threading.Thread(target=loop.run_forever, name="fault-proxy", daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(listener.close)
+        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task

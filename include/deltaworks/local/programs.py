@@ -1,0 +1,138 @@
+"""The programs of the embedded stack: how each is started, and when it counts as healthy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from deltaworks.errors import TransientError
+from deltaworks.local.airflow_api import AirflowApi, Component, Health
+from deltaworks.local.home import StackHome
+from deltaworks.local.landing import LAKE_BUCKET, is_wired, landing_client
+from deltaworks.local.object_store import s3proxy_command
+from deltaworks.local.ports import HOST
+from deltaworks.local.stack_secrets import StackSecrets
+from deltaworks.local.supervision import Program, ProgramState
+
+MOTO = "moto"
+S3PROXY = "s3proxy"
+API_SERVER = "airflow-api-server"
+SCHEDULER = "airflow-scheduler"
+DAG_PROCESSOR = "airflow-dag-processor"
+TRIGGERER = "airflow-triggerer"
+STORES = (MOTO, S3PROXY)
+# In the order they start. The scheduler is the last: only then can anything it starts work.
+START_ORDER = (MOTO, S3PROXY, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
+# The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
+STOP_ORDER = ((SCHEDULER,), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (S3PROXY, MOTO))
+_HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
+
+
+def stack_programs(home: StackHome, *, ports: Mapping[str, int], keys: StackSecrets) -> tuple[Program, ...]:
+    """Every program with its command. Writes the lake server's configuration; resolves the jars if need be."""
+    python = sys.executable
+    moto = [python, "-m", "deltaworks.local.moto_server", "--port", str(ports["moto"])]
+    lake = s3proxy_command(
+        directory=home.lake,
+        port=ports["s3proxy"],
+        access_key=keys.lake_access_key,
+        secret_key=keys.lake_secret_key,
+        properties_file=home.root / "s3proxy.properties",
+    )
+    lake.write_properties()
+    # Their servers of task logs would need two more ports; the API server reads the files itself.
+    airflow = {
+        API_SERVER: (["api-server"], 15),
+        DAG_PROCESSOR: (["dag-processor"], 15),
+        # It ends late though it holds nothing here that must be finished.
+        TRIGGERER: (["triggerer", "--skip-serve-logs"], 4),
+        SCHEDULER: (["scheduler", "--skip-serve-logs"], 30),
+    }
+    return (
+        Program(MOTO, (*moto, "--request-log", str(home.request_log))),
+        Program(S3PROXY, lake.argv),
+        *(
+            Program(name, (python, "-m", "deltaworks.local.airflow_component", *arguments), seconds)
+            for name, (arguments, seconds) in airflow.items()
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChecks:
+    """Asks each program of a running stack whether it does its work."""
+
+    ports: Mapping[str, int]
+    keys: StackSecrets
+
+    def create_lake_bucket(self) -> None:
+        """Create the lake's bucket unless it is there."""
+        lake = landing_client("s3", **self._lake_options())
+        try:
+            lake.head_bucket(Bucket=LAKE_BUCKET)
+        except ClientError:
+            lake.create_bucket(Bucket=LAKE_BUCKET)
+
+    def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
+        """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
+        airflow: Health | None = None
+        if set(names) - set(STORES) and _runs(states.get(API_SERVER)):
+            airflow = self._airflow_health()
+        return {name: _runs(states.get(name)) and self._answers(name, states[name], airflow) for name in names}
+
+    def _answers(self, name: str, state: ProgramState, airflow: Health | None) -> bool:
+        if name in STORES:
+            return self._moto() if name == MOTO else self._lake()
+        if airflow is None:
+            return False
+        if name == API_SERVER:
+            return airflow.metadatabase.healthy
+        return _beats(state, getattr(airflow, _HEALTH_PART[name]))
+
+    def _lake_options(self) -> dict[str, str]:
+        return {
+            "endpoint": f"http://{HOST}:{self.ports['s3proxy']}",
+            "access_key": self.keys.lake_access_key,
+            "secret_key": self.keys.lake_secret_key,
+        }
+
+    def _moto(self) -> bool:
+        return is_wired(
+            endpoint=f"http://{HOST}:{self.ports['moto']}",
+            access_key=self.keys.aws_access_key,
+            secret_key=self.keys.aws_secret_key,
+        )
+
+    def _lake(self) -> bool:
+        try:
+            landing_client("s3", **self._lake_options()).list_buckets()
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
+    def _airflow_health(self) -> Health | None:
+        try:
+            with AirflowApi(f"http://{HOST}:{self.ports['airflow']}", "", "") as api:
+                return api.health()
+        except TransientError:
+            return None
+
+
+def _runs(state: ProgramState | None) -> bool:
+    return state is not None and state.pid is not None
+
+
+def _beats(state: ProgramState, component: Component) -> bool:
+    """Healthy, by a heartbeat of this very process: the one of its predecessor counts for 30 s more."""
+    if state.started_at is None or component.heartbeat is None:
+        return False
+    return component.healthy and component.heartbeat >= datetime.fromtimestamp(state.started_at, UTC)
+
+
+def failed_programs(states: Mapping[str, ProgramState], names: Sequence[str]) -> list[str]:
+    """Those the supervisor has given up on."""
+    return [name for name in names if name in states and states[name].state == "FATAL"]

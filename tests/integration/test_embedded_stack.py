@@ -1,0 +1,223 @@
+"""The embedded stack for real: it starts, heals itself, stops without a trace and goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deltaworks.local.airflow_api import AirflowApi, DagRun
+from deltaworks.local.environment import read_env
+from deltaworks.local.home import StackHome
+from deltaworks.local.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
+from deltaworks.local.memory import sample_memory
+from deltaworks.local.processes import stack_processes
+from deltaworks.local.report import StackAddresses
+from deltaworks.local.stack import down, status, up
+from deltaworks.local.stopping import StopFlags
+from deltaworks.local.supervision import Supervisor
+
+pytestmark = pytest.mark.integration
+
+TASK_SECONDS = 20
+# By default Airflow ends a task about 30 s after its API server is gone.
+OUTAGE_SECONDS = 55
+LONG_TASK_SECONDS = 90
+# Airflow gives a killed scheduler 30 s before it starts that scheduler's tasks anew.
+HEAL_SECONDS = 150.0
+DAG = f"""
+from datetime import datetime
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG
+
+with DAG("endless", schedule="@continuous", start_date=datetime(2026, 1, 1), max_active_runs=1, catchup=False):
+    BashOperator(task_id="work", bash_command="sleep {TASK_SECONDS}", pool="streams")
+with DAG("long", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
+    BashOperator(task_id="work", bash_command="sleep {LONG_TASK_SECONDS}", pool="streams")
+with DAG("asleep", schedule="@continuous", start_date=datetime(2026, 1, 1), max_active_runs=1, catchup=False):
+    BashOperator(task_id="work", bash_command="sleep {TASK_SECONDS}", pool="streams")
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
+    folder = tmp_path_factory.mktemp("stack")
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "endless.py").write_text(DAG)
+    found = StackHome.at(folder / "home", dags_folder=dags)
+    yield found
+    down(home=found, grace_seconds=0)
+
+
+@pytest.fixture
+def addresses(home: StackHome) -> StackAddresses:
+    return up(home=home)
+
+
+@pytest.fixture
+def api(addresses: StackAddresses) -> Iterator[AirflowApi]:
+    with addresses.airflow_api() as found:
+        yield found
+
+
+def _wait(condition: Callable[[], bool], what: str, seconds: float = HEAL_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(1)
+
+
+def _pid(home: StackHome, program: str) -> int:
+    (pid,) = (item.pid for item in status(home=home).programs if item.name == program)
+    assert pid is not None
+    return pid
+
+
+def _kill(home: StackHome, program: str) -> int:
+    pid = _pid(home, program)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def _heals(home: StackHome, program: str, killed: int) -> None:
+    def is_back() -> bool:
+        found = status(home=home)
+        return found.healthy and _pid(home, program) != killed
+
+    _wait(lambda: any(p.name == program and p.pid not in (None, killed) for p in status(home=home).programs), program)
+    _wait(is_back, f"{program} did not come back")
+
+
+def _running_since(api: AirflowApi, moment: float) -> DagRun | None:
+    """The run whose task is running and was started after `moment`."""
+    for run in api.dag_runs("endless"):
+        for task in api.task_instances("endless", run.run_id):
+            if task.state == "running" and task.start is not None and task.start.timestamp() > moment:
+                return run
+    return None
+
+
+def _await_task(api: AirflowApi, moment: float) -> DagRun:
+    _wait(lambda: _running_since(api, moment) is not None, "no task was started")
+    run = _running_since(api, moment)
+    assert run is not None
+    return run
+
+
+def test_everything_is_healthy_and_a_second_up_changes_nothing(home: StackHome, addresses: StackAddresses) -> None:
+    before = {process.pid for process in stack_processes(home) if process.kind in ("supervisor", "moto", "s3proxy")}
+
+    again = up(home=home)
+
+    assert again.already_running
+    assert again.ports == addresses.ports
+    assert status(home=home).healthy
+    assert before <= {process.pid for process in stack_processes(home)}
+    assert sample_memory(home, include_caller=False).total_bytes < 2 << 30
+
+
+def test_a_landed_object_is_announced_and_nobody_listed_the_bucket(home: StackHome) -> None:
+    environment = read_env(home)
+    keys = {
+        "endpoint": environment["DELTAWORKS_AWS_ENDPOINT"],
+        "access_key": environment["DELTAWORKS_AWS_ACCESS_KEY"],
+        "secret_key": environment["DELTAWORKS_AWS_SECRET_KEY"],
+    }
+    landing_client("s3", **keys).put_object(Bucket=LANDING_BUCKET, Key="games/one", Body=b"{}")
+
+    answer = landing_client("sqs", **keys).receive_message(
+        QueueUrl=environment["DELTAWORKS_LANDING_QUEUE_URL"], MaxNumberOfMessages=10, WaitTimeSeconds=2
+    )
+
+    assert any("games" in message["Body"] for message in answer["Messages"])
+    assert list_requests(home.request_log) == 0
+
+
+def test_a_killed_api_server_comes_back(home: StackHome, addresses: StackAddresses) -> None:
+    _heals(home, "airflow-api-server", _kill(home, "airflow-api-server"))
+
+    assert status(home=home).healthy
+
+
+def test_a_running_task_lives_through_an_outage_of_the_api_server(home: StackHome, api: AirflowApi) -> None:
+    run_id = api.trigger("long").run_id
+    _wait(lambda: api.task_instances("long", run_id)[0].state == "running", "the task did not start")
+
+    Supervisor(home).stop(["airflow-api-server"], seconds=30)
+    time.sleep(OUTAGE_SECONDS)
+    up(home=home)
+
+    assert api.wait_for_run("long", run_id, timeout_seconds=HEAL_SECONDS).state == "success"
+    assert [task.try_number for task in api.task_instances("long", run_id)] == [1]
+
+
+def test_a_killed_scheduler_comes_back_and_leaves_no_worker_behind(home: StackHome, api: AirflowApi) -> None:
+    _await_task(api, time.time() - TASK_SECONDS)
+    workers = {
+        process.pid for process in stack_processes(home) if process.kind in ("worker-idle", "worker-busy", "task")
+    }
+    killed_at = time.time()
+
+    _heals(home, "airflow-scheduler", _kill(home, "airflow-scheduler"))
+
+    assert workers.isdisjoint(process.pid for process in stack_processes(home))
+    _await_task(api, killed_at)
+
+
+def test_a_killed_landing_server_comes_back_wired(home: StackHome, addresses: StackAddresses) -> None:
+    _heals(home, "moto", _kill(home, "moto"))
+
+    assert status(home=home).healthy
+
+
+def test_down_leaves_nothing_alive_and_up_goes_on_where_it_was(home: StackHome, addresses: StackAddresses) -> None:
+    environment = read_env(home)
+    lake = landing_client(
+        "s3",
+        endpoint=environment["DELTAWORKS_LAKE_ENDPOINT"],
+        access_key=environment["DELTAWORKS_LAKE_ACCESS_KEY"],
+        secret_key=environment["DELTAWORKS_LAKE_SECRET_KEY"],
+    )
+    lake.put_object(Bucket=LAKE_BUCKET, Key="kept", Body=b"kept")
+    flags = StopFlags.of(home)
+    declared = [*flags.relays.values(), *flags.pipelines.values()]
+    with addresses.airflow_api() as api:
+        api.pause("asleep")
+
+    report = down(home=home)
+
+    assert (report.paused_dags, report.notes, report.killed) == (("endless", "long"), (), ())
+    assert stack_processes(home) == ()
+    assert not status(home=home).running
+
+    again = up(home=home)
+
+    assert again.ports == addresses.ports
+    assert lake.get_object(Bucket=LAKE_BUCKET, Key="kept")["Body"].read() == b"kept"
+    assert [flag.read() for flag in declared] == [None] * len(declared)
+    with again.airflow_api() as api:
+        assert {dag.dag_id: dag.is_paused for dag in api.dags()} == {"endless": False, "long": False, "asleep": True}
+        _await_task(api, time.time() - TASK_SECONDS)
+
+
+def test_leftovers_of_a_killed_supervisor_are_ended_by_down(home: StackHome, addresses: StackAddresses) -> None:
+    (supervisor,) = (process.pid for process in stack_processes(home) if process.kind == "supervisor")
+    os.kill(supervisor, signal.SIGKILL)
+    _wait(lambda: not status(home=home).running, "the supervisor is still there")
+    assert status(home=home).leftovers
+
+    report = down(home=home)
+
+    assert not report.was_running
+    assert stack_processes(home) == ()
+
+
+def test_logs_are_kept_for_every_program(home: StackHome) -> None:
+    logs = {path.name for path in Path(home.logs).iterdir()}
+
+    assert {"moto.log", "s3proxy.log", "airflow-scheduler.log", "airflow-api-server.log", "supervisord.log"} <= logs
