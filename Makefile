@@ -64,10 +64,10 @@ faults: jars ## kill real processes and check that nothing is lost or doubled
 	@$(RUN) -m pytest -m faults $(TESTS)
 
 bench: jars ## side-by-side measurements (ONLY=name for one)
-	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY))
+	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH)
 
 lint: env ## style and layers
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache | tail -n 8
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache
 
 fmt: env ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -42,7 +42,8 @@ def demo(
     if fresh:
         empty_lake()
     settings = DemoSettings(
-        games=GamesSettings(target_events=game_events, days=days, seed=seed, events_per_file=1_000),
+        # An object an hour of play: few enough to land in minutes, enough for copies to lie in different ones.
+        games=GamesSettings(target_events=game_events, days=days, seed=seed, buffer_seconds=3_600),
         edits=edits,
         landing_seconds=landing_seconds,
         keep_running=keep,

@@ -1,4 +1,4 @@
-"""`deltaworks stop` and `start`: end a stream between batches and let it go on.
+"""`deltaworks stop` and `start`: end a stream or a relay between batches and let it go on.
 
 Both halves matter. The stop flag ends the running job cleanly; pausing the DAG keeps `@continuous` from starting the
 next one at once.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from dataclasses import dataclass
 
 import typer
 
@@ -30,37 +31,49 @@ def register(app: typer.Typer) -> None:
 
 
 def stop(
-    pipeline: str,
+    name: str,
     reason: str = typer.Option("stopped by hand", help="Kept in the stop flag for whoever finds the stream stopped."),
     wait_seconds: float = typer.Option(180.0, help="How long to wait for the stream to end."),
 ) -> None:
-    """Stop a pipeline's stream after the batch under way, and keep it stopped."""
-    objects = _objects(pipeline)
+    """Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped."""
+    found = _endless(name)
     with _airflow() as airflow:
-        airflow.pause(f"stream__{pipeline}")
-    _flag(objects, pipeline).set(by=getpass.getuser(), reason=reason)
-    console.print(f"Asked {pipeline} to stop; waiting for its job to end.")
-    _wait_until_ended(objects, pipeline, wait_seconds)
-    console.print(f"{pipeline} is stopped. `deltaworks start {pipeline}` lets it go on where it was.")
+        airflow.pause(found.dag_id)
+    found.flag.set(by=getpass.getuser(), reason=reason)
+    console.print(f"Asked {name} to stop; waiting for its job to end.")
+    _wait_until_ended(found, wait_seconds)
+    console.print(f"{name} is stopped. `deltaworks start {name}` lets it go on where it was.")
 
 
-def start(pipeline: str) -> None:
-    """Let a stopped stream go on where it was."""
-    objects = _objects(pipeline)
-    _flag(objects, pipeline).clear()
+def start(name: str) -> None:
+    """Let a stopped stream or relay go on where it was."""
+    found = _endless(name)
+    found.flag.clear()
     with _airflow() as airflow:
-        airflow.unpause(f"stream__{pipeline}")
-    console.print(f"{pipeline} may run again; Airflow starts it within seconds.")
+        airflow.unpause(found.dag_id)
+    console.print(f"{name} may run again; Airflow starts it within seconds.")
 
 
-def _objects(pipeline: str) -> ObjectStore:
+@dataclass(frozen=True, slots=True)
+class _Endless:
+    """A stream or a relay: its DAG, its stop flag and where its heartbeat is."""
+
+    name: str
+    dag_id: str
+    objects: ObjectStore
+    flag: StopFlag
+    heartbeat_key: str
+
+
+def _endless(name: str) -> _Endless:
     project = catalog()
-    project.pipeline(pipeline)
-    return open_objects(project.environment.lake)
-
-
-def _flag(objects: ObjectStore, pipeline: str) -> StopFlag:
-    return StopFlag(objects, paths.pipeline_control(pipeline, "stop.json"))
+    objects = open_objects(project.environment.lake)
+    if name in project.relays and name not in project.pipelines:
+        folder, dag_id = paths.relay_control(name), f"relay__{name}"
+    else:
+        project.pipeline(name)
+        folder, dag_id = paths.pipeline_control(name), f"stream__{name}"
+    return _Endless(name, dag_id, objects, StopFlag(objects, f"{folder}/stop.json"), f"{folder}/heartbeat.json")
 
 
 def _airflow() -> AirflowApi:
@@ -72,16 +85,16 @@ def _airflow() -> AirflowApi:
     return found.addresses.airflow_api()
 
 
-def _wait_until_ended(objects: ObjectStore, pipeline: str, wait_seconds: float) -> None:
+def _wait_until_ended(found: _Endless, wait_seconds: float) -> None:
     deadline = time.monotonic() + wait_seconds
     while True:
-        beat = read_heartbeat(objects, paths.pipeline_control(pipeline, "heartbeat.json"))
+        beat = read_heartbeat(found.objects, found.heartbeat_key)
         if beat is None or beat.state in _ENDED:
             return
         if time.monotonic() > deadline:
             raise TransientError(
                 "STREAM_STILL_RUNNING",
-                f"{pipeline} is still {beat.state} after {wait_seconds:.0f} s (process {beat.pid} on {beat.host}).",
+                f"{found.name} is still {beat.state} after {wait_seconds:.0f} s (process {beat.pid} on {beat.host}).",
                 hint="A long batch ends first; look at its driver log, or mark the task failed in Airflow.",
             )
         time.sleep(1)

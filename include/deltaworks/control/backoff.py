@@ -42,7 +42,8 @@ class RestartBackoff:
         quick = time.monotonic() - self._started < QUICK_SECONDS
         failures = self.failures() + 1 if quick else 1
         self._objects.put(self._key, json.dumps({"failures": failures}).encode())
-        wait_seconds = min(FIRST_WAIT_SECONDS * 2 ** (failures - 1), LONGEST_WAIT_SECONDS)
+        # The exponent is bounded as well: after days of failures 2**n is no float any more.
+        wait_seconds: float = min(FIRST_WAIT_SECONDS * 2 ** min(failures - 1, 16), LONGEST_WAIT_SECONDS)
         wait_seconds *= random.uniform(0.8, 1.2)
         self._sleep(wait_seconds)
         return wait_seconds

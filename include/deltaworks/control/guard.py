@@ -7,6 +7,7 @@ process without JVM its own parent), and the parent of that one: so they are com
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -86,10 +87,8 @@ def start_guard(*, poll_seconds: float = 1.0, levels: int = 3) -> threading.Thre
 def end_now(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_CODE) -> None:
     """Kill the JVM, if given, and leave without any clean-up: nothing more may be written."""
     if jvm is not None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(jvm, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     os._exit(exit_code)
 
 

@@ -88,7 +88,7 @@ def judge(
     if heartbeat is None:
         finding = _never_started(name, stop, paused, _missing_seconds(previous, now), limits)
     else:
-        finding = _judge_heartbeat(heartbeat, stop, name, now, paused, limits)
+        finding = _judge_heartbeat(heartbeat, stop, name, now, paused=paused, limits=limits)
     return _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
 
 
@@ -162,25 +162,25 @@ def _judge_heartbeat(
     stop: StopRequest | None,
     name: str,
     now: datetime,
+    *,
     paused: bool | None,
     limits: HealthLimits,
 ) -> _Finding:
     age = _age_seconds(heartbeat.written_at, now)
-    stale = age > limits.stale_seconds(heartbeat.trigger_seconds)
-    over = heartbeat.state in ("ended", "failed")
-    if stop is not None:
-        if over or stale:
-            return _stopped(stop, name)
+    gone = heartbeat.state in ("ended", "failed") or age > limits.stale_seconds(heartbeat.trigger_seconds)
+    if stop is not None and not gone:
         return _Finding("stopping", "STOP_REQUESTED", f"Asked to stop by {stop.by} at {stop.at}; a batch is ending.")
-    if paused and (over or stale):
-        return _paused(heartbeat, name, age)
+    if stop is not None:
+        return _stopped(stop, name)
+    if not gone:
+        return _judge_live(heartbeat, now, limits)
+    return _paused(heartbeat, name, age) if paused else _judge_gone(heartbeat, age, limits)
+
+
+def _judge_gone(heartbeat: Heartbeat, age: float, limits: HealthLimits) -> _Finding:
     if heartbeat.state == "failed":
         return _failed(heartbeat, age, limits)
-    if heartbeat.state == "ended":
-        return _ended(age, limits)
-    if stale:
-        return _stalled(heartbeat, age)
-    return _judge_live(heartbeat, now, limits)
+    return _ended(age, limits) if heartbeat.state == "ended" else _stalled(heartbeat, age)
 
 
 def _paused(heartbeat: Heartbeat, name: str, age: float) -> _Finding:

@@ -105,7 +105,8 @@ class HeartbeatWriter:
         self.update(**changes)
         self._closed = True
         self._wake.set()
-        self._thread.join(timeout=30)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=30)
 
     def _loop(self) -> None:
         while True:

@@ -155,8 +155,20 @@ class Lease:
         except Exception:  # any failure of storage counts the same here: time decides
             return time.monotonic() - self._renewed_at < self._ttl
         if etag is None:
-            return False
+            return self._adopt(record)
         self._record, self._etag, self._renewed_at = successor, etag, time.monotonic()
+        return True
+
+    def _adopt(self, record: LeaseRecord) -> bool:
+        """Whether what is there now is a renewal of our own whose reply never came."""
+        try:
+            found = self._objects.get(self._key)
+        except Exception:  # as in `_renew`
+            return time.monotonic() - self._renewed_at < self._ttl
+        held = LeaseRecord.decode(found.data) if found else None
+        if found is None or held is None or (held.owner, held.epoch) != (record.owner, record.epoch):
+            return False
+        self._record, self._etag, self._renewed_at = held, found.etag, time.monotonic()
         return True
 
     def release(self) -> None:

@@ -66,9 +66,8 @@ class S3Objects:
         import boto3
         from botocore.config import Config
 
-        style = {"addressing_style": "path" if storage.path_style else "auto"}
         config = Config(
-            s3=style,
+            s3={"addressing_style": "path" if storage.path_style else "auto"},
             connect_timeout=5,
             read_timeout=20,
             retries={"mode": "standard", "max_attempts": 5},
@@ -83,13 +82,14 @@ class S3Objects:
     def get(self, key: str) -> Found | None:
         from botocore.exceptions import ClientError
 
-        try:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
-        except ClientError as error:
-            if _code(error) in ("NoSuchKey", "404"):
-                return None
-            raise _unreachable(error, "read", key) from error
-        return Found(answer["Body"].read(), answer["ETag"])
+        with _reported("read", key):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+            return Found(answer["Body"].read(), answer["ETag"])
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data)
@@ -111,36 +111,46 @@ class S3Objects:
         """The tag written, or None when the condition did not hold."""
         from botocore.exceptions import ClientError
 
-        try:
-            answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
-        except ClientError as error:
-            # 409 is S3's answer to a conditional write racing another one on the same key.
-            if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey"):
-                return None
-            raise _unreachable(error, "write", key) from error
-        return str(answer["ETag"])
+        with _reported("write", key):
+            try:
+                answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
+            except ClientError as error:
+                # 409 is S3's answer to a conditional write racing another one on the same key.
+                if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey"):
+                    return None
+                raise
+            return str(answer["ETag"])
 
     def list(self, prefix: str) -> list[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=self._prefix + prefix
         )
-        found = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        with _reported("list", prefix):
+            found = [item["Key"] for page in pages for item in page.get("Contents", [])]
         return sorted(key.removeprefix(self._prefix) for key in found)
 
     def delete(self, key: str) -> None:
-        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+        with _reported("delete", key):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
 
 def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _unreachable(error: Any, verb: str, key: str) -> TransientError:
-    return TransientError(
-        "STORAGE_REFUSED",
-        f"Could not {verb} {key}: {error}.",
-        hint="Check the storage's endpoint, keys and permissions in include/environments.",
-    )
+@contextlib.contextmanager
+def _reported(verb: str, key: str) -> Iterator[None]:
+    """Turns every failure of boto3, a connection that fails among them, into an error of ours."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise TransientError(
+            "STORAGE_REFUSED" if isinstance(error, ClientError) else "STORAGE_UNREACHABLE",
+            f"Could not {verb} {key}: {error}.",
+            hint="Check the storage's endpoint, keys and permissions in include/environments.",
+        ) from error
 
 
 class LocalObjects:
@@ -152,7 +162,7 @@ class LocalObjects:
     def get(self, key: str) -> Found | None:
         try:
             data = (self._root / key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         return Found(data, hashlib.sha256(data).hexdigest())
 
@@ -175,7 +185,7 @@ class LocalObjects:
         with (target.parent / f".{target.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             found = self.get(key)
-            if found is None or found.etag != etag:
+            if found is None or (found.etag != etag and found.data != data):
                 return None
             self.put(key, data)
         return hashlib.sha256(data).hexdigest()
@@ -195,7 +205,7 @@ class LocalObjects:
             temporary.unlink(missing_ok=True)
 
     def list(self, prefix: str) -> list[str]:
-        folder = self._root / prefix if prefix.endswith("/") else (self._root / prefix).parent
+        folder = self._root / prefix.rpartition("/")[0]
         found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         keys = (path.relative_to(self._root).as_posix() for path in found)
         return sorted(key for key in keys if key.startswith(prefix))

@@ -144,7 +144,8 @@ class Demo:
 
     def _send_games(self, sink: Callable[[str, bytes], None], landed: dict[str, Published]) -> GamesTruth:
         settings = self._settings.games
-        about = max(1, (settings.target_events or 1) // settings.events_per_file)
+        by_time = settings.days * 86_400 // settings.buffer_seconds
+        about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
         pause = self._settings.landing_seconds / about
         self._say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
         return generate_games(settings, sink, pause_seconds=pause, progress=lambda done: landed.update(games=done))

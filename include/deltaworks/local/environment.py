@@ -44,6 +44,8 @@ def stack_variables(
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(_spark_home()),
         "PYSPARK_PYTHON": sys.executable,
+        # Drivers and their pages stay on this machine, whatever its host name resolves to.
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
         # No role lookup on a cloud's metadata address, and no proxy between processes of one machine.
         "AWS_EC2_METADATA_DISABLED": "true",

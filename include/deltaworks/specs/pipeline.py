@@ -141,7 +141,6 @@ class StreamSpec(Spec):
     stall_seconds: int = Field(default=900, ge=30, description="a batch that takes longer ends the job")
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
     tasks_per_batch: int = Field(default=2, ge=1)
-    rows_per_file: int = Field(default=2_000_000, ge=1_000)
 
 
 class LiveTableSpec(Spec):

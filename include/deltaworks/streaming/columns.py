@@ -250,7 +250,8 @@ def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
 
 
 def _date(value: Any, unit: TimeUnit) -> dt.date:
-    if isinstance(value, str) and len(value) == 10:
+    # Ten characters are also the seconds since 1970 as text: a date has its dash.
+    if isinstance(value, str) and len(value) == 10 and value[4] == "-":
         try:
             return dt.date.fromisoformat(value)
         except ValueError:

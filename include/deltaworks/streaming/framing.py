@@ -21,12 +21,11 @@ from typing import Any
 
 import orjson
 
-# White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
-_BETWEEN_OBJECTS = re.compile(rb"(?<=\})(?=[ \t\r\n]*\{)")
+# Begins with a plain character: a look-behind instead would take eight times as long to find.
+_BETWEEN_OBJECTS = re.compile(rb"\}[ \t\r\n]*\{")
 _WHITE_SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _INSIDE_A_VALUE = frozenset(',:]}"')
-_CHUNK_PIECES = 2048
 _MAX_RESTARTS = 10_000
 _decoder = json.JSONDecoder()
 
@@ -48,30 +47,37 @@ def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
     payload = payload.removeprefix(_BYTE_ORDER_MARK).strip(_WHITE_SPACE)
     if not payload:
         return
-    pieces = _BETWEEN_OBJECTS.split(payload)
-    index = 0
-    while index < len(pieces):
-        chunk = pieces[index : index + _CHUNK_PIECES]
+    pieces = _pieces(payload)
+    index, count, loads = 0, len(pieces), orjson.loads
+    while index < count:
+        raw = pieces[index]
         try:
-            loaded = list(map(orjson.loads, chunk))
+            value = loads(raw)
         except orjson.JSONDecodeError:
-            end = index + len(chunk)
-            while index < end:
-                found, index = _one_piece(pieces, index)
-                yield from found
+            reading = _CarefulReading(pieces, index)
+            yield from reading.found
+            index = reading.next_index
             continue
-        index += len(chunk)
-        for value, raw in zip(loaded, chunk, strict=True):
-            yield from _elements(value, raw.lstrip(_WHITE_SPACE))
+        index += 1
+        raw = raw.lstrip(_WHITE_SPACE)
+        if type(value) is list:
+            yield from _elements(value, raw)
+        else:
+            yield value, raw
 
 
-def _one_piece(pieces: list[bytes], index: int) -> tuple[Iterable[tuple[Any, bytes]], int]:
-    """What the piece at `index` holds, and the index to go on at."""
-    try:
-        return _elements(orjson.loads(pieces[index]), pieces[index].lstrip(_WHITE_SPACE)), index + 1
-    except orjson.JSONDecodeError:
-        reading = _CarefulReading(pieces, index)
-        return reading.found, reading.next_index
+def _pieces(payload: bytes) -> list[bytes]:
+    """The payload cut wherever an object ends and the next begins.
+
+    White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
+    """
+    pieces, start = [], 0
+    for between in _BETWEEN_OBJECTS.finditer(payload):
+        cut = between.start() + 1
+        pieces.append(payload[start:cut])
+        start = cut
+    pieces.append(payload[start:])
+    return pieces
 
 
 def _elements(value: Any, raw: bytes) -> Iterable[tuple[Any, bytes]]:

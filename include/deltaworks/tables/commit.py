@@ -58,6 +58,7 @@ def ensure_table(
 ) -> DeltaTable:
     """Open the table, creating it where there is none. Two creators at once end with one table."""
     options = dict(storage_options)
+    problem: DeltaError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
             return DeltaTable(uri, storage_options=options)
@@ -71,13 +72,19 @@ def ensure_table(
                 partition_by=list(partition_by),
                 configuration={**TABLE_PROPERTIES, **(properties or {})},
                 storage_options=options,
-                commit_properties=CommitProperties(custom_metadata={"userMetadata": user_metadata}),
+                # With retries inside the library a second creator would lay its metadata over the first one's table.
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": user_metadata}, max_commit_retries=0
+                ),
             )
-        except DeltaError:
+        except DeltaError as error:
+            problem = error
             time.sleep(random.uniform(0.05, 0.3))
     raise ConcurrencyError(
-        "TABLE_NOT_CREATED", f"Could not create or open {uri}.", hint="Check the storage, then start the job again."
-    )
+        "TABLE_NOT_CREATED",
+        f"Could not create or open {uri}: {problem}.",
+        hint="Check the storage and the declaration, then start the job again.",
+    ) from problem
 
 
 def commit_step(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import GoldTableSpec, LiveTableSpec, TableSpec
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history
 
@@ -132,7 +133,7 @@ def all_tables(lake: Lake, catalog: Catalog, *, control: bool = True) -> list[Kn
 
 def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        kinds = {"bronze": spec.tables, "live": spec.live, "gold": spec.gold.tables}
+        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {"bronze": spec.tables, "live": spec.live, "gold": spec.gold.tables}
         for kind, tables in kinds.items():
             for table in tables:
                 yield name, table.name, kind, paths.table(name, table.name)

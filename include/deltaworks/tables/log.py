@@ -63,7 +63,7 @@ def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = Non
 
 
 def _info(version: int, actions: list[Action]) -> CommitInfo:
-    said = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    said: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return CommitInfo(
         version=version,
         operation=str(said.get("operation", "UNKNOWN")),
