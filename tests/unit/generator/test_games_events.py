@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.generator.slow_reading import GAMES
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import ColumnSpec
@@ -24,6 +23,7 @@ from generator.reference_scan import scan
 from generator.session import EVENT_NAMES
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import TruthCounter
+from tests.unit.generator.slow_reading import GAMES
 
 SMALL = GamesSettings(seed=11, players=120, days=4, events_per_file=100)
 ENVELOPE = ("event_id",)

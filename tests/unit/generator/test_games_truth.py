@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.generator import slow_reading
-from tests.unit.generator.slow_reading import Reading, Row
 
 from generator.delivery import Delivery
 from generator.games import deliveries, write_files
 from generator.reference_scan import at_next_object, at_record_start, scan
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
+from tests.unit.generator import slow_reading
+from tests.unit.generator.slow_reading import Reading, Row
 
 MANY_FAULTS = FaultRates(
     duplicates=0.05,

@@ -10,14 +10,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 import sqlglot
-from tests.unit.generator import slow_reading
-from tests.unit.generator.slow_reading import PIPELINES, Row
 
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
+from tests.unit.generator import slow_reading
+from tests.unit.generator.slow_reading import PIPELINES, Row
 
 OPTIONS = GamesSettings(seed=5, players=200, days=9, rates=FaultRates(duplicates=0.03, late=0.03))
 

@@ -6,12 +6,12 @@ import gzip
 from collections import Counter
 
 import pytest
-from tests.unit.generator.slow_reading import GAMES
 
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import TruthCounter
+from tests.unit.generator.slow_reading import GAMES
 
 
 @pytest.mark.parametrize("seed", range(2))

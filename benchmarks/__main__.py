@@ -1,0 +1,50 @@
+"""`python -m benchmarks`: runs all benchmarks, or those named with --only.
+
+Figures go to standard output as JSON lines; progress and the table for people go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from benchmarks.harness import Options
+from benchmarks.printing import print_lines, print_table
+from benchmarks.registry import BENCHMARKS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what was asked for; returns the exit code."""
+    options = _parse(arguments)
+    if options.list:
+        for benchmark in BENCHMARKS.values():
+            sys.stdout.write(f"{benchmark.name:18} {benchmark.summary}\n")
+        return 0
+    console = Console(stderr=True, soft_wrap=True)
+    settings = Options(
+        repeats=options.repeats,
+        events=options.events,
+        progress=lambda line: console.print(f"==> {line}", highlight=False, markup=False),
+    )
+    figures = []
+    for name in options.only or list(BENCHMARKS):
+        found = BENCHMARKS[name].run(settings)
+        print_lines(found, sys.stdout)
+        figures += found
+    print_table(figures, console)
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="one benchmark; may be repeated")
+    parser.add_argument("--repeats", type=int, default=5, help="measured repetitions of each side (5)")
+    parser.add_argument("--events", type=int, default=1_000_000, help="generated events to work on (1,000,000)")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and end")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Measures two ways of doing one thing fairly: in turns, several times, by the median.
+
+The sides alternate and the order turns round after each repetition, so that a machine that slows down or a cache
+that fills up favours neither. The first repetition of each side is a warm-up and counts for nothing: a JVM compiles
+while it runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.versions import cores, versions
+
+#: One measured repetition of a side. It prepares what it needs, calls the clock around what counts, and cleans up.
+Run = Callable[["Clock"], None]
+Progress = Callable[[str], None]
+
+
+class Clock:
+    """Takes the time of one repetition: `with clock: ...` around the work that counts; several parts add up."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.parts: dict[str, float] = {}
+        self._started = 0.0
+
+    def __enter__(self) -> Clock:
+        gc.collect()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._started
+
+    def note(self, **parts: float) -> None:
+        """Keep figures of this repetition beside its time: seconds of phases, counts."""
+        self.parts.update(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to do it."""
+
+    name: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Ours against another way, and what the figure is called."""
+
+    metric: str
+    ours: Side
+    other: Side
+    sizes: Mapping[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """The outcome of a comparison. `ratio` is ours divided by the other: below 1 ours is faster."""
+
+    benchmark: str
+    metric: str
+    ours: float
+    other: float
+    unit: str
+    ratio: float
+    ours_name: str
+    other_name: str
+    ours_all: tuple[float, ...]
+    other_all: tuple[float, ...]
+    ours_parts: Mapping[str, float]
+    other_parts: Mapping[str, float]
+    sizes: Mapping[str, int | float]
+    cores: int
+    versions: Mapping[str, str]
+
+
+def measure(
+    benchmark: str, comparisons: Sequence[Comparison], *, repeats: int, progress: Progress = lambda line: None
+) -> list[Figure]:
+    """Run every side of the comparisons `repeats` times after a warm-up; one figure for each comparison.
+
+    A side named in several comparisons runs once for all of them. Ends with the first error of any side.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be 1 or more")
+    sides = _sides(comparisons)
+    taken: dict[str, list[Clock]] = {name: [] for name in sides}
+    for repetition in range(repeats + 1):
+        order = list(sides.values())
+        for side in order if repetition % 2 == 0 else reversed(order):
+            clock = Clock()
+            side.run(clock)
+            taken[side.name].append(clock)
+            kind = f"repetition {repetition} of {repeats}" if repetition else "warm-up"
+            progress(f"{benchmark}: {side.name}: {clock.seconds:.2f} s ({kind})")
+    counted = {name: clocks[1:] for name, clocks in taken.items()}
+    return [_figure(benchmark, comparison, counted) for comparison in comparisons]
+
+
+def _sides(comparisons: Sequence[Comparison]) -> dict[str, Side]:
+    sides: dict[str, Side] = {}
+    for comparison in comparisons:
+        for side in (comparison.ours, comparison.other):
+            if sides.setdefault(side.name, side) != side:
+                raise ValueError(f"two different sides are called {side.name!r}")
+    return sides
+
+
+def _figure(benchmark: str, comparison: Comparison, counted: Mapping[str, Sequence[Clock]]) -> Figure:
+    ours, other = counted[comparison.ours.name], counted[comparison.other.name]
+    ours_median = statistics.median(clock.seconds for clock in ours)
+    other_median = statistics.median(clock.seconds for clock in other)
+    return Figure(
+        benchmark=benchmark,
+        metric=comparison.metric,
+        ours=round(ours_median, 4),
+        other=round(other_median, 4),
+        unit="seconds",
+        ratio=round(ours_median / other_median, 3) if other_median else float("inf"),
+        ours_name=comparison.ours.name,
+        other_name=comparison.other.name,
+        ours_all=tuple(round(clock.seconds, 4) for clock in ours),
+        other_all=tuple(round(clock.seconds, 4) for clock in other),
+        ours_parts=_medians(ours),
+        other_parts=_medians(other),
+        sizes=dict(comparison.sizes),
+        cores=cores(),
+        versions=versions(),
+    )
+
+
+def _medians(clocks: Sequence[Clock]) -> dict[str, float]:
+    names = sorted({name for clock in clocks for name in clock.parts})
+    return {name: round(statistics.median(clock.parts[name] for clock in clocks), 4) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a benchmark is run with."""
+
+    repeats: int
+    events: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A benchmark by name. `run` makes its figures; everything heavy is imported inside it."""
+
+    name: str
+    summary: str
+    run: Callable[[Options], list[Figure]]
+
+
+def as_record(figure: Figure) -> dict[str, Any]:
+    """The figure as plain data."""
+    return {name: getattr(figure, name) for name in Figure.__slots__}

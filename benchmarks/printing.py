@@ -1,0 +1,37 @@
+"""Prints figures twice: a JSON line each for programs, a table for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import Figure, as_record
+
+
+def print_lines(figures: Sequence[Figure], stream: TextIO) -> None:
+    """One JSON object a line."""
+    for figure in figures:
+        stream.write(json.dumps(as_record(figure)) + "\n")
+    stream.flush()
+
+
+def print_table(figures: Sequence[Figure], console: Console) -> None:
+    """The same at a glance; a ratio below 1 means that ours takes less time."""
+    table = Table("benchmark", "metric", "ours", "other", "ours / other", "events", "tables")
+    for figure in figures:
+        table.add_row(
+            figure.benchmark,
+            figure.metric,
+            f"{figure.ours_name} {figure.ours:.2f} s",
+            f"{figure.other_name} {figure.other:.2f} s",
+            f"{figure.ratio:.2f}",
+            f"{figure.sizes.get('events', 0):,}",
+            f"{figure.sizes.get('tables', 0):,}",
+        )
+    console.print(table)
+    if figures:
+        console.print(f"Medians of {len(figures[0].ours_all)} on {figures[0].cores} cores.", highlight=False)

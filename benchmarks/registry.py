@@ -1,0 +1,10 @@
+"""All benchmarks. A new one is a module of this package with a `BENCHMARK`, and its line here."""
+
+from __future__ import annotations
+
+from benchmarks import fan_out_vs_loop, single_table
+from benchmarks.harness import Benchmark
+
+BENCHMARKS: dict[str, Benchmark] = {
+    module.BENCHMARK.name: module.BENCHMARK for module in (single_table, fan_out_vs_loop)
+}

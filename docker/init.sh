@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Prepares Airflow once: the login, the database, the pools; and refuses specs that are wrong. Safe to repeat.
+set -euo pipefail
+
+python - <<'PYTHON'
+import json
+import os
+from pathlib import Path
+
+path = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
+path.write_text(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}) + "\n", encoding="utf-8")
+path.chmod(0o640)
+PYTHON
+
+airflow db migrate
+airflow pools set streams "${DELTAWORKS_STREAM_SLOTS:-8}" "One slot per endless stream."
+airflow pools set relays "${DELTAWORKS_RELAY_SLOTS:-4}" "One slot per relay."
+airflow pools set spark_jobs "${DELTAWORKS_JOB_SLOTS:-1}" "Batch jobs on Spark: one at a time beside the streams."
+
+# The Spark connection comes as AIRFLOW_CONN_SPARK_DEFAULT: a connection in a variable needs no row in the database.
+python - <<'PYTHON'
+import json
+import os
+
+connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_DEFAULT"])
+print(f"Spark runs at {connection['host']}")
+PYTHON
+
+python -m deltaworks.cli pipelines check

@@ -1,0 +1,37 @@
+"""Makes what the profile `local` needs on its two servers: the lake's bucket, and the landing side wired together.
+
+Safe to repeat. moto forgets everything when it restarts: run this service again then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from botocore.exceptions import ClientError
+
+from deltaworks.local.landing import LAKE_BUCKET, landing_client, wire_landing
+
+
+def main() -> None:
+    """Create what is missing."""
+    lake = landing_client(
+        "s3",
+        endpoint=os.environ["DELTAWORKS_LAKE_ENDPOINT"],
+        access_key=os.environ["DELTAWORKS_LAKE_ACCESS_KEY"],
+        secret_key=os.environ["DELTAWORKS_LAKE_SECRET_KEY"],
+    )
+    try:
+        lake.head_bucket(Bucket=LAKE_BUCKET)
+    except ClientError:
+        lake.create_bucket(Bucket=LAKE_BUCKET)
+    queues = wire_landing(
+        endpoint=os.environ["DELTAWORKS_AWS_ENDPOINT"],
+        access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
+        secret_key=os.environ["DELTAWORKS_AWS_SECRET_KEY"],
+    )
+    sys.stdout.write(f"{LAKE_BUCKET} is there; landed objects are announced on {queues.queue_url}\n")
+
+
+if __name__ == "__main__":
+    main()

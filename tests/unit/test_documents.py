@@ -1,0 +1,296 @@
+"""The documents say what is: their links, commands, examples, conditions and formats are held against the project."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import typer.main
+from ruamel.yaml import YAML
+
+from deltaworks.cli import app
+from deltaworks.control.generations import CheckpointRecord, Generations
+from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.lease import LeaseRecord
+from deltaworks.control.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.stop import StopRequest
+from deltaworks.errors import DeltaworksError
+from deltaworks.sources.file_events.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
+from deltaworks.specs.base import Spec
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.json_schema import pipeline_json_schema
+from deltaworks.specs.loading import load_spec, to_plain
+from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
+from deltaworks.streaming.progress import PROGRESS_SCHEMA
+from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, ReasonCode
+from deltaworks.tables.files import WrittenFile
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+LIBRARY = ROOT / "include"
+CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
+# Commands are looked for in code only: in prose "make" is an English word.
+IN_CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def code_of(document: Path) -> str:
+    """Everything a document sets as code."""
+    return "\n".join(block or inline for block, inline in IN_CODE.findall(document.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_of_a_document_resolves(document: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+
+    broken = []
+    for link in links:
+        target, _, anchor = link.partition("#")
+        if target.startswith(("http://", "https://")):
+            continue
+        path = (document.parent / target).resolve() if target else document
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+
+    assert broken == []
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_make_command_of_a_document_exists(document: Path) -> None:
+    named: set[str] = set()
+    commands = re.sub(r"#.*", "", code_of(document))
+    for words in re.findall(r"\bmake((?: [a-z]+)+)\b", commands):
+        named |= set(words.split())
+
+    assert named - make_targets() == set()
+
+
+def cli_commands() -> dict[str, set[str]]:
+    """Commands with their subcommands and long options, as typer has them."""
+    group = typer.main.get_command(app)
+    found: dict[str, set[str]] = {}
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        found[name] = options | set(getattr(command, "commands", {}))
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
+    commands, unknown = cli_commands(), []
+
+    for name, rest in re.findall(r"\bdeltaworks ([a-z]+)\b([^`\n#;|&]*)", code_of(document)):
+        if name not in commands:
+            unknown.append(name)
+            continue
+        unknown += [
+            f"{name} {option}" for option in re.findall(r"--[a-z][a-z-]*", rest) if option not in commands[name]
+        ]
+        subcommand = re.match(r" ([a-z]+)", rest)
+        if name == "pipelines" and subcommand and subcommand[1] not in commands[name]:
+            unknown.append(f"{name} {subcommand[1]}")
+
+    assert unknown == []
+
+
+def raised_conditions() -> set[str]:
+    """Every condition code given to an error of ours anywhere in the library, found in its syntax."""
+    trees = [ast.parse(path.read_text()) for path in sorted(LIBRARY.rglob("*.py"))]
+    kinds = {"DeltaworksError", "ConfigError", "ContractError", "ConcurrencyError", "TransientError", "FencedError"}
+    for _ in range(3):  # classes derived from classes derived from ours
+        for tree in trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef) and any(getattr(base, "id", None) in kinds for base in node.bases):
+                    kinds.add(node.name)
+    return {code for tree in trees for node in ast.walk(tree) for code in _codes(node, kinds)}
+
+
+def _codes(node: ast.AST, kinds: set[str]) -> Iterator[str]:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in kinds and node.args:
+        for part in ast.walk(node.args[0]):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and CODE.match(part.value):
+                yield part.value
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if getattr(key, "value", None) == "condition" and CODE.match(str(getattr(value, "value", ""))):
+                yield str(value.value)  # type: ignore[attr-defined]
+
+
+def documented_codes() -> set[str]:
+    named = re.findall(r"`([A-Z][A-Z0-9_]+)`", (ROOT / "docs" / "errors.md").read_text())
+    return {code for code in named if not code.startswith("DELTAWORKS_")}
+
+
+def test_every_condition_that_is_raised_is_documented() -> None:
+    raised = raised_conditions()
+
+    assert len(raised) > 40, "the search for conditions finds too few"
+    assert raised - documented_codes() == set()
+
+
+def test_no_condition_is_documented_that_nothing_raises() -> None:
+    text = "\n".join(path.read_text() for path in LIBRARY.rglob("*.py"))
+    # Built from the kind of thing that is unknown.
+    built = {"PIPELINE_UNKNOWN", "RELAY_UNKNOWN"}
+
+    gone = {code for code in documented_codes() - built if f'"{code}"' not in text and CODE.match(code)}
+
+    assert gone == set()
+
+
+def test_every_cause_the_health_check_gives_is_documented() -> None:
+    source = (LIBRARY / "deltaworks" / "control" / "health.py").read_text()
+    causes = {
+        call.args[1].value
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", None) == "_Finding"
+        and len(call.args) > 1
+        and isinstance(call.args[1], ast.Constant)
+    }
+
+    assert causes - documented_codes() == set()
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+
+    kinds: list[type[DeltaworksError]] = [DeltaworksError, *DeltaworksError.__subclasses__()]
+
+    missing = [kind.__name__ for kind in kinds if f"| {kind.exit_code} | {kind.__name__} |" not in text]
+    assert missing == []
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Marked YAML examples: the document, the kind, the text."""
+    found = []
+    for document in DOCUMENTS:
+        pattern = r"<!-- example: (\w+) -->\n```yaml\n(.*?)```"
+        found += [(document.name, *match) for match in re.findall(pattern, document.read_text(), re.DOTALL)]
+    return found
+
+
+@pytest.mark.parametrize(("document", "kind", "text"), examples(), ids=lambda value: str(value)[:20].split("\n")[0])
+def test_every_marked_example_is_a_valid_spec(document: str, kind: str, text: str, tmp_path: Path) -> None:
+    if kind == "tables":
+        assert [TableSpec.model_validate(to_plain(each)) for each in YAML().load(text)]
+        return
+    models: dict[str, type[Spec]] = {"pipeline": PipelineSpec, "relay": RelaySpec, "environment": EnvironmentSpec}
+    path = tmp_path / f"{kind}.yaml"
+    path.write_text(text)
+
+    assert load_spec(models[kind], path).model_dump()[kind] in text
+
+
+def test_the_documents_have_examples_of_every_kind() -> None:
+    assert {kind for _, kind, _ in examples()} == {"pipeline", "relay", "environment", "tables"}
+
+
+def test_the_large_example_has_every_key_that_changes_what_a_pipeline_does() -> None:
+    largest = max((text for _, kind, text in examples() if kind == "pipeline"), key=len)
+    declared = to_plain(YAML().load(largest))
+    columns = [column for table in declared["tables"] for column in table["columns"]]
+
+    assert set(PipelineSpec.model_fields) == set(declared)
+    assert set(TableSpec.model_fields) == {key for table in declared["tables"] for key in table}
+    assert {"name", "path", "type", "required", "unit", "description"} == {key for column in columns for key in column}
+
+
+def test_the_json_schema_for_editors_is_current() -> None:
+    on_disk = json.loads((ROOT / "docs" / "pipeline.schema.json").read_text())
+
+    assert on_disk == pipeline_json_schema(), "run: deltaworks pipelines schema > docs/pipeline.schema.json"
+
+
+def described_fields() -> list[tuple[str, set[str]]]:
+    return [
+        ("bronze", {name for name, _ in ENVELOPE_COLUMNS}),
+        ("quarantine", set(QUARANTINE_SCHEMA.names)),
+        ("quarantine reasons", {str(code) for code in ReasonCode}),
+        ("file event log", set(FILE_EVENT_COLUMNS)),
+        ("message quarantine", set(MESSAGE_QUARANTINE_COLUMNS)),
+        ("checkpoint store", set(CHECKPOINT_STORE_SCHEMA.names)),
+        ("batch metadata store", set(BATCH_METADATA_SCHEMA.names)),
+        ("progress", set(PROGRESS_SCHEMA.names)),
+        *(
+            (kind.__name__, {field.name for field in fields(kind)})
+            for kind in (
+                PreparedBatch,
+                PreparedTable,
+                WrittenFile,
+                LeaseRecord,
+                Heartbeat,
+                StopRequest,
+                CheckpointRecord,
+                Generations,
+            )
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "names"), described_fields(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_field_on_disk_is_described(what: str, names: set[str]) -> None:
+    described = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "formats.md").read_text()))
+
+    assert names - described == set()
+
+
+def test_the_changelog_has_a_section_for_what_is_not_released_yet() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+
+    section = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+
+    assert section is not None
+    assert section[1].strip()
+
+
+def test_every_local_hook_of_pre_commit_runs_a_tool_of_the_lock_file() -> None:
+    config = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text())
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    tool_of = {"ruff": "ruff", "mypy": "mypy", "lint-imports": "import-linter", "python": "pytest"}
+
+    for hook in (hook for repo in config["repos"] for hook in repo["hooks"]):
+        program = next(Path(word) for word in hook["entry"].split() if word.startswith(".venv"))
+
+        assert program.parent == Path(".venv/bin"), hook["id"]
+        assert tool_of[program.name] in locked, hook["id"]
+
+
+def test_no_file_of_the_project_names_a_machine_or_an_absolute_path_of_one() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    suspicious = re.compile(r"(?<![\w.])/(?:work|root|Users)/|(?<![\w.])/home/(?!airflow)\w")
+
+    found = []
+    for name in listed:
+        path = ROOT / name
+        if path.suffix not in {".py", ".md", ".yaml", ".yml", ".toml", ".xml", ".sql", ".sh", ".txt", ".in"}:
+            continue
+        if path.is_file() and path != Path(__file__) and suspicious.search(path.read_text(errors="replace")):
+            found.append(name)
+
+    assert found == []
