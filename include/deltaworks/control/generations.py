@@ -37,6 +37,11 @@ class Generations:
         """The checkpoint in use."""
         return self.checkpoints[-1]
 
+    @classmethod
+    def first(cls) -> Generations:
+        """What a new pipeline starts with."""
+        return cls(1, (CheckpointRecord(1, 0, None),))
+
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
@@ -55,7 +60,7 @@ def current_checkpoint(
     key = paths.pipeline_control(pipeline, "generations.json")
     found = objects.get(key)
     if found is None:
-        fresh = Generations(1, (CheckpointRecord(1, 0, None),))
+        fresh = Generations.first()
         if not objects.put_if_absent(key, fresh.encode()):
             raise _contended(pipeline)
         return fresh

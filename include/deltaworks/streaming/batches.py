@@ -103,6 +103,10 @@ class BatchProcessor:
         }
         self._last_completed = ledger.last_completed()
 
+    def continue_on(self, generations: Generations) -> None:
+        """Number batches by another checkpoint from now on."""
+        self._generations = generations
+
     def process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
         """Land one batch; None when the ledger has it already.
 

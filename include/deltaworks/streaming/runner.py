@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.generations import current_checkpoint
+from deltaworks.control.generations import Generations, current_checkpoint
 from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.heartbeat import HeartbeatWriter
 from deltaworks.control.lease import Lease, watch
@@ -25,8 +25,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.stop import StopFlag
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.file_events import stream as file_event_stream
-from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import Catalog
+from deltaworks.streaming.backlog import Backlog
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.streaming.file_payloads import FileOpener, source_slice
 from deltaworks.streaming.ledger import Ledger, owner_step
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-BACKLOG_SECONDS = 10.0
+STOPPED_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,14 @@ class IngestRun:
         """
         started = time.monotonic()
         settings = self._spec.stream
-        self._heartbeat.start()
         lease = Lease(
             self._objects, self._key("lease.json"), ttl_seconds=settings.lease_ttl_seconds, name=self._spec.pipeline
         )
+        # Before the lease is ours the heartbeat belongs to whoever holds it.
+        epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
         try:
-            epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
             watch(lease, self._lease_lost)
+            self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
             ended_by = self._stream(lease, epoch)
         except DeltaworksError as error:
@@ -132,16 +133,21 @@ class IngestRun:
 
     def _stream(self, lease: Lease, epoch: int) -> str:
         if self._stop.read() is not None:
+            # A DAG that is not paused starts the next run at once: not every few seconds, then.
+            time.sleep(STOPPED_SECONDS)
             return "stop flag"
         progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch)
         progress.start()
         queries: list[StreamingQuery] = []
         try:
-            processor, reader = self._open(lease, epoch)
+            processor, ledger = self._open(lease, epoch)
+            # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
             torn = processor.finish_torn()
             if torn is not None:
                 self._note(torn, progress)
-            queries = [self._start(processor, reader, progress), *self._start_live()]
+            generations = self._checkpoint(ledger)
+            processor.continue_on(generations)
+            queries = [self._start(processor, generations, progress), *self._start_live()]
             self._heartbeat.update(state="running")
             return self._watch(queries)
         finally:
@@ -149,33 +155,32 @@ class IngestRun:
                 _stop_quietly(query)
             progress.close()
 
-    def _open(self, lease: Lease, epoch: int) -> tuple[BatchProcessor, DataFrame]:
+    def _open(self, lease: Lease, epoch: int) -> tuple[BatchProcessor, Ledger]:
         spec, lake = self._spec, Lake(self._storage)
         owner = owner_step(spec.pipeline, epoch)
         tables = TableSet(lake, spec)
         tables.open()
         tables.fence(owner)
-        # The generation is 1 until a pipeline starts over; the ledger it names tells where a lost checkpoint goes on.
-        ledger = Ledger(lake, spec.pipeline, 1)
-        last = ledger.last_completed()
-        end = ledger.end_offset(last) if last is not None else None
-        generations = current_checkpoint(self._objects, spec.pipeline, last_completed=last, end_offset=end)
-        self._checkpoint = self._storage.spark_uri(
-            paths.checkpoint(spec.pipeline, generations.generation, generations.current.ordinal)
-        )
+        first = Generations.first()
+        ledger = Ledger(lake, spec.pipeline, first.generation)
         processor = BatchProcessor(
             self._spark,
             spec,
             lake,
             self._objects,
-            generations=generations,
+            generations=first,
             ledger=ledger,
             tables=tables,
             ownership=Ownership(owner=lease.owner, step=owner),
             opener=FileOpener(self._catalog.environment.landing, compression=spec.source.compression),
             fault=self._fault,
         )
-        return processor, self._read((generations.current.start or {}).get("seq", 0))
+        return processor, ledger
+
+    def _checkpoint(self, ledger: Ledger) -> Generations:
+        last = ledger.last_completed()
+        end = ledger.end_offset(last) if last is not None else None
+        return current_checkpoint(self._objects, self._spec.pipeline, last_completed=last, end_offset=end)
 
     def _read(self, start_seq: int) -> DataFrame:
         source = self._spec.source
@@ -192,7 +197,10 @@ class IngestRun:
             .load()
         )
 
-    def _start(self, processor: BatchProcessor, reader: DataFrame, progress: ProgressLog) -> StreamingQuery:
+    def _start(self, processor: BatchProcessor, generations: Generations, progress: ProgressLog) -> StreamingQuery:
+        current = generations.current
+        checkpoint = paths.checkpoint(self._spec.pipeline, generations.generation, current.ordinal)
+
         def land(batch: DataFrame, spark_batch_id: int) -> None:
             self._batch_started = time.monotonic()
             try:
@@ -206,10 +214,12 @@ class IngestRun:
                 self._note(report, progress)
             self._first_batch_done = self._first_batch_done or time.monotonic()
 
+        self._schedule_in("ingest")
         writer = (
-            reader.writeStream.foreachBatch(land)
+            self._read((current.start or {}).get("seq", 0))
+            .writeStream.foreachBatch(land)
             .queryName(f"{self._spec.pipeline}.ingest")
-            .option("checkpointLocation", self._checkpoint)
+            .option("checkpointLocation", self._storage.spark_uri(checkpoint))
         )
         if self._available_now:
             return writer.trigger(availableNow=True).start()
@@ -218,7 +228,12 @@ class IngestRun:
     def _start_live(self) -> list[StreamingQuery]:
         if self._available_now:
             return []
+        self._schedule_in("live")
         return [start_live_query(self._spark, self._catalog, self._spec.pipeline, live) for live in self._spec.live]
+
+    def _schedule_in(self, pool: str) -> None:
+        """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
     def _note(self, report: BatchReport, progress: ProgressLog) -> None:
         self._batches += 1
@@ -243,7 +258,7 @@ class IngestRun:
 
     def _watch(self, queries: list[StreamingQuery]) -> str:
         started = time.monotonic()
-        backlog = _Backlog(self._catalog, self._spec.pipeline)
+        backlog = Backlog(self._catalog, self._spec.pipeline)
         while True:
             for query in queries:
                 if not query.isActive:
@@ -287,48 +302,6 @@ class IngestRun:
         log.error("%s", error)
         print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
         end_now(driving_jvm(), exit_code=error.exit_code)
-
-
-class _Backlog:
-    """How far behind the log a query is, read at most every BACKLOG_SECONDS."""
-
-    def __init__(self, catalog: Catalog, pipeline: str) -> None:
-        self._log = FileEventLog(Lake(catalog.environment.lake), catalog.pipeline(pipeline).source.relay)
-        self._source = catalog.pipeline(pipeline).source
-        self._read_at = 0.0
-        self._found: dict[str, Any] = {}
-
-    def read(self, query: StreamingQuery) -> dict[str, Any]:
-        """Heartbeat fields; a log that cannot be read just now leaves them as they were."""
-        if time.monotonic() - self._read_at < BACKLOG_SECONDS:
-            return self._found
-        self._read_at = time.monotonic()
-        try:
-            self._found = self._measure(_position(query))
-        except Exception as error:  # watching never fails the stream
-            log.warning("backlog not read: %s", error)
-        return self._found
-
-    def _measure(self, seq: int) -> dict[str, Any]:
-        found = self._log.backlog(seq, bucket=self._source.bucket, prefix=self._source.prefix)
-        return {
-            "backlog_files": found.files,
-            "backlog_bytes": found.bytes,
-            "oldest_pending_at": found.oldest_at.isoformat() if found.oldest_at else None,
-        }
-
-
-def _position(query: StreamingQuery) -> int:
-    """The seq a query has finished, from its last progress; 0 before the first."""
-    import json
-
-    progress = query.lastProgress
-    if not progress or not progress["sources"]:
-        return 0
-    offset = progress["sources"][0]["endOffset"]
-    if offset is None:
-        return 0
-    return int((json.loads(offset) if isinstance(offset, str) else offset)["seq"])
 
 
 def _collected(batch: DataFrame) -> pa.Table:
