@@ -39,8 +39,12 @@ def build_session(
         _check_jars(root)
         # Workers start whatever `python3` is found otherwise, which lacks the environment's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]"))
+        master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
+        builder = builder.master(master)
         conf = submit_conf(environment, root) | conf
+        if master.startswith("local"):
+            # The driver may have found this package by other ways than the PYTHONPATH its workers inherit.
+            conf["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     conf["spark.ui.enabled"] = str(ui).lower()
     # Any free port: several drivers share a machine, and the heartbeat and the task's link say which it is.
     conf["spark.ui.port"] = "0"

@@ -54,7 +54,7 @@ def demo(
 
 
 def empty_lake() -> None:
-    """Remove the data of an earlier demo; refuses while the stack runs."""
+    """Remove the lake and the Airflow history of an earlier demo; refuses while the stack runs."""
     home = StackHome.default()
     if stack.status(home=home).running:
         raise ConfigError(
@@ -62,9 +62,11 @@ def empty_lake() -> None:
             "The stack is running, and the demo would empty its lake.",
             hint="`deltaworks down` first, or `deltaworks demo --no-fresh` on an empty lake.",
         )
-    if home.lake.exists():
-        say(f"emptying {home.lake}")
-        shutil.rmtree(home.lake)
+    # Airflow's own database goes too: runs of an earlier demo would be finished first.
+    for folder in (home.lake, home.airflow):
+        if folder.exists():
+            say(f"emptying {folder}")
+            shutil.rmtree(folder)
 
 
 def print_report(report: DemoReport) -> None:

@@ -26,6 +26,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from deltaworks.local.landing import LANDING_DEAD_QUEUE, LandingQueues, queue_url, wire_landing
+from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.local.ports import HOST
 
 _LOG_BYTES = 64 << 20
@@ -69,6 +70,7 @@ class LandingServer:
 
     def start(self) -> LandingQueues:
         """Wire through a port nobody knows, then open the public one and serve it in a thread."""
+        correct_moto()
         private = self._serve(0)
         wire_landing(endpoint=f"http://{HOST}:{private.server_port}", **self._keys)
         private.shutdown()

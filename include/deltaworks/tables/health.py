@@ -133,7 +133,11 @@ def all_tables(lake: Lake, catalog: Catalog, *, control: bool = True) -> list[Kn
 
 def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {"bronze": spec.tables, "live": spec.live, "gold": spec.gold.tables}
+        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {
+            "bronze": spec.tables,
+            "live": spec.live,
+            "gold": spec.gold.tables,
+        }
         for kind, tables in kinds.items():
             for table in tables:
                 yield name, table.name, kind, paths.table(name, table.name)

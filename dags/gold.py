@@ -1,0 +1,12 @@
+"""Airflow DAGs gold__<pipeline>: rebuild the gold tables of each pipeline that declares any."""
+
+from __future__ import annotations
+
+from deltaworks.airflow.gold_dags import gold_dag
+from deltaworks.specs.catalog import load_catalog
+
+catalog = load_catalog()
+for pipeline in catalog.pipelines.values():
+    if pipeline.gold.tables:
+        dag = gold_dag(pipeline, catalog.environment)
+        globals()[dag.dag_id] = dag

@@ -1,0 +1,11 @@
+"""Airflow DAGs maintenance__<pipeline>: OPTIMIZE, VACUUM and gold of each pipeline."""
+
+from __future__ import annotations
+
+from deltaworks.airflow.maintenance_dags import maintenance_dag
+from deltaworks.specs.catalog import load_catalog
+
+catalog = load_catalog()
+for pipeline in catalog.pipelines.values():
+    dag = maintenance_dag(pipeline, catalog.environment)
+    globals()[dag.dag_id] = dag

@@ -1,0 +1,10 @@
+"""Airflow DAGs relay__<relay>: one endless relay per file of include/relays."""
+
+from __future__ import annotations
+
+from deltaworks.airflow.relay_dags import relay_dag
+from deltaworks.specs.catalog import load_catalog
+
+for relay in load_catalog().relays.values():
+    dag = relay_dag(relay)
+    globals()[dag.dag_id] = dag

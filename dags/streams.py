@@ -1,0 +1,11 @@
+"""Airflow DAGs stream__<pipeline>: one endless Spark stream per folder of include/pipelines."""
+
+from __future__ import annotations
+
+from deltaworks.airflow.stream_dags import stream_dag
+from deltaworks.specs.catalog import load_catalog
+
+catalog = load_catalog()
+for pipeline in catalog.pipelines.values():
+    dag = stream_dag(pipeline, catalog.environment)
+    globals()[dag.dag_id] = dag

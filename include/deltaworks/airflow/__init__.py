@@ -1,0 +1,1 @@
+"""Everything Airflow: DAG factories, operators, retry policies, links. Builds on specs and control alone."""

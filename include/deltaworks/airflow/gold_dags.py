@@ -1,0 +1,90 @@
+"""One DAG per pipeline that rebuilds its gold tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from deltaworks.airflow import names
+from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
+from deltaworks.airflow.retry_policy import JobRetryPolicy
+from deltaworks.airflow.runbooks import gold_runbook
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+
+
+def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG that rebuilds a pipeline's gold tables, on schedule and by hand."""
+    with DAG(
+        dag_id=names.gold_dag_id(spec.pipeline),
+        description=f"Rebuilds the gold tables of {spec.pipeline}",
+        doc_md=gold_runbook(spec),
+        schedule=spec.gold.schedule,
+        start_date=names.START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=6),
+        tags=sorted({"gold", spec.pipeline, *spec.tags}),
+        default_args={"owner": spec.owner},
+        params={
+            "tables": table_choice([table.name for table in spec.gold.tables], "Gold tables to build"),
+            "full": Param(
+                False,
+                type="boolean",
+                title="Full rebuild",
+                description="Build every partition, not only touched ones",
+            ),
+        },
+    ) as dag:
+        rebuild_gold_task(
+            spec,
+            environment,
+            param_arguments=(ParamArgument("tables", "--tables"), ParamArgument("full", "--full")),
+        )
+    return dag
+
+
+def rebuild_gold_task(
+    spec: PipelineSpec, environment: EnvironmentSpec, *, param_arguments: tuple[ParamArgument, ...] = ()
+) -> SparkJobOperator:
+    """The task that rebuilds gold tables; it announces them as assets when it succeeds."""
+    return SparkJobOperator(
+        task_id="rebuild_gold",
+        job="rebuild_gold",
+        pipeline=spec.pipeline,
+        environment=environment,
+        param_arguments=param_arguments,
+        outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
+        **job_settings(),
+    )
+
+
+def job_settings() -> dict[str, Any]:
+    """Pool and retries of a Spark job that ends."""
+    return {
+        "pool": names.POOL_SPARK_JOBS,
+        "retries": 3,
+        "retry_delay": timedelta(seconds=30),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(minutes=10),
+        "retry_policy": JobRetryPolicy(),
+        "execution_timeout": timedelta(hours=4),
+        # A cleared task must run again; a durable one that had succeeded in cluster mode would be skipped.
+        "durable": False,
+    }
+
+
+def table_choice(tables: list[str], title: str) -> Param:
+    """A form field that takes some of these tables; none chosen means all."""
+    return Param(
+        [],
+        type="array",
+        items={"type": "string", "enum": tables},
+        examples=tables,
+        title=title,
+        description="None chosen: all of them",
+    )

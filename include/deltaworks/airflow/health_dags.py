@@ -1,0 +1,100 @@
+"""The DAG that judges every relay and stream each minute, and is red while one is unhealthy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, BaseOperator
+
+from deltaworks.airflow import names
+from deltaworks.airflow.runbooks import HEALTH_RUNBOOK
+from deltaworks.errors import TransientError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from deltaworks.control.health import Verdict
+
+VERDICTS_XCOM = "verdicts"
+
+
+def health_dag(*, owner: str = "data-platform") -> DAG:
+    """The health DAG. It does not retry: the next minute's run is the retry."""
+    with DAG(
+        dag_id=names.HEALTH_DAG_ID,
+        description="Judges every relay and stream by its heartbeat",
+        doc_md=HEALTH_RUNBOOK,
+        schedule="* * * * *",
+        start_date=names.START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(minutes=5),
+        tags=["health"],
+        default_args={"owner": owner},
+    ) as dag:
+        JudgeStreamsOperator(task_id="judge_streams", retries=0, execution_timeout=timedelta(minutes=2))
+    return dag
+
+
+class JudgeStreamsOperator(BaseOperator):
+    """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
+
+    It reads only. The verdicts are left as XCom, from which the next run knows since when each one holds.
+
+    Raises:
+        TransientError: STREAMS_UNHEALTHY naming each unhealthy one with its cause and next step.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Judge them all."""
+        # The client of the object store is loaded in the task, never when this file is parsed.
+        from deltaworks.airflow import health_report
+        from deltaworks.control.objects import open_objects
+        from deltaworks.specs.catalog import load_catalog
+
+        catalog = load_catalog()
+        objects = open_objects(catalog.environment.lake)
+        previous = _previous(context)
+        reports = [
+            health_report.report(subject, objects, previous=previous, paused=lambda dag_id: _paused(context, dag_id))
+            for subject in health_report.subjects(catalog)
+        ]
+        self.log.info("Relays and streams:\n%s", health_report.table(reports))
+        records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
+        context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
+        bad = [item.verdict for item in reports if item.verdict.unhealthy]
+        if bad:
+            raise _unhealthy(bad)
+        return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
+
+
+def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return sorted({str(record["state"]) for record in records.values()})
+
+
+def _unhealthy(verdicts: list[Verdict]) -> TransientError:
+    listed = "; ".join(f"{v.kind} {v.name}: {v.cause}: {v.detail}" for v in verdicts)
+    steps = " ".join(f"{v.name}: {v.next_step}" for v in verdicts)
+    return TransientError("STREAMS_UNHEALTHY", listed, hint=steps)
+
+
+def _previous(context: Context) -> dict[str, Verdict]:
+    from deltaworks.airflow.health_report import from_record
+
+    # With a map index given it is the newest earlier one; without, it would be the verdicts of every earlier run.
+    found = context["ti"].xcom_pull(
+        task_ids=context["ti"].task_id, key=VERDICTS_XCOM, map_indexes=-1, include_prior_dates=True
+    )
+    return {dag_id: from_record(record) for dag_id, record in (found or {}).items()}
+
+
+def _paused(context: Context, dag_id: str) -> bool | None:
+    """Whether a DAG is paused; None where Airflow cannot say (the DAG is not there yet)."""
+    try:
+        return bool(context["ti"].get_dag(dag_id).is_paused)
+    except Exception:
+        return None

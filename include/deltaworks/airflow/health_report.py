@@ -1,0 +1,120 @@
+"""Reads and judges every relay and stream of the catalog; used by the health DAG and the status page.
+
+Nothing here is imported when a DAG file is parsed: reading needs a client of the object store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.airflow import names
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.health import HealthLimits, Kind, Verdict, judge, unreadable
+from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.stop import StopFlag
+from deltaworks.specs.catalog import Catalog
+
+Paused = Callable[[str], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A relay or a stream to be judged."""
+
+    kind: Kind
+    name: str
+    control: str
+    limits: HealthLimits
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that runs it."""
+        return names.relay_dag_id(self.name) if self.kind == "relay" else names.stream_dag_id(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A subject with its verdict and, where there is one, its heartbeat."""
+
+    subject: Subject
+    verdict: Verdict
+    heartbeat: Heartbeat | None
+
+
+def subjects(catalog: Catalog) -> list[Subject]:
+    """Every relay and stream of the catalog."""
+    relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
+    streams = [
+        Subject(
+            "stream",
+            name,
+            paths.pipeline_control(name),
+            HealthLimits(stall_seconds=float(spec.stream.stall_seconds)),
+        )
+        for name, spec in catalog.pipelines.items()
+    ]
+    return relays + streams
+
+
+def report(
+    subject: Subject,
+    objects: ObjectStore,
+    *,
+    paused: Paused = lambda dag_id: None,
+    previous: Mapping[str, Verdict] | None = None,
+    now: datetime | None = None,
+) -> Report:
+    """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
+    now = now or utc_now()
+    before = (previous or {}).get(subject.dag_id)
+    try:
+        heartbeat = read_heartbeat(objects, f"{subject.control}/heartbeat.json")
+        stop = StopFlag(objects, f"{subject.control}/stop.json").read()
+    except Exception as error:
+        return Report(subject, unreadable(error, kind=subject.kind, name=subject.name, now=now, previous=before), None)
+    verdict = judge(
+        heartbeat,
+        stop,
+        kind=subject.kind,
+        name=subject.name,
+        now=now,
+        paused=paused(subject.dag_id),
+        previous=before,
+        limits=subject.limits,
+    )
+    return Report(subject, verdict, heartbeat)
+
+
+def table(reports: Iterable[Report]) -> str:
+    """The reports as lines of text, one per subject, the unhealthy first and with their next step."""
+    rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "DETAIL")]
+    ordered = sorted(reports, key=lambda report: (not report.verdict.unhealthy, report.subject.dag_id))
+    for item in ordered:
+        verdict = item.verdict
+        since = verdict.since.strftime("%m-%d %H:%M")
+        mark = "!" if verdict.unhealthy else ""
+        rows.append((mark, item.subject.dag_id, verdict.state, verdict.cause, since, verdict.detail))
+        if verdict.unhealthy:
+            rows.append(("", "", "", "", "next", verdict.next_step))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join(
+        " ".join((*(cell.ljust(width) for cell, width in zip(row[:5], widths, strict=True)), row[5])).rstrip()
+        for row in rows
+    )
+
+
+def to_record(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as plain data."""
+    return {**dataclasses.asdict(verdict), "since": verdict.since.isoformat()}
+
+
+def from_record(record: Mapping[str, Any]) -> Verdict:
+    """What `to_record` made, as a verdict again."""
+    since = parse_iso(record["since"]) or utc_now()
+    return Verdict(**{**record, "since": since})

@@ -1,0 +1,66 @@
+"""Links on a task's page: its Spark UI, its driver's log, its pipeline's progress.
+
+The plugin registers them, so the API server computes them live: they work while an endless task still runs.
+They are relative to the server's root, so they hold whatever address the server is reached by.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlparse
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperatorLink
+
+from deltaworks.airflow import names
+from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+def server_path(path: str) -> str:
+    """A path on the API server, below whatever prefix it is served under."""
+    prefix = urlparse(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{prefix}{path}"
+
+
+class SparkUiLink(BaseOperatorLink):
+    """The driver's Spark UI, as the job printed it; empty until then and where the UI is off."""
+
+    name = "Spark UI"
+    operators = [SparkJobOperator]  # noqa: RUF012
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        # The server's own reader of links kept as XCom. It needs the metadata database, which tasks lack.
+        from airflow.serialization.definitions.operatorlink import XComOperatorLink
+
+        reader = XComOperatorLink(name=self.name, xcom_key=SPARK_UI_XCOM)
+        return reader.get_link(operator, ti_key=ti_key)  # type: ignore[arg-type]
+
+
+class DriverLogLink(BaseOperatorLink):
+    """The log of this try: in client mode it holds every line of the driver."""
+
+    name = "Driver log"
+    operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        run = quote(ti_key.run_id, safe="")
+        return server_path(f"/dags/{ti_key.dag_id}/runs/{run}/tasks/{ti_key.task_id}?try_number={ti_key.try_number}")
+
+
+class LastProgressLink(BaseOperatorLink):
+    """The page with the last heartbeat of the stream or relay; of the pipeline's stream for other jobs."""
+
+    name = "Last progress"
+    operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        kind, name = names.named_in(ti_key.dag_id)
+        dag_id = ti_key.dag_id if kind == "relay" else names.stream_dag_id(name)
+        return server_path(f"/deltaworks/progress/{dag_id}")
+
+
+LINKS: tuple[BaseOperatorLink, ...] = (SparkUiLink(), DriverLogLink(), LastProgressLink())

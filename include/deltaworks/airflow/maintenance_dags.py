@@ -1,0 +1,68 @@
+"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, then VACUUM, then gold."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param, chain
+
+from deltaworks.airflow import names
+from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
+from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
+from deltaworks.airflow.runbooks import maintenance_runbook
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+
+
+def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+    """The maintenance DAG of one pipeline. VACUUM deletes for good, so a backfill is refused."""
+    with DAG(
+        dag_id=names.maintenance_dag_id(spec.pipeline),
+        description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
+        doc_md=maintenance_runbook(spec),
+        schedule=spec.maintenance.schedule,
+        start_date=names.START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=12),
+        tags=sorted({"maintenance", spec.pipeline, *spec.tags}),
+        default_args={"owner": spec.owner},
+        params={
+            "tables": table_choice([table.name for table in spec.tables], "Bronze tables to treat"),
+            "vacuum_dry_run": Param(
+                spec.maintenance.vacuum_dry_run,
+                type="boolean",
+                title="VACUUM lists only",
+                description="Off: files that no retained version needs are deleted for good",
+            ),
+        },
+    ) as dag:
+        chain(*_steps(spec, environment))
+    return dag
+
+
+def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[SparkJobOperator]:
+    tables = ParamArgument("tables", "--tables")
+    steps = []
+    if spec.maintenance.optimize:
+        steps.append(_step("optimize_tables", spec, environment, tables))
+    dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
+    steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
+    if spec.gold.tables:
+        steps.append(rebuild_gold_task(spec, environment))
+    return steps
+
+
+def _step(
+    job: str, spec: PipelineSpec, environment: EnvironmentSpec, *param_arguments: ParamArgument
+) -> SparkJobOperator:
+    return SparkJobOperator(
+        task_id=job,
+        job=job,
+        pipeline=spec.pipeline,
+        environment=environment,
+        param_arguments=param_arguments,
+        **job_settings(),
+    )

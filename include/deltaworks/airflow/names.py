@@ -1,0 +1,64 @@
+"""The names of DAGs, tasks, pools and assets, and the defaults every DAG shares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from airflow.sdk import Asset
+
+from deltaworks.control import paths
+from deltaworks.specs.catalog import project_root
+from deltaworks.specs.storage import StorageSpec
+
+POOL_STREAMS: Final = "streams"
+POOL_RELAYS: Final = "relays"
+POOL_SPARK_JOBS: Final = "spark_jobs"
+SPARK_CONNECTION: Final = "spark_default"
+HEALTH_DAG_ID: Final = "stream_health"
+
+#: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
+START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: Run types of DAGs that work on the present state of tables: a backfill would repeat one run many times.
+NO_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
+
+#: Who a job works for; it ends up in every Delta commit the job makes.
+RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
+
+
+def relay_dag_id(relay: str) -> str:
+    """The DAG that runs a relay."""
+    return f"relay__{relay}"
+
+
+def stream_dag_id(pipeline: str) -> str:
+    """The DAG that runs a pipeline's stream."""
+    return f"stream__{pipeline}"
+
+
+def gold_dag_id(pipeline: str) -> str:
+    """The DAG that rebuilds a pipeline's gold tables."""
+    return f"gold__{pipeline}"
+
+
+def maintenance_dag_id(pipeline: str) -> str:
+    """The DAG that keeps a pipeline's tables healthy."""
+    return f"maintenance__{pipeline}"
+
+
+def named_in(dag_id: str) -> tuple[str, str]:
+    """The kind and the name in a DAG id: `("stream", "games")`; an empty name where there is none."""
+    kind, _, name = dag_id.partition("__")
+    return kind, name
+
+
+def spark_job(name: str) -> Path:
+    """The entry point of a spark-submit job."""
+    return project_root() / "spark_jobs" / f"{name}.py"
+
+
+def gold_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
+    """The asset that stands for a gold table."""
+    return Asset(name=f"gold.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="gold")

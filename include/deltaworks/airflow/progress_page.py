@@ -1,0 +1,131 @@
+"""A page of the API server that shows how relays and streams are, from their heartbeats, as HTML or JSON.
+
+Airflow mounts a plugin's application beside its own and does not protect it, so every route here carries
+its own check: a list shows only the DAGs its reader may see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Iterable
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.dag import DagModel
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from deltaworks.airflow.health_report import Report, report, subjects, to_record
+from deltaworks.airflow.links import server_path
+from deltaworks.control.objects import open_objects
+from deltaworks.specs.catalog import load_catalog
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+_STYLE = (
+    "body{font:14px system-ui;margin:1.5rem}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"
+    "text-align:left;border-bottom:1px solid #ddd;vertical-align:top}"
+    ".unhealthy{color:#b00020;font-weight:600}"
+    ".lagging{color:#9a6700}.healthy{color:#0a6b2d}"
+)
+
+
+_COLUMNS = ("", "state", "cause", "detail", "next step", "Spark UI")
+
+
+def build_app() -> FastAPI:
+    """The application Airflow mounts under /deltaworks."""
+    app = FastAPI(title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/progress", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
+    def progress_of_all(request: Request, user: GetUserDep) -> Response:
+        return _answer(request, "Relays and streams", _reports(lambda dag_id: _may_read(dag_id, user)))
+
+    @app.get("/progress/{dag_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
+    def progress_of_one(request: Request, dag_id: str) -> Response:
+        found = _reports(lambda candidate: candidate == dag_id)
+        if not found:
+            raise HTTPException(404, f"No relay or stream is run by a DAG called {dag_id!r}.")
+        return _answer(request, dag_id, found)
+
+    return app
+
+
+def _may_read(dag_id: str, user: Any) -> bool:
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method="GET",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+            user=user,
+        )
+    )
+
+
+def _reports(wanted: Any) -> list[Report]:
+    catalog = load_catalog()
+    chosen = [subject for subject in subjects(catalog) if wanted(subject.dag_id)]
+    if not chosen:
+        return []
+    objects = open_objects(catalog.environment.lake)
+    return [report(subject, objects, paused=_paused) for subject in chosen]
+
+
+def _paused(dag_id: str) -> bool | None:
+    model = DagModel.get_dagmodel(dag_id)
+    return None if model is None else bool(model.is_paused)
+
+
+def _answer(request: Request, title: str, reports: list[Report]) -> Response:
+    if request.query_params.get("format") == "json":
+        return JSONResponse([_record(item) for item in reports], headers=_HEADERS)
+    return HTMLResponse(_page(title, reports), headers=_HEADERS)
+
+
+def _record(item: Report) -> dict[str, Any]:
+    heartbeat = dataclasses.asdict(item.heartbeat) if item.heartbeat else None
+    return {"dag_id": item.subject.dag_id, "verdict": to_record(item.verdict), "heartbeat": heartbeat}
+
+
+def _page(title: str, reports: list[Report]) -> str:
+    rows = "".join(_row(item) for item in reports)
+    facts = "".join(_facts(item) for item in reports) if len(reports) == 1 else ""
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="10">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>"
+        f"<table><tr>{_cells('th', _COLUMNS)}</tr>{rows}</table>"
+        f"{facts}</html>"
+    )
+
+
+def _row(item: Report) -> str:
+    verdict, dag_id = item.verdict, item.subject.dag_id
+    name = f'<a href="{_text(server_path(f"/deltaworks/progress/{dag_id}"))}">{_text(dag_id)}</a>'
+    state = f'<span class="{_text(verdict.state)}">{_text(verdict.state)}</span>'
+    ui = item.heartbeat.ui if item.heartbeat else None
+    # What a driver wrote into its heartbeat becomes a link only if it is an address a browser may open.
+    link = f'<a href="{_text(ui)}">{_text(ui)}</a>' if ui and ui.startswith(("http://", "https://")) else ""
+    rest = "".join(f"<td>{_text(value)}</td>" for value in (verdict.cause, verdict.detail, verdict.next_step))
+    return f"<tr><td>{name}</td><td>{state}</td>{rest}<td>{link}</td></tr>"
+
+
+def _facts(item: Report) -> str:
+    if item.heartbeat is None:
+        return ""
+    facts = dataclasses.asdict(item.heartbeat)
+    rows = "".join(f"<tr>{_cells('td', (key, '' if value is None else value))}</tr>" for key, value in facts.items())
+    return f"<h2>Last heartbeat</h2><table>{rows}</table>"
+
+
+def _cells(tag: str, values: Iterable[Any]) -> str:
+    return "".join(f"<{tag}>{_text(value)}</{tag}>" for value in values)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)

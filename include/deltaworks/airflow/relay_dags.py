@@ -1,0 +1,55 @@
+"""One DAG per relay: an endless process that turns queue messages into the file event log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from deltaworks.airflow import names
+from deltaworks.airflow.operators import ProcessOperator
+from deltaworks.airflow.retry_policy import EndlessRetryPolicy
+from deltaworks.airflow.runbooks import relay_runbook
+from deltaworks.specs.relay import RelaySpec
+
+#: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
+FAILED_RUNS_BEFORE_PAUSE = 50
+ENDLESS_RETRIES = 8
+
+
+def relay_dag(relay: RelaySpec) -> DAG:
+    """The DAG of one relay."""
+    with DAG(
+        dag_id=names.relay_dag_id(relay.relay),
+        description=relay.description or f"Relay of {', '.join(relay.buckets)}",
+        doc_md=relay_runbook(relay),
+        schedule="@continuous",
+        start_date=names.START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        max_consecutive_failed_dag_runs=FAILED_RUNS_BEFORE_PAUSE,
+        is_paused_upon_creation=False,
+        tags=["relay", "endless"],
+        default_args={"owner": relay.owner},
+    ) as dag:
+        ProcessOperator(
+            task_id="relay",
+            module="deltaworks.sources.file_events",
+            arguments=["--relay", relay.relay],
+            pool=names.POOL_RELAYS,
+            **endless_retries(),
+        )
+    return dag
+
+
+def endless_retries() -> dict[str, Any]:
+    """Retry settings of a task without end; the delays also hold for a killed task, which asks no policy."""
+    policy = EndlessRetryPolicy()
+    return {
+        "retries": ENDLESS_RETRIES,
+        "retry_delay": timedelta(seconds=policy.first_seconds),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(seconds=policy.longest_seconds),
+        "retry_policy": policy,
+    }

@@ -1,0 +1,131 @@
+"""The runbook each DAG carries: what it is, what to do when it is red, how to stop and start it."""
+
+from __future__ import annotations
+
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+
+
+def relay_runbook(relay: RelaySpec) -> str:
+    """For `relay__<relay>`."""
+    buckets = ", ".join(f"`{bucket}`" for bucket in relay.buckets)
+    return f"""
+### Relay `{relay.relay}`
+{relay.description}
+
+Reads the notification queue of {buckets} and appends every new object to the **file event log**, from which
+all streams learn what to read. It is the only reader of the queue and the only writer of the log. A message
+is deleted only after its events are in the log, so nothing is lost while this is down: the queue keeps it,
+for as long as the queue's retention.
+
+It runs without end, in runs of {relay.max_run_seconds} s; a run that ends is followed by the next within
+seconds.
+
+**When red.** The last line of the task log names the condition and the next step.
+- `LEASE_HELD`: another process reads this queue. Wait one minute; if it stays, end that process (it is
+  named there).
+- `REFERENCE_UNRESOLVED`: an environment variable of the stack is missing in Airflow's environment.
+- Storage or queue unreachable: it starts again by itself, waiting up to five minutes between tries.
+
+**Stop**: `deltaworks stop {relay.relay}`. Pausing alone lets the present run go on; marking it failed kills
+it, which is safe but not graceful. **Start**: `deltaworks start {relay.relay}`.
+
+Owner: {relay.owner}. How it is now: [progress](/deltaworks/progress/relay__{relay.relay}).
+"""
+
+
+def stream_runbook(spec: PipelineSpec) -> str:
+    """For `stream__<pipeline>`."""
+    name = spec.pipeline
+    return f"""
+### Stream `{name}`
+{spec.description}
+
+One Spark Structured Streaming job that turns newly landed files into the pipeline's {len(spec.tables)}
+bronze tables every {spec.stream.trigger_seconds:g} s. What does not fit goes to the table `quarantine` with
+its reason. Every batch is written exactly once, whatever is killed and when: the next run first finishes a
+batch that was torn.
+
+It runs without end, in runs of {spec.stream.max_run_seconds} s; the next run goes on 12 to 30 s later. At
+most one runs at a time: a second one waits for the lease and gives up.
+
+**When red.** The error's condition is in the last lines of the task log.
+- A condition that is *not retryable* (a spec, a contract): mend it; the task comes back by itself within five
+  minutes, or at once when you clear it.
+- `LEASE_HELD`: another driver of this pipeline is alive. It is named with host, process and run; it ends by
+  itself within seconds if the task that started it is gone.
+- Red again and again: after many failed runs the DAG **pauses itself**, and `stream_health` says
+  `PAUSED_WITHOUT_STOP`. Mend the cause, then `deltaworks start {name}`.
+- Clearing or marking failed kills the driver at once. That is safe.
+
+**Stop**: `deltaworks stop {name}` (ends between batches and pauses the DAG). **Start**: `deltaworks start
+{name}`.
+
+Owner: {spec.owner}. How it is now: [progress](/deltaworks/progress/stream__{name}).
+"""
+
+
+HEALTH_RUNBOOK = """
+### Are the relays and streams well?
+Every minute each relay and stream is judged by its heartbeat: how old it is, its state and error, how many
+files wait and for how long. The task log holds a table; the XCom `verdicts` holds the same as data. **Red
+means that at least one is unhealthy** and was neither stopped nor paused on purpose. A task that is green
+in its own DAG can be red here: a hung process has no other sign.
+
+**When red.** Every unhealthy row names its cause and the next step.
+- `HEARTBEAT_STALE`: the process hangs or is gone. If its task runs, clear it.
+- `PAUSED_WITHOUT_STOP`: its DAG is paused though nobody stopped it, by hand or by itself after many failed
+  runs.
+- `NOT_RESTARTED`, `NEVER_STARTED`: nothing starts it. Look at its DAG, at the pool's free slots, at the
+  scheduler.
+- `NO_PROGRESS`, `BACKLOG_OLD`: it lives but does not keep up. Look at its Spark UI.
+- `HEARTBEAT_UNREADABLE`: the lake's storage does not answer.
+
+To silence one that is meant to be down, use `deltaworks stop NAME`: a stop is on record, a pause is not.
+All of them now: [progress](/deltaworks/progress).
+"""
+
+
+def gold_runbook(spec: PipelineSpec) -> str:
+    """For `gold__<pipeline>`."""
+    tables = "\n".join(f"- `{table.name}` {table.description}" for table in spec.gold.tables)
+    return f"""
+### Gold tables of `{spec.pipeline}`
+{tables}
+
+Rebuilds the partitions that new data has touched since the last build, however late that data is; the rest
+is left alone. It works from the tables as they are, not from the time it was scheduled for, so a missed run
+needs no catching up and a second run does no harm. Not to be backfilled for the same reason.
+
+**Trigger it** with `tables` to build only some, with `full` to build every partition anew (after a change
+of SQL).
+
+**When red.** The last lines of the task log name the condition. SQL that does not run and tables that are
+not as declared are not retried: mend the SQL under `include/pipelines/{spec.pipeline}/gold`, then clear the
+task. Storage and commit conflicts are retried.
+
+**Stop**: pause the DAG. **Start**: unpause it. Owner: {spec.owner}.
+"""
+
+
+def maintenance_runbook(spec: PipelineSpec) -> str:
+    """For `maintenance__<pipeline>`."""
+    vacuum = "only lists what it would delete" if spec.maintenance.vacuum_dry_run else "deletes"
+    return f"""
+### Maintenance of `{spec.pipeline}`
+1. `optimize_tables` rewrites small files of closed partitions into large ones, ordered by each table's
+   Z-order columns. The stream goes on meanwhile.
+2. `vacuum_tables` {vacuum} files that no version of the last {spec.maintenance.vacuum_retention_hours}
+   hours needs.
+   **Deleting is final**: versions older than that can no longer be read or restored.
+3. `rebuild_gold` brings the gold tables up to date.
+
+**Trigger it** with `tables` to treat only some, and with `vacuum_dry_run` off to really delete. A backfill is
+refused: it would repeat the same work for every date.
+
+**When red.** The last lines of the task log name the condition. Every step can be cleared and run again:
+what is done is not done twice. A conflict with the stream is retried.
+
+**Stop**: pause the DAG; a running step can be marked failed at any time without harm to the tables.
+**Start**: unpause it. Owner: {spec.owner}.
+"""

@@ -1,0 +1,138 @@
+"""How every job ends: an exit code a launcher can act on and, on failure, one last line that says why.
+
+Foreign errors become Deltaworks' own here and nowhere else, so that a retry policy needs to know only ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deltaworks.control.guard import start_guard
+from deltaworks.errors import ConcurrencyError, DeltaworksError, TransientError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: Delta's commit conflicts, by the names they have in Java, in Python and in Delta's own condition codes.
+_CONFLICT = re.compile(
+    r"\bConcurrent(?:Append|DeleteRead|DeleteDelete|Write|Transaction)Exception\b"
+    r"|\bDeltaConcurrentModificationException\b|\b(?:Metadata|Protocol)ChangedException\b"
+    r"|\bDELTA_(?:CONCURRENT_[A-Z_]+|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
+)
+#: What clients of object stores and of messaging say when a server or the way to it fails.
+_OUTAGE = re.compile(
+    r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
+    r"|\bAWS(?:ClientIO|ServiceIO|Status500|ServiceThrottled|ApiCallTimeout|NoResponse)Exception\b"
+    r"|\bHttpHostConnectException\b|\bConnectTimeoutException\b|\bSdkClientException: Unable to execute HTTP request"
+    r"|\bGeneric S3 error: (?:Error after \d+ retries|error sending request|Error performing)"
+    r"|\bAWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT)\b"
+)
+_OUTAGE_TYPES = frozenset(
+    {
+        "ConnectionError",
+        "ConnectTimeoutError",
+        "EndpointConnectionError",
+        "ConnectionClosedError",
+        "ReadTimeoutError",
+        "HTTPClientError",
+        "TimeoutError",
+    }
+)
+_MESSAGE_LENGTH = 1_000
+
+
+def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
+    """Run a job's `main` and return the process's exit code.
+
+    0 or what `main` returned; an error's own exit code; 1 for what nobody foresaw. On an error the traceback goes
+    to standard error and the last line on standard output is the error's `DELTAWORKS_ERROR` line.
+
+    Args:
+        guard: end this process and its JVM when whoever launched them has died.
+    """
+    if guard:
+        start_guard()
+    try:
+        code = main()
+    except Exception as error:
+        own = as_deltaworks_error(error)
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        print(own.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+        return own.exit_code
+    return code or 0
+
+
+def print_results(results: Sequence[DataclassInstance]) -> None:
+    """What a job did: one line per result for people, its texts last, then all of them as one line of JSON."""
+    records = [dataclasses.asdict(result) for result in results]
+    if records:
+        columns = [name for name, value in records[0].items() if not isinstance(value, dict | list | tuple)]
+        columns.sort(key=lambda name: name == "reason")
+        lines = [columns, *([_cell(record[name]) for name in columns] for record in records)]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+    print(json.dumps(records, default=str), flush=True)  # noqa: T201
+
+
+def _cell(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def as_deltaworks_error(error: BaseException) -> DeltaworksError:
+    """The error as one of ours: itself or what it wraps, a Delta conflict, an outage, or JOB_FAILED."""
+    chain = list(_chain(error))
+    for link in chain:
+        if isinstance(link, DeltaworksError):
+            return link
+    text = "\n".join(_told(link) for link in chain)
+    if _CONFLICT.search(text):
+        return ConcurrencyError(
+            "DELTA_CONFLICT",
+            f"Another writer changed what this job read or rewrote: {_first_line(error)}",
+            hint="Run the job again; it starts from the table as it is then.",
+        )
+    if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
+        return TransientError(
+            "STORAGE_UNREACHABLE",
+            f"A server could not be reached or failed: {_first_line(error)}",
+            hint="Run the job again once the server answers.",
+        )
+    return DeltaworksError(
+        "JOB_FAILED",
+        f"{type(error).__name__}: {_first_line(error)}",
+        hint="Read the traceback above this line.",
+        retryable=True,
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was raised from, outermost first. What merely came before it says nothing of it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def _told(link: BaseException) -> str:
+    # A captured JVM error shows only its description; its causes are named in the stack trace it carries.
+    stack = getattr(link, "_stackTrace", None) or getattr(link, "stackTrace", None) or ""
+    return f"{type(link).__name__}: {link}\n{stack}"
+
+
+def _is_outage(link: BaseException) -> bool:
+    return any(kind.__name__ in _OUTAGE_TYPES for kind in type(link).__mro__)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:_MESSAGE_LENGTH]

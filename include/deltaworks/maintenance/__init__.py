@@ -1,0 +1,1 @@
+"""Jobs that keep tables healthy: OPTIMIZE with Z-order, VACUUM."""

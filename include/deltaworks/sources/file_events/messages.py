@@ -1,0 +1,216 @@
+"""Reads the body of a queue message: which objects were created, what to ignore, what cannot be used and why.
+
+Understood are S3's own notification, S3's notification inside SNS's envelope, and EventBridge's event. Every
+record of a message counts. Nothing here touches a network or a clock, and no body makes `parse_message`
+raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from urllib.parse import unquote_plus
+
+import orjson
+
+_LARGEST_LONG = (1 << 63) - 1
+
+
+class Problem(StrEnum):
+    """Why a message goes to the message quarantine."""
+
+    NOT_JSON = "not_json"
+    NOT_AN_S3_MESSAGE = "not_an_s3_message"
+    SNS_CONTROL_MESSAGE = "sns_control_message"
+    RECORD_MALFORMED = "record_malformed"
+    FOREIGN_BUCKET = "foreign_bucket"
+
+
+class Ignored(StrEnum):
+    """What is acknowledged without a file event."""
+
+    TEST_EVENT = "test_event"
+    NOT_CREATED = "not_created"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """One object that was created. `key` is decoded, `etag` without quotes, `event_time` in UTC."""
+
+    bucket: str
+    key: str
+    size: int
+    etag: str
+    version_id: str | None
+    event_time: datetime
+    event_name: str
+    sequencer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedMessage:
+    """What one message says. With problems it is quarantined whole, and its good events count all the
+    same."""
+
+    events: tuple[FileEvent, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The problems as the quarantine table records them: distinct, sorted, separated by commas."""
+        return ",".join(sorted(set(self.problems)))
+
+
+class _Unusable(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def parse_message(body: str, *, buckets: Collection[str]) -> ParsedMessage:
+    """Read one message body.
+
+    Args:
+        buckets: the buckets the relay is for; events of any other are a problem, not a file event.
+    """
+    try:
+        content = _content(body)
+        if content.get("Event") == "s3:TestEvent":
+            return ParsedMessage(ignored=(Ignored.TEST_EVENT,))
+        if "detail-type" in content:
+            return _collect([content], _event_bridge_event, buckets)
+        return _collect(_records(content), _notification_event, buckets)
+    except _Unusable as unusable:
+        return ParsedMessage(problems=(unusable.problem,))
+
+
+def _content(body: str) -> dict[str, Any]:
+    """The S3 message, taken out of SNS's envelope if it is in one."""
+    content = _json_object(body)
+    if "TopicArn" not in content or "Message" not in content:
+        return content
+    if content.get("Type", "Notification") != "Notification":
+        raise _Unusable(Problem.SNS_CONTROL_MESSAGE)
+    return _json_object(content["Message"])
+
+
+def _json_object(text: Any) -> dict[str, Any]:
+    try:
+        content = orjson.loads(text)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise _Unusable(Problem.NOT_JSON) from error
+    if not isinstance(content, dict):
+        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+    return content
+
+
+def _records(content: Mapping[str, Any]) -> list[Any]:
+    records = content.get("Records")
+    if not isinstance(records, list) or not records:
+        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+    return records
+
+
+def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedMessage:
+    events: list[FileEvent] = []
+    ignored: list[Ignored] = []
+    problems: list[Problem] = []
+    for record in records:
+        try:
+            event: FileEvent | None = read(record)
+        except _Unusable as unusable:
+            problems.append(unusable.problem)
+            continue
+        if event is None:
+            ignored.append(Ignored.NOT_CREATED)
+        elif event.bucket not in buckets:
+            problems.append(Problem.FOREIGN_BUCKET)
+        else:
+            events.append(event)
+    return ParsedMessage(events=tuple(events), ignored=tuple(ignored), problems=tuple(problems))
+
+
+def _notification_event(record: Any) -> FileEvent | None:
+    """One record of S3's own notification. Its keys are encoded as in an HTML form."""
+    if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
+        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+    name = _text(record, "eventName").removeprefix("s3:")
+    if not name.startswith("ObjectCreated:"):
+        return None
+    found = _mapping(record["s3"], "object")
+    try:
+        key = unquote_plus(_text(found, "key"), errors="strict")
+    except UnicodeDecodeError as error:
+        raise _Unusable(Problem.RECORD_MALFORMED) from error
+    return FileEvent(
+        bucket=_text(_mapping(record["s3"], "bucket"), "name"),
+        key=key,
+        size=_size(found),
+        etag=_etag(found.get("eTag")),
+        version_id=_optional_text(found.get("versionId")),
+        event_time=_instant(_text(record, "eventTime")),
+        event_name=name,
+        sequencer=_optional_text(found.get("sequencer")),
+    )
+
+
+def _event_bridge_event(content: Any) -> FileEvent | None:
+    """EventBridge's event. Its keys are as they are, not encoded."""
+    if content.get("source") != "aws.s3":
+        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+    if content["detail-type"] != "Object Created":
+        return None
+    detail = _mapping(content, "detail")
+    found = _mapping(detail, "object")
+    return FileEvent(
+        bucket=_text(_mapping(detail, "bucket"), "name"),
+        key=_text(found, "key"),
+        size=_size(found),
+        etag=_etag(found.get("etag")),
+        version_id=_optional_text(found.get("version-id")),
+        event_time=_instant(_text(content, "time")),
+        event_name=f"ObjectCreated:{detail.get('reason') or 'unknown'}",
+        sequencer=_optional_text(found.get("sequencer")),
+    )
+
+
+def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = parent.get(name)
+    if not isinstance(value, dict):
+        raise _Unusable(Problem.RECORD_MALFORMED)
+    return value
+
+
+def _text(parent: Mapping[str, Any], name: str) -> str:
+    value = parent.get(name)
+    if not isinstance(value, str) or not value:
+        raise _Unusable(Problem.RECORD_MALFORMED)
+    return value
+
+
+def _optional_text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _etag(value: Any) -> str:
+    """The tag without quotes: listings and some servers put them around it, notifications do not."""
+    return value.strip('"') if isinstance(value, str) else ""
+
+
+def _size(found: Mapping[str, Any]) -> int:
+    value = found.get("size")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_LONG:
+        raise _Unusable(Problem.RECORD_MALFORMED)
+    return value
+
+
+def _instant(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise _Unusable(Problem.RECORD_MALFORMED) from error

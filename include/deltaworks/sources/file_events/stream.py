@@ -1,0 +1,212 @@
+"""The PySpark streaming source `deltaworks_file_events`: one bucket and prefix of a relay's log.
+
+Options: `environment` (a name under include/environments), `relay`, `bucket`; `prefix` (all), `maxfiles`
+(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after), `project` (the
+folder the specs are in; by default this process's project). No option holds a secret.
+
+An offset is {"seq": n}, n the last `seq` included. Planning happens in one Python process of the driver; the
+rows of a batch are fixed there and travel inside its only partition, so tasks need no access to the log.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA
+from deltaworks.sources.file_events.slices import SliceLimits, SlicePlanner
+from deltaworks.sources.outages import through_outages
+from deltaworks.specs.catalog import project_root
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.loading import load_spec
+from deltaworks.tables.lake import Lake
+
+FORMAT = "deltaworks_file_events"
+_LOGGER = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 120.0
+_LARGEST_BATCH_FILES = 100_000
+_KNOWN = frozenset({"environment", "relay", "bucket", "prefix", "maxfiles", "maxbytes", "startseq", "project", "path"})
+
+T = TypeVar("T")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session. Idempotent."""
+    spark.dataSource.register(FileEventsDataSource)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The source's options, checked."""
+
+    environment: str
+    relay: str
+    bucket: str
+    prefix: str
+    max_files: int
+    max_bytes: int
+    start_seq: int
+    project: Path
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> StreamOptions:
+        """Read the options as Spark hands them over: lower-cased names, text values.
+
+        Raises:
+            ConfigError: SOURCE_OPTION_INVALID naming the option.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        for name in given:
+            if name not in _KNOWN:
+                raise _invalid(name, f"is not known; known are {', '.join(sorted(_KNOWN - {'path'}))}")
+        for name in ("environment", "relay", "bucket"):
+            if not given.get(name):
+                raise _invalid(name, "is required")
+        return cls(
+            environment=given["environment"],
+            relay=given["relay"],
+            bucket=given["bucket"],
+            prefix=given.get("prefix", ""),
+            max_files=_number(given, "maxfiles", 500, low=1, high=_LARGEST_BATCH_FILES),
+            max_bytes=_number(given, "maxbytes", 256 << 20, low=1),
+            start_seq=_number(given, "startseq", 0, low=0),
+            project=Path(given["project"]) if given.get("project") else project_root(),
+        )
+
+
+def _number(given: Mapping[str, str], name: str, default: int, *, low: int, high: int = (1 << 63) - 1) -> int:
+    try:
+        value = int(given.get(name, default))
+    except ValueError:
+        raise _invalid(name, f"must be a whole number, not {given[name]!r}") from None
+    if not low <= value <= high:
+        raise _invalid(name, f"must be between {low} and {high}, not {value}")
+    return value
+
+
+def _invalid(name: str, problem: str) -> ConfigError:
+    return ConfigError(
+        "SOURCE_OPTION_INVALID",
+        f"{FORMAT}: the option {name!r} {problem}.",
+        hint="Mend the readStream options.",
+    )
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """A batch's events as an Arrow stream."""
+
+    data: bytes
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class FileEventsDataSource(DataSource):
+    """The streaming source; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        StreamOptions.parse(self.options)
+        return from_arrow_schema(FILE_EVENT_SCHEMA)
+
+    def streamReader(self, schema: StructType) -> FileEventsStreamReader:
+        return FileEventsStreamReader(StreamOptions.parse(self.options))
+
+
+class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads batches. An exception here ends the query, so storage is waited for inside."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._planner: SlicePlanner | None = None
+        self._log: FileEventLog | None = None
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"seq": self._options.start_seq}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxFiles(self._options.max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        def last_seq() -> int:
+            return self._opened()[0].last_seq()
+
+        self._target = self._patiently(last_seq)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        limits = self._limits(limit)
+        end = self._patiently(lambda: self._opened()[1].end_of_next(start["seq"], limits, up_to=self._target))
+        # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
+        return start if end == start["seq"] else {"seq": end}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        try:
+            newest = self._opened()[1].newest(self._options.start_seq)
+        except Exception as error:  # a report must never end the query
+            _LOGGER.warning("The newest file event is not known: %s", error)
+            return None
+        return {"seq": newest} if newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start["seq"] >= end["seq"]:
+            return []
+        rows = self._patiently(lambda: self._opened()[1].rows(start["seq"], end["seq"]))
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, FILE_EVENT_SCHEMA) as writer:
+            writer.write_table(rows)
+        return [SlicePartition(sink.getvalue())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlicePartition)
+        with pa.ipc.open_stream(partition.data) as reader:
+            yield from reader
+
+    def _limits(self, limit: ReadLimit) -> SliceLimits:
+        match limit:
+            case ReadAllAvailable():
+                return SliceLimits(max_files=_LARGEST_BATCH_FILES, max_bytes=None)
+            case ReadMaxFiles(max_files):
+                return SliceLimits(max_files=max_files, max_bytes=self._options.max_bytes)
+            case ReadMaxRows(max_rows):
+                return SliceLimits(max_files=max_rows, max_bytes=self._options.max_bytes)
+            case ReadMaxBytes(max_bytes):
+                return SliceLimits(max_files=self._options.max_files, max_bytes=max_bytes)
+        return SliceLimits(max_files=self._options.max_files, max_bytes=self._options.max_bytes)
+
+    def _opened(self) -> tuple[FileEventLog, SlicePlanner]:
+        """The log, opened on first use: an instance that never planned is what travels to the tasks."""
+        if self._log is None or self._planner is None:
+            options = self._options
+            path = options.project / "include" / "environments" / f"{options.environment}.yaml"
+            self._log = FileEventLog(Lake(load_spec(EnvironmentSpec, path).lake), options.relay)
+            self._planner = SlicePlanner(self._log, bucket=options.bucket, prefix=options.prefix)
+        return self._log, self._planner
+
+    @staticmethod
+    def _patiently(call: Callable[[], T]) -> T:
+        return through_outages(call, patience_seconds=_PATIENCE_SECONDS)

@@ -1,0 +1,78 @@
+"""Which failures of AWS and of storage are worth waiting for, and how to wait: jittered, growing pauses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from deltalake.exceptions import DeltaError
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from deltaworks.errors import DeltaworksError
+
+T = TypeVar("T")
+_THROTTLED = frozenset(
+    {
+        "OverLimit",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+
+
+def error_code(error: ClientError) -> str:
+    """The service's own word for the error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a later attempt can succeed: the network, an overloaded server, a storage that does not
+    answer."""
+    if isinstance(error, DeltaworksError):
+        return error.retryable
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status == 429 or error_code(error) in _THROTTLED
+    if isinstance(error, BotoCoreError):
+        return isinstance(error, BotoConnectionError | HTTPClientError | IncompleteReadError)
+    # delta-rs and pyarrow report an unreachable store as OSError or DeltaError, without a class of its own.
+    return isinstance(error, OSError | DeltaError)
+
+
+def through_outages(
+    call: Callable[[], T],
+    *,
+    patience_seconds: float,
+    longest_pause_seconds: float = 15.0,
+    give_up: threading.Event | None = None,
+) -> T:
+    """Call until it succeeds, fails for good, or has failed for `patience_seconds`; its last error is raised.
+
+    Args:
+        give_up: once set, ends the pause and the attempts.
+    """
+    event = give_up or threading.Event()
+    retrying = Retrying(
+        retry=retry_if_exception(is_outage),
+        wait=wait_random_exponential(multiplier=0.2, max=longest_pause_seconds),
+        stop=stop_after_delay(patience_seconds) | stop_when_event_set(event),
+        sleep=sleep_using_event(event),
+        reraise=True,
+    )
+    return retrying(call)

@@ -1,0 +1,29 @@
+"""Entry point of gold builds: `spark-submit spark_jobs/rebuild_gold.py --pipeline games`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.job import print_results, run_job
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import load_catalog
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
+    parser.add_argument("--full", action="store_true", help="build every partition, changed or not")
+    arguments = parser.parse_args()
+    catalog = load_catalog()
+    catalog.pipeline(arguments.pipeline)
+    spark = build_session(catalog.environment, app_name=f"rebuild_gold.{arguments.pipeline}")
+    result = rebuild_gold(spark, catalog, arguments.pipeline, tables=arguments.tables, full=arguments.full)
+    print_results(result.tables)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

@@ -1,0 +1,113 @@
+"""A small declared project, and fresh interpreters that see it through an Airflow home of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOME = Path(tempfile.mkdtemp(prefix="deltaworks-airflow-"))
+
+AIRFLOW_SETTINGS = {
+    "AIRFLOW_HOME": str(HOME),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+    "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "for-tests-only-a-secret-of-sufficient-length-" + "0123456789" * 3,
+    "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ada:admin,vic:viewer",
+}
+RELAY = """\
+relay: landing
+description: Objects that land in the landing bucket
+owner: platform
+queue_url: env:DELTAWORKS_LANDING_QUEUE_URL
+buckets: [deltaworks-landing]
+"""
+
+PIPELINE = """\
+pipeline: {name}
+description: Events of players
+owner: games-data
+tags: [telemetry]
+source: {{kind: s3_sqs, relay: landing, bucket: deltaworks-landing, prefix: {name}/}}
+event:
+  name: {{path: eventName}}
+  time: {{path: eventTime, unit: epoch_seconds}}
+tables:
+  - {{name: events, catch_all: true}}
+  - name: purchase
+    when: {{eventName: purchase}}
+    columns: [{{name: amount, path: amount, type: "decimal(12,2)"}}]
+stream: {{driver_memory: 700m, stall_seconds: 600}}
+gold:
+  schedule: "*/15 * * * *"
+  tables:
+    - {{name: events_per_hour, sql: gold/events_per_hour.sql, reads: [events], partition_by: event_date}}
+maintenance: {{schedule: "30 3 * * *"}}
+"""
+
+PIPELINE_WITHOUT_GOLD = """\
+pipeline: edits
+description: Edits of pages
+owner: platform
+source: {kind: s3_sqs, relay: landing, bucket: deltaworks-landing, prefix: edits/}
+event:
+  name: {constant: edit}
+  time: {path: time}
+tables:
+  - {name: edits, catch_all: true}
+"""
+
+ENVIRONMENT = """\
+environment: local
+lake: {root: "file://%s"}
+landing: {root: "file://%s"}
+messaging: {}
+"""
+
+
+def write_project(root: Path) -> Path:
+    """A project with one relay and two pipelines, one with gold and one without."""
+    include = root / "include"
+    games, edits = include / "pipelines" / "games", include / "pipelines" / "edits"
+    for folder in (include / "environments", include / "relays", games / "gold", edits, root / "lake"):
+        folder.mkdir(parents=True)
+    (include / "environments" / "local.yaml").write_text(ENVIRONMENT % (root / "lake", root / "landing"))
+    (include / "relays" / "landing.yaml").write_text(RELAY)
+    (games / "pipeline.yaml").write_text(PIPELINE.format(name="games"))
+    (games / "gold" / "events_per_hour.sql").write_text("select event_date, count(*) as n from events group by 1")
+    (edits / "pipeline.yaml").write_text(PIPELINE_WITHOUT_GOLD)
+    return root
+
+
+def environment_of(project: Path, home: Path | None = None) -> dict[str, str]:
+    """The variables of a process of its own that sees `project`."""
+    settings = {**os.environ, **AIRFLOW_SETTINGS, "PYTHONPATH": str(REPOSITORY / "include")}
+    settings |= {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_ENVIRONMENT": "local"}
+    if home is not None:
+        settings |= {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        }
+    return settings
+
+
+def run_python(code: str, project: Path, *, home: Path | None = None) -> Any:
+    """Run code in a fresh interpreter; returns the JSON of its last output line."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment_of(project, home),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,0 +1,64 @@
+"""Airflow for these tests: a home of its own, set before Airflow is imported and for these tests only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dags.airflow_project import AIRFLOW_SETTINGS, HOME, write_project
+
+# Airflow reads where its home is when it is first imported, which happens while these tests are collected.
+_BEFORE = {name: os.environ.get(name) for name in AIRFLOW_SETTINGS}
+os.environ.update(AIRFLOW_SETTINGS)
+
+
+def _restore() -> None:
+    for name, value in _BEFORE.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def pytest_collection_finish() -> None:
+    _restore()
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow_settings() -> Iterator[None]:
+    """Airflow's settings, taken back after each of these files: other tests start Airflows of their own."""
+    os.environ.update(AIRFLOW_SETTINGS)
+    yield
+    _restore()
+
+
+@pytest.fixture(scope="session")
+def sample_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def project(sample_project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sample project, made the one that specs are read from."""
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(sample_project))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    return sample_project
+
+
+@pytest.fixture(scope="module")
+def airflow_database(airflow_settings: None) -> None:
+    """The metadata database of this home, made once."""
+    from airflow.utils.db import initdb
+
+    ready = HOME / "ready"
+    if not ready.exists():
+        initdb()
+        ready.touch()

@@ -1,0 +1,146 @@
+"""The DAG files: what importing them costs and pulls in, and the rules every DAG keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.airflow_project import REPOSITORY, run_python
+
+HEAVY = ("pyspark", "boto3", "botocore", "deltalake", "delta", "pyarrow", "pandas", "fastapi")
+
+PARSE = f"""
+import json, sys, time
+from airflow.dag_processing.dagbag import DagBag
+from airflow import plugins_manager
+from airflow.serialization.serialized_objects import DagSerialization
+plugins_manager.get_operator_extra_links()
+bag = DagBag()
+for dag in bag.dags.values():
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))
+print(json.dumps({{
+    "errors": bag.import_errors,
+    "dags": sorted(bag.dags),
+    "seconds": {{s.file: s.duration.total_seconds() for s in bag.dagbag_stats}},
+    "heavy": [name for name in {HEAVY!r} if name in sys.modules],
+    "plugin_errors": plugins_manager.get_import_errors(),
+}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bag(sample_project: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTAWORKS_PROJECT", str(sample_project))
+        patch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+        from airflow.dag_processing.dagbag import DagBag
+
+        yield DagBag(dag_folder=str(REPOSITORY / "dags"))
+
+
+def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(sample_project: Path) -> None:
+    parsed = run_python(PARSE, sample_project)
+
+    for file, seconds in sorted(parsed["seconds"].items()):
+        print(f"{file}: {seconds:.3f} s")
+    assert parsed["errors"] == {}
+    assert parsed["plugin_errors"] == {}
+    assert parsed["heavy"] == []
+    assert parsed["dags"] == [
+        "gold__games",
+        "maintenance__edits",
+        "maintenance__games",
+        "relay__landing",
+        "stream__edits",
+        "stream__games",
+        "stream_health",
+    ]
+
+
+def test_the_pipelines_of_this_project_have_their_dags() -> None:
+    parsed = run_python(PARSE, REPOSITORY)
+    pipelines = sorted(path.parent.name for path in (REPOSITORY / "include" / "pipelines").glob("*/pipeline.yaml"))
+
+    assert parsed["errors"] == {}
+    assert [dag for dag in parsed["dags"] if dag.startswith("stream__")] == [f"stream__{name}" for name in pipelines]
+
+
+def test_dag_files_only_wire() -> None:
+    for path in (REPOSITORY / "dags").glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 80, path
+
+
+def test_every_dag_has_an_owner_tags_and_a_runbook(bag: Any) -> None:
+    for dag in bag.dags.values():
+        assert dag.owner not in ("", "airflow"), dag.dag_id
+        assert dag.tags, dag.dag_id
+        for part in ("When red", "deltaworks st" if "endless" in dag.tags else "#"):
+            assert part in dag.doc_md, dag.dag_id
+        assert len(dag.doc_md) > 500, dag.dag_id
+
+
+def test_every_dag_runs_once_at_a_time_and_never_catches_up(bag: Any) -> None:
+    for dag in bag.dags.values():
+        assert dag.max_active_runs == 1, dag.dag_id
+        assert not dag.catchup, dag.dag_id
+        assert dag.is_paused_upon_creation is False, dag.dag_id
+
+
+def test_no_dag_can_be_backfilled(bag: Any) -> None:
+    from airflow.timetables.simple import ContinuousTimetable
+
+    assert not ContinuousTimetable.periodic
+    for dag in bag.dags.values():
+        if "endless" in dag.tags:
+            assert dag.schedule == "@continuous", dag.dag_id
+        else:
+            assert dag.allowed_run_types, dag.dag_id
+            assert "backfill" not in {run_type.value for run_type in dag.allowed_run_types}, dag.dag_id
+
+
+def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
+    pools = {"relay": "relays", "stream": "streams", "gold": "spark_jobs", "maintenance": "spark_jobs"}
+    for dag in bag.dags.values():
+        kind = dag.dag_id.partition("__")[0]
+        for task in dag.tasks:
+            assert task.pool == pools.get(kind, "default_pool"), (dag.dag_id, task.task_id)
+            if dag.dag_id != "stream_health":
+                assert task.retries >= 1, (dag.dag_id, task.task_id)
+                assert task.retry_policy is not None, (dag.dag_id, task.task_id)
+                assert task.retry_exponential_backoff, (dag.dag_id, task.task_id)
+
+
+def test_endless_tasks_have_no_time_out_and_a_high_limit_before_they_pause(bag: Any) -> None:
+    endless = [dag for dag in bag.dags.values() if "endless" in dag.tags]
+    assert len(endless) == 3
+    for dag in endless:
+        assert dag.max_consecutive_failed_dag_runs >= 20, dag.dag_id
+        assert dag.dagrun_timeout is None, dag.dag_id
+        assert all(task.execution_timeout is None for task in dag.tasks), dag.dag_id
+
+
+def test_tasks_that_end_have_a_time_out(bag: Any) -> None:
+    for dag in bag.dags.values():
+        if "endless" not in dag.tags:
+            assert dag.dagrun_timeout is not None, dag.dag_id
+            assert all(task.execution_timeout is not None for task in dag.tasks), dag.dag_id
+
+
+def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
+    dag = bag.dags["maintenance__games"]
+
+    order = [task.task_id for task in dag.topological_sort()]
+
+    assert order == ["optimize_tables", "vacuum_tables", "rebuild_gold"]
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1]
+    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == ["optimize_tables", "vacuum_tables"]
+
+
+def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_project: Path) -> None:
+    for dag_id in ("gold__games", "maintenance__games"):
+        outlets = bag.dags[dag_id].get_task("rebuild_gold").outlets
+
+        assert [asset.name for asset in outlets] == ["gold.games.events_per_hour"]
+        assert outlets[0].uri == f"file://{sample_project}/lake/tables/games/events_per_hour"

@@ -1,0 +1,319 @@
+"""What the operators run, with which settings, and what becomes of it when they or their job end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from deltaworks.airflow.maintenance_dags import maintenance_dag
+from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.spark_conf import submit_conf
+from tests.dags.airflow_project import environment_of
+
+CLUSTER_EXTRA = {
+    "k8s://https://k8s.example:6443": {"deploy-mode": "cluster", "namespace": "lake"},
+    "yarn": {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http://rm.example:8088"},
+}
+
+
+class FakeInstance(SimpleNamespace):
+    """A task instance that keeps what is pushed."""
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def set_connection(host: str, extra: dict[str, Any] | None = None, *, conn_type: str = "spark") -> None:
+        record = {"conn_type": conn_type, "host": host, "extra": extra or {}}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(record))
+
+    return set_connection
+
+
+@pytest.fixture
+def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Put a program called spark-submit on the path; it records its arguments and then does as told."""
+
+    def install(body: str) -> Path:
+        record = tmp_path / "submitted.json"
+        program = tmp_path / "bin" / "spark-submit"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            f"#!{sys.executable}\nimport json, os, sys, time\n"
+            f"json.dump(sys.argv[1:], open({str(record)!r}, 'w'))\n" + textwrap.dedent(body)
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        return record
+
+    return install
+
+
+def job(project: Path, **options: Any) -> SparkJobOperator:
+    defaults = {"task_id": "t", "job": "rebuild_gold", "pipeline": "games", "environment": load_catalog().environment}
+    return SparkJobOperator(**{**defaults, **options})
+
+
+def command_of(operator: SparkJobOperator, params: dict[str, Any] | None = None) -> list[str]:
+    """The command the operator would run, without running it."""
+    seen: list[list[str]] = []
+
+    class Stop(Exception):
+        pass
+
+    def popen(command: list[str], **options: Any) -> Any:
+        seen.append(command)
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", popen)
+        with pytest.raises(Stop):
+            operator.execute({"params": params or {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+    return seen[0]
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local[*]", "spark://spark.example:7077", "yarn"])
+def test_the_master_is_whatever_the_connection_says(project: Path, connect: Any, master: str) -> None:
+    connect(master)
+
+    command = command_of(job(project, driver_memory="700m"))
+
+    assert option(command, "--master") == master
+    assert option(command, "--driver-memory") == "700m"
+    assert "--deploy-mode" not in command
+    assert command[-3:] == [str(project / "spark_jobs" / "rebuild_gold.py"), "--pipeline", "games"]
+
+
+def test_a_master_given_as_a_uri_is_understood(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://spark.example:7077")
+
+    assert option(command_of(job(project)), "--master") == "spark://spark.example:7077"
+
+
+def test_settings_that_the_jvm_needs_at_start_are_on_the_command_line_and_no_secret_is(
+    project: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAWORKS_LAKE_SECRET_KEY", "the-secret-of-the-lake")
+    connect("local[2]")
+
+    command = command_of(job(project))
+
+    expected = submit_conf(load_catalog().environment, project)
+    given = dict(part.split("=", 1) for flag, part in pairwise(command) if flag == "--conf")
+    expected.pop("spark.driver.memory")
+    assert given == expected
+    assert "log4j2.configurationFile=file:" in given["spark.driver.extraJavaOptions"]
+    assert not any("the-secret-of-the-lake" in part for part in command)
+
+
+@pytest.mark.parametrize("master", sorted(CLUSTER_EXTRA))
+def test_cluster_mode_is_tracked_by_the_cluster_with_the_connection_alone(
+    project: Path, connect: Any, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    connect(master, CLUSTER_EXTRA[master])
+    operator = job(project)
+    seen: list[Any] = []
+    monkeypatch.setattr(SparkJobOperator, "execute_resumable", lambda self, context: seen.append(self._get_hook()))
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
+
+    operator.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+
+    command = seen[0]._build_spark_submit_command(operator.application)
+    assert option(command, "--deploy-mode") == "cluster"
+    assert "waitAppCompletion=false" in " ".join(command)
+    assert "DELTAWORKS_RUN=" in " ".join(command)
+
+
+@pytest.mark.parametrize(
+    ("host", "extra", "condition"),
+    [
+        ("", {}, "SPARK_CONNECTION_INCOMPLETE"),
+        ("spark://spark.example:7077", {"deploy-mode": "cluster"}, "DEPLOY_MODE_UNSUPPORTED"),
+        ("k8s://https://k8s.example:6443", {"deploy-mode": "cluster"}, "SPARK_CONNECTION_INCOMPLETE"),
+        ("yarn", {"deploy-mode": "cluster"}, "SPARK_CONNECTION_INCOMPLETE"),
+    ],
+)
+def test_a_connection_that_cannot_work_is_refused_with_the_remedy(
+    project: Path, connect: Any, host: str, extra: dict[str, str], condition: str
+) -> None:
+    connect(host, extra)
+
+    with pytest.raises(ConfigError) as caught:
+        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+
+    assert caught.value.condition == condition
+    assert caught.value.hint
+
+
+def test_a_missing_connection_is_an_error_and_never_yarn(
+    project: Path, airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_NOWHERE", raising=False)
+
+    with pytest.raises(ConfigError) as caught:
+        job(project, conn_id="spark_nowhere").execute(
+            {"params": {}, "ti": FakeInstance(pushed={})}  # type: ignore[typeddict-item]
+        )
+
+    assert caught.value.condition == "SPARK_CONNECTION_MISSING"
+    assert "AIRFLOW_CONN_SPARK_NOWHERE" in caught.value.hint
+
+
+def test_params_become_arguments_only_where_they_say_something(project: Path, connect: Any) -> None:
+    connect("local[2]")
+    arguments = (
+        ParamArgument("tables", "--tables"),
+        ParamArgument("full", "--full"),
+        ParamArgument("vacuum_dry_run", "--no-dry-run", when=False),
+    )
+
+    quiet = command_of(job(project, param_arguments=arguments), {"tables": [], "full": False, "vacuum_dry_run": True})
+    loud = command_of(
+        job(project, param_arguments=arguments), {"tables": ["a", "b"], "full": True, "vacuum_dry_run": False}
+    )
+
+    assert quiet[-2:] == ["--pipeline", "games"]
+    assert loud[-6:] == ["--pipeline", "games", "--tables", "a,b", "--full", "--no-dry-run"]
+
+
+def test_vacuum_deletes_only_when_the_form_says_so(project: Path, connect: Any) -> None:
+    connect("local[2]")
+    vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
+
+    by_default = command_of(vacuum, {"tables": [], "vacuum_dry_run": True})
+    on_purpose = command_of(vacuum, {"tables": ["events"], "vacuum_dry_run": False})
+
+    assert by_default[-2:] == ["--pipeline", "games"]
+    assert on_purpose[-5:] == ["--pipeline", "games", "--tables", "events", "--no-dry-run"]
+
+
+def test_what_the_job_says_was_wrong_is_what_the_task_raises_however_much_follows(
+    project: Path, connect: Any, spark_submit: Any
+) -> None:
+    connect("local[2]")
+    line = ContractError("SCHEMA_CHANGED", "column secret_of x is gone", hint="declare it").as_line()
+    spark_submit(f"print({line!r})\nfor n in range(600): print('WARN noise', n)\nsys.exit(11)")
+
+    with pytest.raises(DeltaworksError) as caught:
+        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+
+    assert (caught.value.condition, caught.value.retryable) == ("SCHEMA_CHANGED", False)
+    assert caught.value.hint == "declare it"
+
+
+def test_a_job_that_dies_without_a_word_keeps_the_launchers_message(
+    project: Path, connect: Any, spark_submit: Any
+) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    connect("local[2]")
+    spark_submit("print('the last words')\nsys.exit(1)")
+
+    with pytest.raises(AirflowException, match=r"(?s)Error code is: 1\..*the last words"):
+        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+
+
+def test_the_address_of_the_spark_ui_is_kept_while_the_job_runs_and_only_if_a_browser_may_open_it(
+    project: Path, connect: Any, spark_submit: Any
+) -> None:
+    connect("local[2]")
+    instance = FakeInstance(pushed={})
+    spark_submit("print('DELTAWORKS_UI http://driver.example:4040')\nprint('DELTAWORKS_UI javascript:alert(1)')")
+
+    job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+
+    assert instance.pushed == {"spark_ui": "http://driver.example:4040"}
+
+
+def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "some_relay.py"
+    module.write_text(
+        "import os, sys\nprint('run', os.environ['DELTAWORKS_RUN'])\n"
+        'print(\'DELTAWORKS_ERROR {"condition": "LEASE_HELD", "message": "m", "retryable": true}\')\nsys.exit(20)\n'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(DeltaworksError) as caught:
+        ProcessOperator(task_id="relay", module="some_relay").execute({})  # type: ignore[typeddict-item]
+
+    assert (caught.value.condition, caught.value.retryable) == ("LEASE_HELD", True)
+
+
+def test_a_process_that_says_nothing_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(TransientError, match="exit code 3"):
+        ProcessOperator(task_id="relay", module="silent").execute({})  # type: ignore[typeddict-item]
+
+
+RUNNER = """
+import sys
+from deltaworks.airflow.maintenance_dags import maintenance_dag
+from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
+from deltaworks.specs.catalog import load_catalog
+if sys.argv[1] == "process":
+    operator = ProcessOperator(task_id="relay", module="sleeper")
+else:
+    operator = SparkJobOperator(
+        task_id="t", job="rebuild_gold", pipeline="games", environment=load_catalog().environment
+    )
+operator.execute({"params": {}, "ti": None})
+"""
+
+SLEEPER = "import os, time\nopen(os.environ['PID_FILE'], 'w').write(str(os.getpid()))\ntime.sleep(120)\n"
+
+
+@pytest.mark.parametrize("kind", ["process", "spark"])
+def test_the_child_dies_at_once_when_its_task_runner_is_killed(
+    project: Path, tmp_path: Path, spark_submit: Any, connect: Any, kind: str
+) -> None:
+    connect("local[2]")
+    spark_submit(SLEEPER)
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    pid_file = tmp_path / "pid"
+    environment = environment_of(project) | {"PID_FILE": str(pid_file)}
+    environment["PYTHONPATH"] += f":{tmp_path}"
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, kind], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", seconds=60)
+        child = psutil.Process(int(pid_file.read_text()))
+        open_sockets = child.net_connections(kind="unix")
+
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+
+        assert open_sockets == []
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, seconds=3)
+    finally:
+        runner.kill()
+        if pid_file.exists() and psutil.pid_exists(int(pid_file.read_text())):
+            psutil.Process(int(pid_file.read_text())).kill()
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

@@ -1,0 +1,153 @@
+"""Whole DAG runs through Airflow's own task runner, with a spark-submit that only records how it was called."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError
+from tests.dags.airflow_project import REPOSITORY, run_python, write_project
+
+RUN = f"""
+import json, os, sys
+dag_id, conf = sys.argv[1], json.loads(sys.argv[2])
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+if not os.path.exists(os.path.join(os.environ["AIRFLOW_HOME"], "ready")):
+    initdb()
+    open(os.path.join(os.environ["AIRFLOW_HOME"], "ready"), "w").close()
+bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
+with create_session() as session:
+    session.merge(DagBundleModel(name="dags-folder"))
+sync_bag_to_db(bag, "dags-folder", None)
+run = bag.dags[dag_id].test(run_conf=conf)
+from sqlalchemy import select
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+with create_session() as session:
+    tasks = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).all()
+    xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run.run_id)).all()
+    print(json.dumps({{
+        "run_id": run.run_id,
+        "state": str(run.state),
+        "tasks": {{task.task_id: [str(task.state), task.try_number] for task in tasks}},
+        "xcoms": {{xcom.key: xcom.value for xcom in xcoms}},
+    }}))
+"""
+
+
+class Stage:
+    """A project, an Airflow home and a recording spark-submit."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = write_project(root / "project")
+        self.home = root / "home"
+        self.home.mkdir()
+        self.calls = root / "calls.jsonl"
+        self.program = root / "bin" / "spark-submit"
+        self.program.parent.mkdir()
+        self.spark_submit("")
+
+    def spark_submit(self, body: str) -> None:
+        self.calls.unlink(missing_ok=True)
+        self.program.write_text(
+            f"#!{sys.executable}\nimport json, os, sys\n"
+            f"with open({str(self.calls)!r}, 'a') as calls:\n"
+            "    calls.write(json.dumps({'argv': sys.argv[1:], 'run': os.environ.get('DELTAWORKS_RUN')}) + '\\n')\n"
+            f"{body}\n"
+        )
+        self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
+
+    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> Any:
+        code = f"import sys; sys.argv[1:] = [{dag_id!r}, {json.dumps(conf or {})!r}]\n" + RUN
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", f"{self.program.parent}:{os.environ['PATH']}")
+            patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+            return run_python(code, self.project, home=self.home)
+
+    def submitted(self) -> list[Any]:
+        return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
+
+    def heartbeat(self, kind: str, name: str, *, age_seconds: float) -> None:
+        written = (datetime.now(UTC) - timedelta(seconds=age_seconds)).isoformat()
+        beat = Heartbeat(
+            pipeline=name, owner="o", epoch=1, run="r", state="running", written_at=written, started_at=written,
+            trigger_seconds=5, batch_id=1,
+        )  # fmt: skip
+        key = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
+        objects = LocalObjects(self.project / "lake")
+        objects.put(f"{key}/heartbeat.json", json.dumps(dataclasses.asdict(beat)).encode())
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(tmp_path_factory.mktemp("stage"))
+
+
+def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> None:
+    stage.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
+
+    done = stage.run("gold__games", {"tables": ["events_per_hour"], "full": True})
+
+    (call,) = stage.submitted()
+    assert done["state"] == "success"
+    assert call["argv"][-5:] == ["--pipeline", "games", "--tables", "events_per_hour", "--full"]
+    assert call["run"] == f"gold__games/{done['run_id']}/rebuild_gold/1"
+    assert call["argv"][call["argv"].index("--name") + 1] == "gold__games.rebuild_gold"
+    assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
+
+
+def test_maintenance_runs_optimize_then_vacuum_as_a_dry_run_then_gold(stage: Stage) -> None:
+    stage.spark_submit("")
+
+    done = stage.run("maintenance__games")
+
+    calls = stage.submitted()
+    assert done["state"] == "success"
+    jobs = [next(part for part in call["argv"] if part.endswith(".py")) for call in calls]
+    assert [Path(job).stem for job in jobs] == ["optimize_tables", "vacuum_tables", "rebuild_gold"]
+    assert all(call["argv"][-2:] == ["--pipeline", "games"] for call in calls)
+
+
+def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> None:
+    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
+    stage.spark_submit(f"print({line!r})\nsys.exit(10)")
+
+    done = stage.run("gold__games")
+
+    assert done["state"] == "failed"
+    assert done["tasks"] == {"rebuild_gold": ["failed", 1]}
+    assert len(stage.submitted()) == 1
+
+
+def verdicts_of(done: Any) -> Any:
+    verdicts = done["xcoms"]["verdicts"]
+    return json.loads(verdicts) if isinstance(verdicts, str) else verdicts
+
+
+def test_health_is_green_while_starting_and_red_with_the_cause_once_a_stream_hangs(stage: Stage) -> None:
+    for kind, name in (("relay", "landing"), ("stream", "games")):
+        stage.heartbeat(kind, name, age_seconds=1)
+    well = stage.run("stream_health")
+    stage.heartbeat("stream", "games", age_seconds=500)
+    hung, still = stage.run("stream_health"), stage.run("stream_health")
+
+    assert [run["state"] for run in (well, hung, still)] == ["success", "failed", "failed"]
+    assert verdicts_of(hung)["stream__games"]["cause"] == "HEARTBEAT_STALE"
+    assert verdicts_of(still)["stream__games"]["since"] == verdicts_of(hung)["stream__games"]["since"]
+    assert {verdicts_of(run)["stream__edits"]["since"] for run in (hung, still)} == {
+        verdicts_of(well)["stream__edits"]["since"]
+    }

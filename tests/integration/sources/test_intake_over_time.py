@@ -1,0 +1,55 @@
+"""What the intake does while messages are held long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from deltaworks.sources.file_events.intake import Intake
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_intake_extends_messages_held_for_half_their_time(landing: Any) -> None:
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "2"})
+    landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
+    intake = Intake(landing.queue(), threads=1, capacity=100)
+    intake.start()
+    deadline = time.monotonic() + 10
+    while len(intake.held()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)
+    assert len(intake.held()) == 3
+    assert landing.waiting() == (0, 3)
+    assert intake.extended >= 3
+    intake.done(intake.held())
+    assert intake.held() == []
+    intake.close(join_seconds=3)
+
+
+def test_a_full_buffer_stops_receiving(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(80)))
+    intake = Intake(landing.queue(), threads=1, capacity=20)
+    intake.start()
+    time.sleep(2)
+    held = len(intake.held())
+    assert 20 <= held <= 30
+    assert sum(landing.waiting()) == 80
+    assert len(intake.close(join_seconds=3)) >= held
+
+
+def test_messages_that_waited_long_are_taken_together(landing: Any) -> None:
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "60"})
+    landing.send(*(landing.notification(f"games/{number}") for number in range(40)))
+    intake = Intake(landing.queue(), threads=2, capacity=100)
+    intake.start()
+    deadline = time.monotonic() + 20
+    while len(intake.held()) < 40 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    taken = intake.take(at_most=100, within_seconds=0.1, wake=threading.Event())
+    assert len(taken) == 40
+    intake.close(join_seconds=3)

@@ -1,0 +1,121 @@
+"""One Spark session for all tests here, and a small project on local disk to run operations on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{lake}"}}
+landing: {{root: "file://{landing}"}}
+messaging: {{}}
+"""
+RELAY = """\
+relay: landing
+description: file events of the landing folder
+owner: tests
+queue_url: http://localhost/queue
+buckets: [landing]
+"""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session every Spark test shares: local, two shuffle partitions, Deltaworks' own settings."""
+    here = StorageSpec(root="file:///deltaworks-tests")
+    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    environment = environment.model_copy(update={"spark": environment.spark.model_copy(update={"conf": conf})})
+    session = build_session(environment, app_name="tests", master="local[2]")
+    yield session
+    session.stop()
+
+
+@dataclass
+class Project:
+    """A project in a temporary folder whose bronze tables are filled by the test."""
+
+    root: Path
+    catalog: Catalog
+    lake: Lake
+    _ordinals: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def spec(self, pipeline: str) -> PipelineSpec:
+        """A pipeline's declaration."""
+        return self.catalog.pipeline(pipeline)
+
+    def append(self, pipeline: str, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Append events to a bronze table the way the stream does; the version they are in.
+
+        A row gives `event_id`, `event_time` and own columns; `_seq` grows with each call unless it is given.
+        """
+        columns = self.spec(pipeline).table(table).column_types()
+        schema, batch = arrow_schema(columns), next(self._ordinals)
+        key = paths.table(pipeline, table)
+        made = user_metadata(pipeline=pipeline, batch=batch, operation="ingest")
+        opened = self.lake.ensure(key, schema, user_metadata=made, partition_by=["event_date"])
+        filled = [_envelope(row, batch, position) for position, row in enumerate(rows)]
+        data = pa.Table.from_pylist(filled, schema=schema)
+        step = Step(f"{pipeline}/1/{table}", batch)
+        return self.lake.append(opened, key, data, step=step, user_metadata=made).version
+
+    def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
+        """The rows of a table, read without Spark."""
+        found = self.lake.rows(paths.table(pipeline, table))
+        return [] if found is None else found.to_pylist()
+
+
+def _envelope(row: Mapping[str, Any], batch: int, position: int) -> dict[str, Any]:
+    time: dt.datetime = row["event_time"]
+    defaults = {
+        "event_name": "event",
+        "event_date": time.date(),
+        "_ingested_at": dt.datetime(2025, 1, 1, tzinfo=dt.UTC),
+        "_batch_id": batch,
+        "_seq": batch,
+        "_position": position,
+    }
+    return {**defaults, **row}
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[..., Project]:
+    """Makes a project from pipeline declarations: `make_project({"shop": (yaml, {"gold/x.sql": sql})})`."""
+
+    def make(pipelines: Mapping[str, tuple[str, Mapping[str, str]]]) -> Project:
+        include = tmp_path / "project" / "include"
+        lake = tmp_path / "lake"
+        files = {
+            "environments/local.yaml": ENVIRONMENT.format(lake=lake, landing=tmp_path / "landing"),
+            "relays/landing.yaml": RELAY,
+        }
+        for name, (declaration, sql) in pipelines.items():
+            files[f"pipelines/{name}/pipeline.yaml"] = declaration
+            files |= {f"pipelines/{name}/{path}": text for path, text in sql.items()}
+        for path, text in files.items():
+            (include / path).parent.mkdir(parents=True, exist_ok=True)
+            (include / path).write_text(text, encoding="utf-8")
+        catalog = load_catalog("local", root=include.parent)
+        return Project(include.parent, catalog, Lake(catalog.environment.lake))
+
+    return make

@@ -1,0 +1,282 @@
+"""Incremental gold rebuilds: always what a rebuild from scratch gives, and nothing where nothing changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.tables.log import commit_history
+
+SHOP = """\
+pipeline: shop
+description: a shop
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event: {name: {path: name}, time: {path: time}, id: id}
+tables:
+  - name: events
+    catch_all: true
+    columns: [{name: device_id, path: device, type: string}]
+    zorder_by: [event_name]
+  - name: purchase
+    when: {name: purchase}
+    columns: [{name: amount, path: amount, type: long}]
+gold:
+  dedupe: {by: event_id, across_days: 1}
+  tables:
+    - {name: daily, sql: gold/daily.sql, reads: [events], partition_by: event_date}
+    - {name: bookings, sql: gold/bookings.sql, reads: [purchase], partition_by: event_date}
+    - name: returning
+      sql: gold/returning.sql
+      reads: [events]
+      partition_by: cohort_date
+      affects: {days: [0, -1, -7]}
+    - {name: totals, sql: gold/totals.sql, reads: [events, purchase], partition_by: kind, affects: all}
+"""
+SQL = {
+    "gold/daily.sql": "SELECT event_date, device_id, count(*) AS events FROM events GROUP BY ALL",
+    "gold/bookings.sql": "SELECT event_date, sum(amount) AS bookings FROM purchase GROUP BY ALL",
+    "gold/returning.sql": """
+        WITH seen AS (SELECT DISTINCT event_date, device_id FROM events)
+        SELECT a.event_date AS cohort_date, count(*) AS users, count(b.device_id) AS day_1, count(c.device_id) AS day_7
+        FROM seen AS a
+        LEFT JOIN seen AS b ON b.device_id = a.device_id AND b.event_date = date_add(a.event_date, 1)
+        LEFT JOIN seen AS c ON c.device_id = a.device_id AND c.event_date = date_add(a.event_date, 7)
+        GROUP BY a.event_date
+    """,
+    "gold/totals.sql": """
+        SELECT 'events' AS kind, count(*) AS n FROM events
+        UNION ALL SELECT 'purchases', count(*) FROM purchase
+    """,
+}
+START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def shop(make_project: Callable[..., Any]) -> Any:
+    return make_project({"shop": (SHOP, SQL)})
+
+
+def event(day: int, event_id: str | None, device: str = "d1", **more: Any) -> dict[str, Any]:
+    return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device, **more}
+
+
+def content(shop: Any, table: str) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.values()) for row in shop.rows("shop", table))
+
+
+def deduplicated(rows: Rows, across_days: int) -> Rows:
+    """The oracle of the rule: a row is a copy when an earlier one of its id lies near enough."""
+    kept: Rows = []
+    for row in rows:
+        copies = [other for other in rows if other["event_id"] == row["event_id"] and row["event_id"] is not None]
+        near = [o for o in copies if abs((o["event_time"].date() - row["event_time"].date()).days) <= across_days]
+        if not any((o["_seq"], o["_position"]) < (row["_seq"], row["_position"]) for o in near):
+            kept.append(row)
+    return kept
+
+
+def expected_daily(rows: Rows) -> Counter[tuple[Any, ...]]:
+    counts = Counter((row["event_time"].date(), row["device_id"]) for row in rows)
+    return Counter({(*key, count): 1 for key, count in counts.items()})
+
+
+def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
+    seen = {(row["event_time"].date(), row["device_id"]) for row in rows}
+    cohorts: dict[dt.date, list[int]] = {}
+    for date, device in seen:
+        counts = cohorts.setdefault(date, [0, 0, 0])
+        counts[0] += 1
+        counts[1] += (date + dt.timedelta(days=1), device) in seen
+        counts[2] += (date + dt.timedelta(days=7), device) in seen
+    return Counter({(date, *counts): 1 for date, counts in cohorts.items()})
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python(
+    spark: SparkSession, shop: Any, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    arrived: Rows = []
+    for seq in range(1, 6):
+        batch = []
+        for position in range(chosen.randint(1, 14)):
+            known = chosen.choice(arrived) if arrived and chosen.random() < 0.35 else None
+            event_id = known["event_id"] if known else f"e{seq}-{position}"
+            day = (known["event_time"] - START).days + chosen.choice([-2, -1, 0, 1, 2]) if known else None
+            row = event(
+                chosen.randint(0, 11) if day is None else day,
+                event_id if chosen.random() < 0.9 else None,
+                device=f"d{chosen.randint(1, 4)}",
+            )
+            batch.append({**row, "_seq": seq, "_position": position})
+        arrived += batch
+        shop.append("shop", "events", batch)
+
+        result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "returning"])
+
+        kept = deduplicated(arrived, across_days=1)
+        assert content(shop, "daily") == expected_daily(kept)
+        assert content(shop, "returning") == expected_returning(kept)
+        if seq > 1:
+            assert result.table("daily").partitions is not None, result.table("daily").reason
+    before = {name: content(shop, name) for name in ("daily", "returning")}
+    rebuild_gold(spark, shop.catalog, "shop", tables=list(before), full=True)
+    assert {name: content(shop, name) for name in before} == before
+
+
+def test_only_touched_dates_are_rewritten_and_the_commit_says_what_from(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(day, f"e{day}") for day in (0, 5, 10)])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    before = set(shop.lake.open(paths.table("shop", "daily")).file_uris())
+    version = shop.append("shop", "events", [event(5, "late")])
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+
+    table = shop.lake.open(paths.table("shop", "daily"))
+    assert result.partitions == ("2025-03-05", "2025-03-06", "2025-03-07")
+    assert result.built_from == {"events": version}
+    assert len(before - set(table.file_uris())) == 1
+    newest = next(commit_history(shop.lake, paths.table("shop", "daily"), newest=table.version()))
+    assert (newest.version, newest.metadata["built_from"]) == (result.version, {"events": version})
+    assert {"pipeline": "shop", "operation": "rebuild_gold", "run": "manual"}.items() <= newest.metadata.items()
+
+
+def test_nothing_is_committed_when_nothing_changed_even_after_optimize(spark: SparkSession, shop: Any) -> None:
+    for day in (0, 0, 1):
+        shop.append("shop", "events", [event(day, None)])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    spark.sql(f"OPTIMIZE delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'events'))}`")
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+
+    assert (result.skipped, result.reason) == (True, "its inputs have not changed")
+    assert shop.lake.open(paths.table("shop", "daily")).version() == 0
+
+
+def test_a_date_whose_rows_are_gone_is_emptied(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, "a"), event(4, "b")])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    spark.sql(f"DELETE FROM delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'events'))}` WHERE event_id = 'b'")
+
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+
+    assert content(shop, "daily") == Counter([(START.date(), "d1", 1)])
+
+
+def test_the_surviving_copy_moves_to_another_date_when_the_first_one_is_removed(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, "same", device="first")])
+    shop.append("shop", "events", [event(1, "same", device="second")])
+    first = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+    assert (content(shop, "daily"), first.duplicates_dropped) == (Counter([(START.date(), "first", 1)]), 1)
+    uri = shop.lake.storage.spark_uri(paths.table("shop", "events"))
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE device_id = 'first'")
+
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+
+    assert content(shop, "daily") == Counter([(START.date() + dt.timedelta(days=1), "second", 1)])
+
+
+def test_rows_without_a_key_are_all_kept(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, None), event(0, None), event(0, "x"), event(0, "x")])
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+
+    assert content(shop, "daily") == Counter([(START.date(), "d1", 3)])
+    assert (result.rows, result.duplicates_dropped) == (1, 1)
+
+
+def test_a_table_that_any_change_affects_is_built_whole_and_a_missing_input_counts_as_empty(
+    spark: SparkSession, shop: Any
+) -> None:
+    shop.append("shop", "events", [event(0, "a")])
+    result = rebuild_gold(spark, shop.catalog, "shop")
+    assert result.table("bookings").reason == "none of its inputs exists yet"
+    assert content(shop, "totals") == Counter([("events", 1), ("purchases", 0)])
+    shop.append("shop", "purchase", [{"event_id": "p", "event_time": START, "amount": 5}])
+
+    result = rebuild_gold(spark, shop.catalog, "shop")
+
+    assert content(shop, "totals") == Counter([("events", 1), ("purchases", 1)])
+    assert content(shop, "bookings") == Counter([(START.date(), 5)])
+    assert result.table("daily").skipped
+
+
+def test_a_new_column_in_the_sql_rebuilds_the_whole_table(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, "a"), event(9, "b")])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    sql = shop.root / "include/pipelines/shop/gold/daily.sql"
+    sql.write_text("SELECT event_date, device_id, count(*) AS events, 'v2' AS edition FROM events GROUP BY ALL")
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+
+    assert result.partitions is None
+    assert {row["edition"] for row in shop.rows("shop", "daily")} == {"v2"}
+    assert len(shop.rows("shop", "daily")) == 2
+
+
+def test_a_gold_table_somebody_restored_is_rebuilt_whole(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, "a")])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    shop.append("shop", "events", [event(3, "b")])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    spark.sql(f"RESTORE delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'daily'))}` TO VERSION AS OF 0")
+    assert len(content(shop, "daily")) == 1
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
+
+    assert "RESTORE" in result.reason
+    assert len(content(shop, "daily")) == 2
+
+
+def test_a_build_reads_the_versions_it_pinned_while_appends_go_on(
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.append("shop", "events", [event(0, "a")])
+    from deltaworks.gold import build as module
+
+    pin = module.pin_inputs
+
+    def pin_then_append(*arguments: Any) -> Any:
+        pinned = pin(*arguments)
+        shop.append("shop", "events", [event(0, "b")])
+        return pinned
+
+    monkeypatch.setattr(module, "pin_inputs", pin_then_append)
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    assert content(shop, "daily") == Counter([(START.date(), "d1", 1)])
+    monkeypatch.undo()
+
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+
+    assert content(shop, "daily") == Counter([(START.date(), "d1", 2)])
+
+
+def test_sql_that_cannot_run_and_unknown_tables_are_configuration_errors(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(0, "a")])
+    sql = shop.root / "include/pipelines/shop/gold/daily.sql"
+    conditions = []
+    for text in ("SELECT nothing FROM events", "SELECT count(*) AS n FROM events", "SELEC", "SELECT '1' AS event_date"):
+        sql.write_text(text)
+        with pytest.raises(ConfigError) as raised:
+            rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+        conditions.append(raised.value.condition)
+    with pytest.raises(ConfigError, match="GOLD_TABLE_UNKNOWN"):
+        rebuild_gold(spark, shop.catalog, "shop", tables=["dayly"])
+
+    assert conditions == [
+        "GOLD_SQL_INVALID",
+        "GOLD_COLUMN_MISSING",
+        "GOLD_SQL_INVALID",
+        "GOLD_PARTITION_NOT_DATE",
+    ]

@@ -1,0 +1,186 @@
+"""The streaming source in a real query: limits, replays, AvailableNow, prefixes, a running query's wait for files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA
+from deltaworks.sources.file_events.stream import FORMAT, register
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+class Stage:
+    """A project with a log, and queries on it that note what each batch held."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        environments = root / "include" / "environments"
+        environments.mkdir(parents=True)
+        lake = f"file://{root}/lake"
+        (environments / "local.yaml").write_text(
+            f'environment: local\nlake: {{root: "{lake}"}}\nlanding: {{root: "s3://landing"}}\nmessaging: {{}}\n'
+        )
+        self.spark = spark
+        self.root = root
+        self.lake = Lake(StorageSpec(root=lake))
+        self.batches: list[tuple[int, list[str]]] = []
+        self.tables: list[pa.Table] = []
+
+    def log(self) -> FileEventLogWriter:
+        return FileEventLogWriter(self.lake, "landing", epoch=1)
+
+    def land(self, *names: str, size: int = 10) -> None:
+        self.log().append(
+            [
+                ReceivedEvent(
+                    FileEvent("landing", name, size, f"tag of {name}", None, NOON, "ObjectCreated:Put", None),
+                    f"message of {name}",
+                    NOON + timedelta(seconds=1),
+                )
+                for name in names
+            ]
+        )
+
+    def start(self, *, checkpoint: str = "c1", trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        register(self.spark)
+        given = {"environment": "local", "relay": "landing", "bucket": "landing", "project": str(self.root)}
+        reader = self.spark.readStream.format(FORMAT).options(**given | options).load()
+
+        def note(batch: DataFrame, batch_id: int) -> None:
+            table = batch.toArrow()
+            self.tables.append(table)
+            self.batches.append((batch_id, table.column("key").to_pylist()))
+
+        writer = reader.writeStream.foreachBatch(note).option("checkpointLocation", str(self.root / checkpoint))
+        return writer.trigger(**trigger or {"availableNow": True}).start()
+
+    def drain(self, **options: Any) -> list[tuple[int, list[str]]]:
+        """What one AvailableNow run gives."""
+        self.batches.clear()
+        query = self.start(**options)
+        assert query.awaitTermination(60)
+        return list(self.batches)
+
+
+@pytest.fixture
+def stage(spark: SparkSession, tmp_path: Path) -> Stage:
+    return Stage(spark, tmp_path)
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.1)
+
+
+def test_every_field_of_an_event_arrives_as_it_was_written(stage: Stage) -> None:
+    stage.land("games/Happy Face+ä.json")
+    stage.drain()
+    (row,) = stage.tables[0].cast(FILE_EVENT_SCHEMA).to_pylist()
+    assert row == {
+        "seq": 1,
+        "bucket": "landing",
+        "key": "games/Happy Face+ä.json",
+        "size": 10,
+        "etag": "tag of games/Happy Face+ä.json",
+        "version_id": None,
+        "event_time": NOON,
+        "event_name": "ObjectCreated:Put",
+        "sequencer": None,
+        "message_id": "message of games/Happy Face+ä.json",
+        "origin": "sqs",
+        "received_at": NOON + timedelta(seconds=1),
+        "batch": 1,
+    }
+
+
+def test_available_now_drains_in_batches_of_limited_files_and_ends(stage: Stage) -> None:
+    stage.land(*(f"games/{number}" for number in range(5)))
+    assert stage.drain(maxFiles=2) == [
+        (0, ["games/0", "games/1"]),
+        (1, ["games/2", "games/3"]),
+        (2, ["games/4"]),
+    ]
+    assert stage.drain(maxFiles=2) == []
+    stage.land("games/5")
+    assert stage.drain(maxFiles=2) == [(3, ["games/5"])]
+
+
+def test_batches_are_limited_by_bytes_too(stage: Stage) -> None:
+    stage.land("games/1", "games/2", "games/3", size=40)
+    stage.land("games/4", size=5000)
+    assert [files for _, files in stage.drain(maxBytes=100)] == [["games/1", "games/2"], ["games/3"], ["games/4"]]
+
+
+def test_only_the_declared_prefix_of_the_bucket_is_read(stage: Stage) -> None:
+    stage.land("games/1", "edits/1", "games/2", "edits/2")
+    assert stage.drain(prefix="games/") == [(0, ["games/1", "games/2"])]
+    assert stage.drain(prefix="edits/", checkpoint="c2") == [(0, ["edits/1", "edits/2"])]
+    assert stage.drain(prefix="none/", checkpoint="c3") == [(0, [])]
+
+
+def test_a_new_query_can_start_after_a_seq(stage: Stage) -> None:
+    stage.land("games/1", "games/2", "games/3")
+    assert stage.drain(startSeq=2) == [(0, ["games/3"])]
+
+
+def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(stage: Stage) -> None:
+    stage.land("games/1", "games/2", "games/3")
+    first = stage.drain(maxFiles=2)
+    stage.land("games/4")
+    (stage.root / "c1" / "commits" / "1").unlink()
+    (stage.root / "c1" / "commits" / ".1.crc").unlink(missing_ok=True)
+    assert first[1] == (1, ["games/3"])
+    assert stage.drain(maxFiles=2) == [(1, ["games/3"]), (2, ["games/4"])]
+
+
+def test_a_log_that_does_not_exist_yet_is_waited_for(stage: Stage) -> None:
+    """A new query begins with a batch even where there is nothing: Spark makes it to record the first offset."""
+    assert stage.drain() == [(0, [])]
+    assert stage.drain() == []
+    stage.land("games/1")
+    assert stage.drain() == [(1, ["games/1"])]
+
+
+def test_a_running_query_idles_without_batches_and_reports_what_lies_ahead(stage: Stage) -> None:
+    stage.land("games/1", "edits/1")
+    query = stage.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
+    try:
+        eventually(lambda: len(stage.batches) == 1, "the first batch")
+        stage.land("edits/2")
+        time.sleep(3)
+        assert stage.batches == [(0, ["games/1"])]
+        stage.land("games/2", "games/3")
+        eventually(lambda: len(stage.batches) == 2, "the second batch")
+        eventually(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= 1, "its progress")
+        (source,) = query.lastProgress["sources"]
+        assert json.loads(source["endOffset"]) == {"seq": 5}
+        assert json.loads(source["latestOffset"]) == {"seq": 5}
+    finally:
+        query.stop()
+    assert stage.batches[1] == (1, ["games/2", "games/3"])
+
+
+def test_an_unknown_option_is_refused_by_name(stage: Stage) -> None:
+    with pytest.raises(Exception, match="maxfile'") as raised:
+        stage.start(maxFile=5).awaitTermination(30)
+    assert not isinstance(raised.value, StreamingQueryException)
+    assert "SOURCE_OPTION_INVALID" in str(raised.value)

@@ -1,0 +1,111 @@
+"""Object stores to test against: local disk, and S3 as moto speaks it; and one that loses replies."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from deltaworks.control.objects import Found, LocalObjects, ObjectStore, S3Objects
+from deltaworks.errors import TransientError
+from deltaworks.specs.storage import StorageSpec
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_store(s3_endpoint: str) -> Iterator[tuple[StorageSpec, S3Objects]]:
+    """One bucket and one client for all tests: opening a client costs more than most tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TEST_ACCESS_KEY", "testing")
+        patched.setenv("TEST_SECRET_KEY", "testing")
+        storage = StorageSpec(
+            root=f"s3://lake-{uuid.uuid4().hex[:8]}",
+            endpoint=s3_endpoint,
+            path_style=True,
+            access_key="env:TEST_ACCESS_KEY",
+            secret_key="env:TEST_SECRET_KEY",
+        )
+        store = S3Objects(storage)
+        store._client.create_bucket(Bucket=storage.bucket)
+        yield storage, store
+
+
+@pytest.fixture
+def s3_objects(s3_store: tuple[StorageSpec, S3Objects]) -> S3Objects:
+    """A prefix of its own in the bucket."""
+    mine = copy.copy(s3_store[1])
+    mine._prefix = f"{uuid.uuid4().hex}/prefix/"
+    return mine
+
+
+@pytest.fixture
+def s3_storage(s3_store: tuple[StorageSpec, S3Objects]) -> StorageSpec:
+    """The bucket as it is declared."""
+    return s3_store[0]
+
+
+@pytest.fixture(params=["local", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """Every implementation in turn."""
+    if request.param == "local":
+        return LocalObjects(tmp_path / "objects")
+    s3: S3Objects = request.getfixturevalue("s3_objects")
+    return s3
+
+
+@pytest.fixture
+def local_objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects")
+
+
+class FaultyObjects:
+    """An object store over another one, whose next calls can be made to fail before or after they took effect."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.fail_before: Callable[[str], bool] = lambda call: False
+        self.lose_reply: Callable[[str], bool] = lambda call: False
+
+    def get(self, key: str) -> Found | None:
+        return self._run("get", lambda: self._inner.get(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        return self._run("put", lambda: self._inner.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._run("put_if_absent", lambda: self._inner.put_if_absent(key, data))
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        return self._run("put_if_match", lambda: self._inner.put_if_match(key, data, etag))
+
+    def list(self, prefix: str) -> list[str]:
+        return self._run("list", lambda: self._inner.list(prefix))
+
+    def delete(self, key: str) -> None:
+        return self._run("delete", lambda: self._inner.delete(key))
+
+    def _run(self, call: str, work: Callable[[], Any]) -> Any:
+        if self.fail_before(call):
+            raise TransientError("STORAGE_UNREACHABLE", f"{call} did not arrive")
+        result = work()
+        if self.lose_reply(call):
+            raise TransientError("STORAGE_UNREACHABLE", f"the reply to {call} was lost")
+        return result
+
+
+@pytest.fixture
+def faulty_objects(local_objects: LocalObjects) -> FaultyObjects:
+    return FaultyObjects(local_objects)

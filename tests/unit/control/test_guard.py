@@ -1,0 +1,132 @@
+"""The guard ends a process whose launcher was killed; without it the process lives on. Real processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deltaworks.control.guard import ORPHANED_EXIT_CODE, Watched, ancestry, orphaned
+
+CHILD = """
+import sys, time
+if sys.argv[1] == "guarded":
+    from deltaworks.control.guard import start_guard
+    start_guard(poll_seconds=0.1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+MIDDLE = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, *sys.argv[1:]])
+print(child.pid, flush=True)
+sys.exit(child.wait())
+"""
+Tree = Callable[..., list[psutil.Process]]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """Starts launcher -> (middle ->) child and returns the processes, launcher first; ends what is left of them."""
+    started: list[psutil.Process] = []
+    launchers: list[subprocess.Popen[str]] = []
+
+    def start(mode: str, *, levels: int = 1) -> list[psutil.Process]:
+        middle, child = tmp_path / "middle.py", tmp_path / "child.py"
+        middle.write_text(MIDDLE)
+        child.write_text(CHILD)
+        import deltaworks
+
+        library = str(Path(deltaworks.__file__).parents[1])
+        launcher = subprocess.Popen(
+            [sys.executable, *[str(middle)] * levels, str(child), mode],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": library},
+        )
+        assert launcher.stdout is not None
+        processes = [psutil.Process(launcher.pid)]
+        for _ in range(levels):
+            line = launcher.stdout.readline()
+            while not line.strip().isdigit():
+                line = launcher.stdout.readline()
+            processes.append(psutil.Process(int(line)))
+        while launcher.stdout.readline().strip() != "ready":
+            pass
+        started.extend(processes)
+        launchers.append(launcher)
+        return processes
+
+    yield start
+    for process in started:
+        if process.is_running():
+            process.kill()
+    for launcher in launchers:
+        launcher.communicate()
+
+
+def ended_within(process: psutil.Process, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_guarded_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
+    launcher, child = tree("guarded")
+    assert not ended_within(child, 0.5)
+
+    launcher.send_signal(signal.SIGKILL)
+
+    assert ended_within(child, 3.0)
+
+
+def test_an_unguarded_process_outlives_its_launcher(tree: Tree) -> None:
+    launcher, child = tree("unguarded")
+
+    launcher.send_signal(signal.SIGKILL)
+
+    assert ended_within(launcher, 3.0)
+    assert not ended_within(child, 2.0)
+
+
+def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree: Tree) -> None:
+    launcher, middle, child = tree("guarded", levels=2)
+
+    launcher.send_signal(signal.SIGKILL)
+
+    assert ended_within(child, 3.0)
+    assert ended_within(middle, 3.0)
+
+
+def test_the_chain_begins_with_this_process() -> None:
+    chain = ancestry()
+
+    assert chain[0] == Watched(os.getpid(), os.getppid())
+    assert all(below.parent == above.pid for below, above in itertools.pairwise(chain))
+    assert orphaned(chain) is None
+
+
+def test_a_parent_that_is_another_one_now_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = Watched(os.getpid(), 999_999_999)
+
+    assert orphaned((changed,)) == changed
+
+
+def test_the_exit_code_of_an_orphan_is_its_own() -> None:
+    code = "from deltaworks.control.guard import end_now; end_now()"
+    import deltaworks
+
+    env = {**os.environ, "PYTHONPATH": str(Path(deltaworks.__file__).parents[1])}
+
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == ORPHANED_EXIT_CODE

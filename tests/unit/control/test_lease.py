@@ -1,0 +1,214 @@
+"""The lease: one owner at a time, no clocks compared, and epochs that only grow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from deltaworks.control import lease as lease_module
+from deltaworks.control.lease import Lease, LeaseRecord, watch
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.errors import ConcurrencyError
+
+TTL_SECONDS = 0.45
+KEY = "control/lease.json"
+
+
+def make(objects: ObjectStore, ttl_seconds: float = TTL_SECONDS) -> Lease:
+    return Lease(objects, KEY, ttl_seconds=ttl_seconds, name="games")
+
+
+def acquire(lease: Lease, wait_seconds: float = 3.0) -> int:
+    return lease.acquire(wait_seconds=wait_seconds, poll_seconds=0.02)
+
+
+def pause(lease: Lease) -> None:
+    """Stop renewing, as a process does that is stopped, swapped out or dead."""
+    lease._stop.set()
+    if lease._thread is not None:
+        lease._thread.join()
+
+
+def resume(lease: Lease) -> None:
+    lease._stop.clear()
+    lease._thread = threading.Thread(target=lease._keep, daemon=True)
+    lease._thread.start()
+
+
+def wait_for(condition, seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) -> None:
+    lease = make(objects)
+
+    assert acquire(lease) == 1
+    lease.release()
+
+
+def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> None:
+    owner, challenger = make(local_objects), make(local_objects)
+    acquire(owner)
+
+    with pytest.raises(ConcurrencyError) as caught:
+        acquire(challenger, wait_seconds=TTL_SECONDS * 3)
+
+    assert caught.value.condition == "LEASE_HELD"
+    assert "deltaworks stop games" in caught.value.hint
+    assert not owner.lost
+    owner.release()
+
+
+def test_a_released_lease_is_taken_at_once(objects: ObjectStore) -> None:
+    first, second = make(objects, 60.0), make(objects, 60.0)
+    acquire(first)
+    first.release()
+
+    started = time.monotonic()
+    assert acquire(second) == 2
+    assert time.monotonic() - started < 2
+    second.release()
+
+
+def test_a_silent_owner_is_succeeded_after_a_time_to_live_and_not_before(local_objects: LocalObjects) -> None:
+    owner, successor = make(local_objects), make(local_objects)
+    acquire(owner)
+    pause(owner)
+
+    started = time.monotonic()
+    assert acquire(successor) == 2
+    assert time.monotonic() - started >= TTL_SECONDS
+    successor.release()
+
+
+@pytest.mark.parametrize("written_at", ["1999-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
+def test_an_owner_whose_clock_is_far_off_is_treated_like_any_other(
+    local_objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, written_at: str
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(lease_module, "iso_now", lambda: written_at)
+        owner = make(local_objects)
+        acquire(owner)
+        with pytest.raises(ConcurrencyError):
+            acquire(make(local_objects), wait_seconds=TTL_SECONDS * 2)
+        pause(owner)
+
+    successor = make(local_objects)
+    started = time.monotonic()
+    assert acquire(successor) == 2
+    assert time.monotonic() - started >= TTL_SECONDS
+    successor.release()
+
+
+def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects) -> None:
+    owner, successor = make(local_objects), make(local_objects)
+    acquire(owner)
+    pause(owner)
+    acquire(successor)
+
+    told = threading.Event()
+    resume(owner)
+    watch(owner, told.set, poll_seconds=0.01)
+
+    assert told.wait(5)
+    assert owner.lost
+    owner.release()
+    assert not successor.lost
+    assert current(local_objects).owner == successor.owner
+    successor.release()
+
+
+def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) -> None:
+    owner = make(local_objects)
+    acquire(owner)
+    pause(owner)
+    time.sleep(TTL_SECONDS * 2)
+
+    resume(owner)
+    time.sleep(TTL_SECONDS)
+
+    assert not owner.lost
+    assert current(local_objects).beat > 0
+    owner.release()
+
+
+def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_objects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+    lost = iter([True, True])
+
+    faulty_objects.lose_reply = lambda call: call == "put_if_match" and next(lost, False)
+    time.sleep(TTL_SECONDS * 2)
+
+    assert not owner.lost
+    assert current(faulty_objects).owner == owner.owner
+    owner.release()
+    assert current(faulty_objects).released
+
+
+def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_objects) -> None:
+    owner = make(faulty_objects, 1.5)
+    acquire(owner)
+
+    faulty_objects.fail_before = lambda call: True
+    time.sleep(0.8)
+    faulty_objects.fail_before = lambda call: False
+    time.sleep(1.0)
+
+    assert not owner.lost
+    owner.release()
+
+
+def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+
+    faulty_objects.fail_before = lambda call: True
+
+    assert wait_for(lambda: owner.lost)
+    owner.release()
+
+
+def test_releasing_never_fails_even_when_storage_does(faulty_objects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+    faulty_objects.fail_before = lambda call: True
+
+    owner.release()
+
+
+def test_of_many_claimants_one_wins_and_epochs_only_grow(local_objects: LocalObjects) -> None:
+    held: list[tuple[float, float, int]] = []
+
+    def claim(_: int) -> None:
+        lease = make(local_objects, 5.0)
+        epoch = acquire(lease, wait_seconds=30)
+        begun = time.monotonic()
+        time.sleep(0.01)
+        ended = time.monotonic()
+        lease.release()
+        held.append((begun, ended, epoch))
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(claim, range(12)))
+
+    held.sort()
+    assert [epoch for _, _, epoch in held] == list(range(1, 13))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(held))
+
+
+def current(objects: ObjectStore) -> LeaseRecord:
+    found = objects.get(KEY)
+    assert found is not None
+    assert set(json.loads(found.data)) == set(LeaseRecord.__slots__)
+    return LeaseRecord.decode(found.data)

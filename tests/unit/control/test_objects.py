@@ -1,0 +1,255 @@
+"""What every object store promises, held against each implementation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, open_objects
+from deltaworks.errors import TransientError
+from deltaworks.specs.storage import StorageSpec
+
+
+def test_an_object_that_is_not_there_is_none(objects: ObjectStore) -> None:
+    assert objects.get("no/such/thing") is None
+
+
+def test_what_was_put_is_found_and_replaced(objects: ObjectStore) -> None:
+    objects.put("a/b.json", b"one")
+    first = objects.get("a/b.json")
+    objects.put("a/b.json", b"two")
+    second = objects.get("a/b.json")
+
+    assert first is not None
+    assert second is not None
+    assert (first.data, second.data) == (b"one", b"two")
+    assert first.etag != second.etag
+
+
+def test_a_folder_is_no_object(objects: ObjectStore) -> None:
+    objects.put("a/b.json", b"one")
+
+    assert objects.get("a") is None
+    assert objects.get("a/b.json/c") is None
+
+
+def test_only_the_first_creates(objects: ObjectStore) -> None:
+    assert objects.put_if_absent("k", b"first")
+    assert not objects.put_if_absent("k", b"second")
+
+    found = objects.get("k")
+    assert found is not None
+    assert found.data == b"first"
+
+
+def test_creating_again_with_the_same_bytes_is_success_since_it_may_be_ones_own_lost_reply(
+    objects: ObjectStore,
+) -> None:
+    assert objects.put_if_absent("k", b"mine")
+
+    assert objects.put_if_absent("k", b"mine")
+
+
+def test_only_the_named_version_is_replaced(objects: ObjectStore) -> None:
+    objects.put("k", b"one")
+    found = objects.get("k")
+    assert found is not None
+
+    etag = objects.put_if_match("k", b"two", found.etag)
+
+    assert etag is not None
+    assert objects.put_if_match("k", b"three", found.etag) is None
+    now = objects.get("k")
+    assert now is not None
+    assert (now.data, now.etag) == (b"two", etag)
+    assert objects.put_if_match("k", b"three", etag) is not None
+
+
+def test_replacing_what_is_gone_is_refused(objects: ObjectStore) -> None:
+    objects.put("k", b"one")
+    found = objects.get("k")
+    assert found is not None
+    objects.delete("k")
+
+    assert objects.put_if_match("k", b"two", found.etag) is None
+    assert objects.get("k") is None
+
+
+def test_replacing_again_with_the_same_bytes_is_success_since_it_may_be_ones_own_lost_reply(
+    objects: ObjectStore,
+) -> None:
+    objects.put("k", b"one")
+    found = objects.get("k")
+    assert found is not None
+    etag = objects.put_if_match("k", b"mine", found.etag)
+
+    assert objects.put_if_match("k", b"mine", found.etag) == etag
+
+
+def test_keys_are_listed_by_prefix_in_order(objects: ObjectStore) -> None:
+    for key in ("a/2", "a/1", "a/b/c", "ab", "b"):
+        objects.put(key, b"x")
+
+    assert objects.list("a/") == ["a/1", "a/2", "a/b/c"]
+    assert objects.list("a") == ["a/1", "a/2", "a/b/c", "ab"]
+    assert objects.list("") == ["a/1", "a/2", "a/b/c", "ab", "b"]
+    assert objects.list("nothing/here") == []
+
+
+class ListsInSmallPages:
+    """boto3's client, but a page of a listing holds two keys."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def get_paginator(self, name: str) -> ListsInSmallPages:
+        return ListsInSmallPages(self._client.get_paginator(name))
+
+    def paginate(self, **request: Any) -> Any:
+        return self._client.paginate(**request, PaginationConfig={"PageSize": 2})
+
+
+def test_all_pages_of_a_listing_are_read(s3_objects: S3Objects) -> None:
+    for number in range(7):
+        s3_objects.put(f"many/{number}", b"")
+
+    s3_objects._client = ListsInSmallPages(s3_objects._client)
+
+    assert s3_objects.list("many/") == [f"many/{number}" for number in range(7)]
+
+
+def test_a_conditional_write_leaves_nothing_else_behind(objects: ObjectStore) -> None:
+    objects.put_if_absent("folder/k", b"one")
+    objects.put_if_absent("folder/k", b"two")
+    found = objects.get("folder/k")
+    assert found is not None
+    objects.put_if_match("folder/k", b"three", found.etag)
+
+    assert objects.list("folder/") == ["folder/k"]
+
+
+def test_deleting_is_repeatable(objects: ObjectStore) -> None:
+    objects.put("k", b"x")
+
+    objects.delete("k")
+    objects.delete("k")
+
+    assert objects.get("k") is None
+
+
+def race(count: int, work: Callable[[int], Any]) -> list[Any]:
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> Any:
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def test_of_many_creators_at_once_one_wins(local_objects: LocalObjects) -> None:
+    for attempt in range(20):
+        won = race(16, lambda n, key=f"k{attempt}": local_objects.put_if_absent(key, f"writer {n}".encode()))
+
+        found = local_objects.get(f"k{attempt}")
+        assert found is not None
+        assert [n for n, each in enumerate(won) if each] == [int(found.data.split()[1])]
+
+
+def test_of_many_replacers_at_once_one_wins(local_objects: LocalObjects) -> None:
+    for attempt in range(20):
+        local_objects.put("k", f"start {attempt}".encode())
+        start = local_objects.get("k")
+        assert start is not None
+
+        won = race(16, lambda n, etag=start.etag: local_objects.put_if_match("k", f"writer {n}".encode(), etag))
+
+        found = local_objects.get("k")
+        assert found is not None
+        assert [n for n, each in enumerate(won) if each] == [int(found.data.split()[1])]
+
+
+def test_a_reader_never_sees_half_an_object(local_objects: LocalObjects) -> None:
+    sizes = [10, 3_000_000]
+    local_objects.put("k", b"x" * sizes[0])
+    done = threading.Event()
+    seen = set()
+
+    def read() -> None:
+        while not done.is_set():
+            found = local_objects.get("k")
+            seen.add(len(found.data) if found else None)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(40):
+        local_objects.put("k", b"x" * sizes[turn % 2])
+    done.set()
+    reader.join()
+
+    assert seen <= set(sizes)
+
+
+class LosesReplies:
+    """boto3's client, but the next conditional put lands, its reply is lost, and boto3 asks again."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def put_object(self, **request: Any) -> Any:
+        self._client.put_object(**request)
+        return self._client.put_object(**request)
+
+
+def test_a_lost_reply_of_s3_is_recognised_by_ones_own_bytes(s3_objects: S3Objects) -> None:
+    s3_objects._client = LosesReplies(s3_objects._client)
+
+    assert s3_objects.put_if_absent("k", b"mine, unique")
+    found = s3_objects.get("k")
+    assert found is not None
+    assert s3_objects.put_if_match("k", b"mine, unique too", found.etag) is not None
+
+
+def test_a_storage_that_does_not_answer_is_a_transient_error(
+    s3_storage: StorageSpec,
+) -> None:
+    gone = s3_storage.model_copy(update={"endpoint": "http://127.0.0.1:9"})
+    objects = S3Objects(gone)
+    objects._client = boto3.client("s3", config=Config(retries={"max_attempts": 0}), **gone.boto3_options())
+
+    for call in (
+        lambda: objects.get("k"),
+        lambda: objects.put("k", b""),
+        lambda: objects.put_if_absent("k", b""),
+        lambda: objects.list(""),
+        lambda: objects.delete("k"),
+    ):
+        with pytest.raises(TransientError) as caught:
+            call()
+        assert caught.value.condition == "STORAGE_UNREACHABLE"
+
+
+def test_a_bucket_that_is_not_there_is_told_apart_from_an_object_that_is_not(s3_storage: StorageSpec) -> None:
+    objects = open_objects(s3_storage.model_copy(update={"root": "s3://no-such-bucket"}))
+
+    with pytest.raises(TransientError, match="STORAGE_REFUSED"):
+        objects.get("k")
+
+
+def test_a_local_root_is_created_on_first_write(tmp_path: Path) -> None:
+    objects = open_objects(StorageSpec(root=f"file://{tmp_path}/new/folder"))
+
+    assert objects.list("") == []
+    objects.put("a", b"x")
+    assert objects.list("") == ["a"]

@@ -1,0 +1,35 @@
+"""What every commit says of who made it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deltaworks.control.provenance import REQUIRED, current_run, read_user_metadata, user_metadata
+
+
+def test_a_commit_names_pipeline_batch_run_and_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAWORKS_RUN", "stream__games/run/task/1")
+
+    said = read_user_metadata(user_metadata(pipeline="games", batch=7, operation="append", step="s"))
+
+    assert set(REQUIRED) <= set(said)
+    assert said == {
+        "pipeline": "games",
+        "batch": "7",
+        "run": "stream__games/run/task/1",
+        "operation": "append",
+        "step": "s",
+    }
+
+
+def test_outside_airflow_a_run_is_manual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELTAWORKS_RUN", raising=False)
+
+    assert current_run() == "manual"
+
+
+@pytest.mark.parametrize("text", [None, "", "free text of somebody else", "[1]", "7", json.dumps("x")])
+def test_metadata_that_is_not_ours_reads_as_nothing(text: str | None) -> None:
+    assert read_user_metadata(text) == {}

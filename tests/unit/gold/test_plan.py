@@ -1,0 +1,78 @@
+"""Which dates a rebuild writes and reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.gold.plan import plan_rebuild
+from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
+from deltaworks.tables.changes import Changes
+
+START = dt.date(2025, 3, 20)
+
+
+def gold(days: Iterable[int] = (0,), **more: object) -> GoldTableSpec:
+    declared = {"name": "daily", "sql": "x.sql", "reads": ["events"], "partition_by": "event_date"}
+    return GoldTableSpec.model_validate({**declared, "affects": {"days": list(days)}, **more})
+
+
+def changes(*days: int | None) -> Changes:
+    values = [None if day is None else (START + dt.timedelta(days=day)).isoformat() for day in days]
+    return Changes(frozenset((("event_date", value),) for value in values))
+
+
+def days(dates: frozenset[dt.date] | None) -> list[int]:
+    assert dates is not None
+    return sorted((date - START).days for date in dates)
+
+
+def test_a_touched_date_changes_itself_alone_by_default() -> None:
+    plan = plan_rebuild(gold(), {"events": changes(0, 4)}, None)
+
+    assert (days(plan.output_dates), days(plan.input_dates)) == ([0, 4], [0, 4])
+
+
+def test_copies_that_may_lie_a_day_apart_widen_it_by_a_day() -> None:
+    plan = plan_rebuild(gold(), {"events": changes(0)}, DedupeSpec(across_days=1))
+
+    assert days(plan.output_dates) == [-1, 0, 1]
+
+
+def test_retention_rebuilds_earlier_cohorts_and_reads_all_they_are_made_of() -> None:
+    plan = plan_rebuild(gold((0, -1, -7)), {"events": changes(0)}, None)
+
+    assert days(plan.output_dates) == [-7, -1, 0]
+    assert days(plan.input_dates) == [-7, -6, -1, 0, 1, 6, 7]
+
+
+def test_nothing_changed_means_nothing_to_do() -> None:
+    plan = plan_rebuild(gold(affects="all"), {"events": changes()}, None)
+
+    assert (plan.has_work, plan.full, plan.reason) == (False, False, "its inputs have not changed")
+
+
+def test_what_cannot_be_told_apart_is_rebuilt_whole() -> None:
+    unknown = plan_rebuild(gold(), {"events": Changes(everything=True, reason="the log is gone")}, None)
+    without_date = plan_rebuild(gold(), {"events": changes(1, None)}, None)
+    any_change = plan_rebuild(gold(affects="all"), {"events": changes(1)}, None)
+
+    assert [plan.full for plan in (unknown, without_date, any_change)] == [True, True, True]
+    assert unknown.reason == "events: the log is gone"
+
+
+@given(
+    touched=st.sets(st.integers(-40, 40), min_size=1, max_size=5),
+    offsets=st.sets(st.integers(-10, 10), min_size=1, max_size=4),
+    across=st.integers(0, 3),
+)
+def test_every_output_date_has_all_input_dates_it_is_made_of(touched: set[int], offsets: set[int], across: int) -> None:
+    plan = plan_rebuild(gold(offsets), {"events": changes(*touched)}, DedupeSpec(across_days=across))
+
+    output, read = days(plan.output_dates), set(days(plan.input_dates))
+    changed = {day + shift for day in touched for shift in range(-across, across + 1)}
+    assert set(output) == {day + offset for day in changed for offset in offsets}
+    assert all(day - offset in read for day in output for offset in offsets)

@@ -1,0 +1,134 @@
+"""The proxy that makes requests fail on purpose."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlparse
+
+import pytest
+
+from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
+
+
+class Upstream(BaseHTTPRequestHandler):
+    """Keeps every body it is sent and answers with it."""
+
+    protocol_version = "HTTP/1.1"
+    received: list[tuple[str, bytes]]
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+
+    def log_message(self, *_: object) -> None:
+        """Stay quiet."""
+
+
+@pytest.fixture
+def upstream() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    received: list[tuple[str, bytes]] = []
+    handler = type("Handler", (Upstream,), {"received": received})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    server.server_close()
+
+
+def connect(endpoint: str) -> http.client.HTTPConnection:
+    parsed = urlparse(endpoint)
+    return http.client.HTTPConnection(parsed.hostname or "", parsed.port, timeout=10)
+
+
+def put(client: http.client.HTTPConnection, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    client.request("PUT", path, body, headers)
+    answer = client.getresponse()
+    return answer.status, answer.read()
+
+
+def test_without_faults_requests_and_answers_pass_on_one_connection(upstream) -> None:
+    endpoint, received = upstream
+    with running_fault_proxy(endpoint) as proxy:
+        client = connect(proxy.endpoint)
+
+        assert put(client, "/a", b"one") == (200, b"one")
+        assert put(client, "/b", b"two" * 100_000) == (200, b"two" * 100_000)
+        client.request("GET", "/c")
+        assert client.getresponse().read() == b"abcde"
+        client.close()
+
+    assert [path for path, _ in received] == ["/a", "/b"]
+
+
+def test_a_lost_reply_reaches_the_server_and_not_the_client(upstream) -> None:
+    endpoint, received = upstream
+    lost = Fault(action=Action.LOSE_REPLY, method="PUT", path="/log/")
+    with running_fault_proxy(endpoint, faults=[lost]) as proxy:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            put(connect(proxy.endpoint), "/log/1", b"commit")
+
+        assert received == [("/log/1", b"commit")]
+        assert [incident.succeeded_unseen for incident in proxy.incidents] == [True]
+
+
+def test_an_unavailable_answer_keeps_the_request_from_the_server(upstream) -> None:
+    endpoint, received = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=Action.UNAVAILABLE, every=2)]) as proxy:
+        client = connect(proxy.endpoint)
+
+        statuses = [put(client, f"/{n}", b"x")[0] for n in range(4)]
+        client.close()
+
+    assert statuses == [200, 503, 200, 503]
+    assert [path for path, _ in received] == ["/0", "/2"]
+
+
+def test_a_delay_comes_before_the_server_acts(upstream) -> None:
+    endpoint, _ = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=Action.DELAY, delay_seconds=0.3)]) as proxy:
+        client = connect(proxy.endpoint)
+        started = time.monotonic()
+
+        assert put(client, "/a", b"x")[0] == 200
+        assert time.monotonic() - started >= 0.3
+        client.close()
+
+
+def test_a_client_that_asks_before_it_sends_is_told_to_go_on(upstream) -> None:
+    endpoint, received = upstream
+    with running_fault_proxy(endpoint) as proxy:
+        client = connect(proxy.endpoint)
+
+        assert put(client, "/a", b"body", Expect="100-continue") == (200, b"body")
+        client.close()
+
+    assert received == [("/a", b"body")]
+
+
+def test_the_same_seed_chooses_the_same_requests(upstream) -> None:
+    endpoint, _ = upstream
+    chosen = []
+    for _ in range(2):
+        fault = Fault(action=Action.UNAVAILABLE, probability=0.5)
+        with running_fault_proxy(endpoint, faults=[fault], seed=3) as proxy:
+            client = connect(proxy.endpoint)
+            chosen.append([put(client, f"/{n}", b"x")[0] for n in range(20)])
+            client.close()
+
+    assert chosen[0] == chosen[1]
+    assert {200, 503} == set(chosen[0])

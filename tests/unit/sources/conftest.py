@@ -1,0 +1,119 @@
+"""A moto server with a landing bucket wired through SNS to a queue, fresh names for every test."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from deltaworks.local.moto_corrections import correct_moto
+from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+KEYS = {"DELTAWORKS_AWS_ACCESS_KEY": "testing", "DELTAWORKS_AWS_SECRET_KEY": "testing"}
+
+
+@dataclass
+class Landing:
+    """One bucket, its queue, and a lake on local disk."""
+
+    endpoint: str
+    bucket: str
+    queue_url: str
+    lake: StorageSpec
+    sqs: Any
+    s3: Any
+
+    @property
+    def messaging(self) -> AwsSpec:
+        return AwsSpec(
+            endpoint=self.endpoint,
+            access_key="env:DELTAWORKS_AWS_ACCESS_KEY",
+            secret_key="env:DELTAWORKS_AWS_SECRET_KEY",
+        )
+
+    @property
+    def storage(self) -> StorageSpec:
+        return StorageSpec(root=f"s3://{self.bucket}", path_style=True, **self.messaging.model_dump())
+
+    def queue(self, **options: Any) -> NotificationQueue:
+        return NotificationQueue(self.messaging, self.queue_url, **{"wait_seconds": 1, **options})
+
+    def spec(self, **changes: Any) -> RelaySpec:
+        options = {"append_seconds": 0.1, "lease_ttl_seconds": 3, "max_run_seconds": 60} | changes
+        return RelaySpec(relay="landing", queue_url=self.queue_url, buckets=(self.bucket,), **options)
+
+    def put(self, *keys: str, body: bytes = b"{}") -> None:
+        for key in keys:
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def send(self, *bodies: str) -> None:
+        for start in range(0, len(bodies), 10):
+            batch = bodies[start : start + 10]
+            entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(batch)]
+            self.sqs.send_message_batch(QueueUrl=self.queue_url, Entries=entries)
+
+    def notification(self, key: str, *, etag: str = "e", size: int = 2) -> str:
+        found = {"key": key, "size": size, "eTag": etag}
+        record = {
+            "eventName": "ObjectCreated:Put",
+            "eventTime": "2026-03-01T10:20:30.123Z",
+            "s3": {"bucket": {"name": self.bucket}, "object": found},
+        }
+        return json.dumps({"Records": [record]})
+
+    def waiting(self) -> tuple[int, int]:
+        """Messages that are visible, and that are in flight."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.sqs.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=names)["Attributes"]
+        return int(found[names[0]]), int(found[names[1]])
+
+
+@pytest.fixture(scope="session")
+def aws_endpoint() -> Iterator[str]:
+    """The address of a moto server in this process."""
+    correct_moto()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    os.environ.update(KEYS)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def landing(aws_endpoint: str, tmp_path: Path) -> Landing:
+    """A landing bucket of this test's own. Messages come back after one second."""
+    name = f"landing-{uuid.uuid4().hex[:8]}"
+
+    def client(service: str) -> Any:
+        return boto3.session.Session().client(
+            service,
+            endpoint_url=aws_endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    s3, sns, sqs = client("s3"), client("sns"), client("sqs")
+    queue_url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "1"})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    topic = sns.create_topic(Name=name)["TopicArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+    s3.create_bucket(Bucket=name)
+    wiring = {"TopicConfigurations": [{"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}]}
+    s3.put_bucket_notification_configuration(Bucket=name, NotificationConfiguration=wiring)
+    sqs.purge_queue(QueueUrl=queue_url)  # of the test event that wiring sends
+    lake = StorageSpec(root=f"file://{tmp_path}/lake")
+    return Landing(aws_endpoint, name, queue_url, lake, sqs, s3)

@@ -1,0 +1,88 @@
+"""Objects that are gone, replaced or damaged are told apart from a storage that fails."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.fetch import ObjectChanged, ObjectMissing, ObjectUnreadable, open_object
+from deltaworks.specs.storage import StorageSpec
+
+CONTENT = b'{"a": 1}{"a": 2}'
+
+
+def put(landing: Any, key: str, body: bytes) -> str:
+    return str(landing.s3.put_object(Bucket=landing.bucket, Key=key, Body=body)["ETag"]).strip('"')
+
+
+def test_an_object_is_read_by_key_and_tag(landing: Any) -> None:
+    etag = put(landing, "games/Happy Face +1=ä.json", CONTENT)
+    assert open_object(landing.storage, "games/Happy Face +1=ä.json", etag) == CONTENT
+    assert open_object(landing.storage, "games/Happy Face +1=ä.json", "") == CONTENT
+
+
+def test_a_missing_object_is_told(landing: Any) -> None:
+    with pytest.raises(ObjectMissing, match="OBJECT_MISSING") as raised:
+        open_object(landing.storage, "games/none", "abc")
+    assert raised.value.reason == "object_missing"
+    assert not raised.value.retryable
+
+
+def test_a_replaced_object_is_told(landing: Any) -> None:
+    etag = put(landing, "games/1", b"old")
+    put(landing, "games/1", b"new")
+    with pytest.raises(ObjectChanged, match="OBJECT_CHANGED") as raised:
+        open_object(landing.storage, "games/1", etag)
+    assert raised.value.reason == "object_changed"
+
+
+def test_every_member_of_a_gzip_file_is_read(landing: Any) -> None:
+    etag = put(landing, "games/1", gzip.compress(CONTENT) + gzip.compress(b"more"))
+    assert open_object(landing.storage, "games/1", etag) == CONTENT + b"more"
+    assert open_object(landing.storage, "games/1", etag, compression="none")[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(CONTENT)[:-5], gzip.compress(CONTENT)[:12], gzip.compress(CONTENT) + b"garbage", b"\x1f\x8b"],
+    ids=["without its end", "only a head", "with something behind", "two bytes"],
+)
+def test_damaged_gzip_is_told(landing: Any, body: bytes) -> None:
+    etag = put(landing, "games/1", body)
+    with pytest.raises(ObjectUnreadable, match="OBJECT_UNREADABLE") as raised:
+        open_object(landing.storage, "games/1", etag)
+    assert raised.value.reason == "object_unreadable"
+
+
+def test_plain_content_where_gzip_is_insisted_on_is_told(landing: Any) -> None:
+    etag = put(landing, "games/1", CONTENT)
+    with pytest.raises(ObjectUnreadable):
+        open_object(landing.storage, "games/1", etag, compression="gzip")
+
+
+def test_a_bucket_that_is_not_there_is_no_fault_of_the_object(landing: Any) -> None:
+    storage = StorageSpec(root="s3://no-such-bucket-here", path_style=True, **landing.messaging.model_dump())
+    with pytest.raises(ConfigError, match="OBJECT_FORBIDDEN"):
+        open_object(storage, "games/1", "")
+
+
+def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
+    storage = StorageSpec(root=f"file://{tmp_path}")
+    (tmp_path / "one").write_bytes(gzip.compress(CONTENT))
+    etag = hashlib.md5((tmp_path / "one").read_bytes()).hexdigest()
+    assert open_object(storage, "one", etag) == CONTENT
+    with pytest.raises(ObjectChanged):
+        open_object(storage, "one", "0" * 32)
+    with pytest.raises(ObjectMissing):
+        open_object(storage, "two", etag)
+
+
+def test_what_is_wrong_survives_the_way_from_task_to_driver() -> None:
+    error = pickle.loads(pickle.dumps(ObjectMissing("OBJECT_MISSING", "gone", hint="look")))
+    assert (type(error), error.reason, error.hint) == (ObjectMissing, "object_missing", "look")

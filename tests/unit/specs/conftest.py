@@ -1,0 +1,71 @@
+"""A small project in a temporary folder, to be broken in one place by each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = """\
+environment: local
+lake: {root: "file:///lake"}
+landing: {root: "file:///landing"}
+messaging: {}
+"""
+RELAY = """\
+relay: landing
+queue_url: http://localhost/queue
+buckets: [landing]
+"""
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source:
+  kind: s3_sqs
+  relay: landing
+  bucket: landing
+  max_bytes_per_batch: 64MiB
+event:
+  name: {path: name}
+  time: {path: time}
+tables:
+  - name: orders
+    when: {name: order}
+    columns:
+      - {name: amount, path: amount, type: "decimal(12,2)"}
+stream:
+  trigger_seconds: 60
+"""
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a project and returns its root: `make_project(pipeline=..., environment=..., relay=...)`."""
+
+    def make(*, pipeline: str = PIPELINE, environment: str = ENVIRONMENT, relay: str = RELAY) -> Path:
+        files = {
+            "environments/local.yaml": environment,
+            "relays/landing.yaml": relay,
+            "pipelines/shop/pipeline.yaml": pipeline,
+        }
+        for name, text in files.items():
+            path = tmp_path / "include" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return make
+
+
+@pytest.fixture
+def pipeline_text() -> str:
+    """The small pipeline's declaration."""
+    return PIPELINE
+
+
+@pytest.fixture
+def environment_text() -> str:
+    """The small project's environment."""
+    return ENVIRONMENT

@@ -1,0 +1,81 @@
+"""What this project itself declares."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.json_schema import pipeline_json_schema
+from deltaworks.specs.loading import load_spec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrow_types import arrow_schema
+
+DECLARED = sorted((PROJECT_ROOT / "include" / "pipelines").glob("*/pipeline.yaml"))
+
+
+def plain(path: Path) -> dict[str, Any]:
+    return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+
+
+def test_there_are_pipelines_and_all_of_them_load() -> None:
+    catalog = load_catalog("local", root=PROJECT_ROOT)
+
+    assert {path.parent.name for path in DECLARED} == set(catalog.pipelines)
+    assert len(DECLARED) >= 2
+    for spec in catalog.pipelines.values():
+        assert spec.source.relay in catalog.relays
+        assert all(arrow_schema(table.column_types()).names for table in spec.tables)
+
+
+def test_a_fingerprint_follows_what_is_declared() -> None:
+    spec = load_spec(PipelineSpec, DECLARED[0])
+
+    assert spec.fingerprint() == load_spec(PipelineSpec, DECLARED[0]).fingerprint()
+    assert spec.fingerprint() != spec.model_copy(update={"owner": "others"}).fingerprint()
+
+
+def test_a_spec_survives_json_as_it_travels_to_tasks() -> None:
+    for path in DECLARED:
+        spec = load_spec(PipelineSpec, path)
+        assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize("path", DECLARED, ids=lambda path: path.parent.name)
+def test_the_json_schema_accepts_what_the_loader_accepts(path: Path) -> None:
+    jsonschema.Draft202012Validator(pipeline_json_schema()).validate(plain(path))
+
+
+def test_the_json_schema_refuses_an_unknown_key_at_any_depth() -> None:
+    validator = jsonschema.Draft202012Validator(pipeline_json_schema())
+    good = plain(DECLARED[0])
+
+    for spoil in (
+        lambda document: document.update(ownr="x"),
+        lambda document: document["source"].update(buckets="x"),
+        lambda document: document["tables"][0].update(colums=[]),
+        lambda document: document["tables"][0]["columns"][0].update(typ="int"),
+    ):
+        wrong = copy.deepcopy(good)
+        spoil(wrong)
+        assert not validator.is_valid(wrong)
+
+
+def test_the_json_schema_takes_sizes_with_units_and_single_values_for_lists() -> None:
+    validator = jsonschema.Draft202012Validator(pipeline_json_schema())
+    document = plain(DECLARED[0])
+    document["source"]["max_bytes_per_batch"] = "64MiB"
+    document["event"]["id"] = "some.path"
+    document["tables"].append({"name": "one_more", "when": {"name": "x", "kind": ["y", 1]}})
+
+    validator.validate(document)
+    PipelineSpec.model_validate(document)
+
+
+def test_the_json_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(pipeline_json_schema())

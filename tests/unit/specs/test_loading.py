@@ -1,0 +1,251 @@
+"""A mistake in a declaration is met with its file, its line and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import load_catalog
+
+MakeProject = Callable[..., Path]
+
+
+def refusal(root: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_catalog("local", root=root)
+    assert caught.value.exit_code == 10
+    assert not caught.value.retryable
+    return caught.value
+
+
+def line_of(text: str, fragment: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if fragment in line)
+
+
+def test_a_sound_project_loads(make_project: MakeProject) -> None:
+    catalog = load_catalog("local", root=make_project())
+
+    assert catalog.pipeline("shop").source.max_bytes_per_batch == 64 << 20
+    assert catalog.pipeline("shop").table("orders").when == {"name": ("order",)}
+    assert list(catalog.relays) == ["landing"]
+
+
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(
+    make_project: MakeProject, pipeline_text: str
+) -> None:
+    wrong = pipeline_text.replace("owner: tests", "ownr: tests")
+
+    message = str(refusal(make_project(pipeline=wrong)))
+
+    assert f"pipeline.yaml:{line_of(wrong, 'ownr')}: ownr: unknown key 'ownr'; did you mean 'owner'?" in message
+
+
+def test_an_unknown_nested_key_is_met_with_the_names_of_its_own_level(
+    make_project: MakeProject, pipeline_text: str
+) -> None:
+    wrong = pipeline_text.replace("path: amount,", "pth: amount,")
+
+    message = str(refusal(make_project(pipeline=wrong)))
+
+    line = line_of(wrong, "pth: amount")
+    assert f"pipeline.yaml:{line}: tables.0.columns.0.pth: unknown key 'pth'; did you mean 'path'?" in message
+    assert f"pipeline.yaml:{line}: tables.0.columns.0.path: this key is required" in message
+
+
+def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProject, pipeline_text: str) -> None:
+    wrong = pipeline_text.replace("  trigger_seconds: 60", "  zzz: 60")
+
+    message = str(refusal(make_project(pipeline=wrong)))
+
+    assert "stream.zzz: unknown key 'zzz'; known keys here are driver_memory, lease_ttl_seconds" in message
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        ("trigger_seconds: 60", "trigger_seconds: soon", "stream.trigger_seconds: Input should be a valid number"),
+        ("64MiB", "64 megabytes", "source.max_bytes_per_batch: write a number of bytes, or one with a unit"),
+        ("kind: s3_sqs", "kind: ftp", "source.kind: Input should be 's3_sqs'"),
+        ("pipeline: shop", "pipeline: Shop", "use lower-case letters, digits and underscores"),
+        ("path: time", "path: time..zone", "event.time.path: write a dotted path of field names"),
+        ("decimal(12,2)", "decimal(12)", "tables.0.columns.0.type: expected ',', found ')'"),
+        ("decimal(12,2)", "number", "unknown type 'number'; known types are string, int"),
+        ("{path: name}", "{path: name, constant: edit}", "event.name: give either path or constant"),
+        ("    when: {name: order}\n", "", "give `when` a condition, or set catch_all: true"),
+        ("    columns:", "    partition_by: [region]\n    columns:", "'region' is no column of this table"),
+        ("    columns:", "    partition_by: [amount]\n    columns:", "'amount' is a decimal(12,2); tables are partit"),
+        ("    columns:", "    zorder_by: [event_date]\n    columns:", "event_date is a partition column"),
+        ("name: orders", "name: quarantine", "'quarantine' is the engine's own; choose another"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_to_write(
+    make_project: MakeProject, pipeline_text: str, good: str, bad: str, said: str
+) -> None:
+    assert good in pipeline_text
+
+    assert said in str(refusal(make_project(pipeline=pipeline_text.replace(good, bad, 1))))
+
+
+def test_every_mistake_is_reported_at_once(make_project: MakeProject, pipeline_text: str) -> None:
+    wrong = pipeline_text.replace("owner: tests\n", "").replace("relay: landing\n", "rely: landing\n")
+
+    error = refusal(make_project(pipeline=wrong))
+
+    assert error.condition == "SPEC_INVALID"
+    assert error.message.startswith("3 mistakes in pipeline.yaml:")
+    assert "owner: this key is required" in error.message
+
+
+def test_a_table_declared_twice_is_refused(make_project: MakeProject, pipeline_text: str) -> None:
+    again = "  - name: orders\n    when: {name: refund}\n"
+
+    message = str(refusal(make_project(pipeline=pipeline_text.replace("stream:", again + "stream:"))))
+
+    assert "table orders is declared twice in this pipeline" in message
+
+
+@pytest.mark.parametrize("name", ["amount", "event_id", "_batch_id"])
+def test_a_column_declared_twice_or_named_like_the_engines_is_refused(
+    make_project: MakeProject, pipeline_text: str, name: str
+) -> None:
+    again = f'      - {{name: {name}, path: other, type: "string"}}\n'
+
+    message = str(refusal(make_project(pipeline=pipeline_text.replace("stream:", again + "stream:"))))
+
+    assert "tables.0" in message
+    assert "declared twice" in message or "use lower-case letters" in message
+
+
+def test_a_key_written_twice_is_refused_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
+    wrong = pipeline_text + "owner: others\n"
+
+    error = refusal(make_project(pipeline=wrong))
+
+    assert error.condition == "SPEC_NOT_YAML"
+    assert f"pipeline.yaml:{line_of(wrong, 'owner: others')}:" in error.message
+
+
+def test_text_that_is_no_yaml_is_refused_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
+    wrong = pipeline_text.replace("{path: name}", "{path: name")
+
+    error = refusal(make_project(pipeline=wrong))
+
+    assert error.condition == "SPEC_NOT_YAML"
+    assert "pipeline.yaml:" in error.message
+
+
+def test_a_missing_file_is_named(make_project: MakeProject) -> None:
+    root = make_project()
+
+    with pytest.raises(ConfigError) as caught:
+        load_catalog("prod", root=root)
+
+    assert caught.value.condition == "SPEC_MISSING"
+    assert "environments/prod.yaml" in caught.value.message
+
+
+def test_a_reader_of_a_table_that_is_not_declared_is_refused(make_project: MakeProject, pipeline_text: str) -> None:
+    wrong = pipeline_text + "live: [{name: per_hour, reads: order}]\n"
+
+    assert "'per_hour' reads 'order', which is no table here; tables are orders" in str(
+        refusal(make_project(pipeline=wrong))
+    )
+
+
+def test_a_relay_that_is_not_declared_is_met_with_the_nearest(make_project: MakeProject, pipeline_text: str) -> None:
+    error = refusal(make_project(pipeline=pipeline_text.replace("relay: landing", "relay: landings")))
+
+    assert error.condition == "RELAY_UNKNOWN"
+    assert "Did you mean 'landing'?" in error.hint
+
+
+def test_sql_that_is_not_in_the_folder_is_named(make_project: MakeProject, pipeline_text: str) -> None:
+    gold = "gold: {tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]}\n"
+
+    message = str(refusal(make_project(pipeline=pipeline_text + gold)))
+
+    assert "gold table 'daily' names gold/daily.sql, which is not in its folder" in message
+
+
+def test_an_unknown_pipeline_is_met_with_the_nearest(make_project: MakeProject) -> None:
+    catalog = load_catalog("local", root=make_project())
+
+    with pytest.raises(ConfigError) as caught:
+        catalog.pipeline("shops")
+
+    assert "Did you mean 'shop'?" in caught.value.hint
+
+
+class TestOverrides:
+    """An environment and variables may replace values, mapping by mapping."""
+
+    def test_an_environment_overrides_one_value_and_leaves_its_neighbours(
+        self, make_project: MakeProject, environment_text: str
+    ) -> None:
+        override = "overrides: {pipelines: {shop: {stream: {max_run_seconds: 100}}}}\n"
+
+        stream = (
+            load_catalog("local", root=make_project(environment=environment_text + override)).pipeline("shop").stream
+        )
+
+        assert (stream.max_run_seconds, stream.trigger_seconds) == (100, 60)
+
+    def test_a_variable_wins_over_the_environment(
+        self, make_project: MakeProject, environment_text: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        override = "overrides: {pipelines: {shop: {stream: {trigger_seconds: 7}}}}\n"
+        monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds", "3")
+        monkeypatch.setenv("DELTAWORKS_SET__relays__landing__buckets", "[a, b]")
+
+        catalog = load_catalog("local", root=make_project(environment=environment_text + override))
+
+        assert catalog.pipeline("shop").stream.trigger_seconds == 3
+        assert catalog.relay("landing").buckets == ("a", "b")
+
+    def test_a_wrong_override_is_said_to_be_one(
+        self, make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__triger_seconds", "3")
+
+        message = str(refusal(make_project()))
+
+        assert "stream.triger_seconds (set by an override): unknown key 'triger_seconds'; did you mean" in message
+
+    def test_an_override_of_a_pipeline_that_is_not_there_is_refused(
+        self, make_project: MakeProject, environment_text: str
+    ) -> None:
+        override = "overrides: {pipelines: {shopp: {stream: {trigger_seconds: 7}}}}\n"
+
+        error = refusal(make_project(environment=environment_text + override))
+
+        assert error.condition == "OVERRIDE_UNKNOWN"
+        assert "Did you mean 'shop'?" in error.hint
+
+    @pytest.mark.parametrize("variable", ["pipelines__shopp__stream__trigger_seconds", "pipeline__shop__owner"])
+    def test_a_variable_that_overrides_nothing_is_refused(
+        self, make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        monkeypatch.setenv(f"DELTAWORKS_SET__{variable}", "1")
+
+        assert refusal(make_project()).condition == "OVERRIDE_UNKNOWN"
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"stream__trigger_seconds": "[1"},
+            {"stream": "1", "stream__trigger_seconds": "2"},
+        ],
+    )
+    def test_a_variable_that_cannot_be_read_is_named(
+        self, make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"DELTAWORKS_SET__pipelines__shop__{name}", value)
+
+        error = refusal(make_project())
+
+        assert error.condition == "OVERRIDE_INVALID"
+        assert "DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds" in error.message

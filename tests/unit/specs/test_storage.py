@@ -1,0 +1,155 @@
+"""One storage spec, four clients: what each is told is the same, and they read one another's objects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from urllib.parse import urlparse
+
+import boto3
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
+from pydantic import ValidationError
+
+from deltaworks.control.objects import open_objects
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake, arrow_filesystem, arrow_path
+
+BUCKET = f"lake-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def storage(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
+    monkeypatch.setenv("TEST_ENDPOINT", endpoint)
+    monkeypatch.setenv("TEST_ACCESS_KEY", "the-access-key")
+    monkeypatch.setenv("TEST_SECRET_KEY", "the-secret-key")
+    spec = StorageSpec(
+        root=f"s3://{BUCKET}/some/prefix",
+        endpoint="env:TEST_ENDPOINT",
+        region="eu-central-1",
+        path_style=True,
+        access_key="env:TEST_ACCESS_KEY",
+        secret_key="env:TEST_SECRET_KEY",
+    )
+    client = boto3.client("s3", **spec.boto3_options())
+    if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
+        client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    return spec
+
+
+def as_told(storage: StorageSpec) -> dict[str, dict[str, object]]:
+    """What each client is told, in one vocabulary."""
+    boto, delta, arrow = storage.boto3_options(), storage.deltalake_options(), storage.arrow_options()
+    prefix = f"spark.hadoop.fs.s3a.bucket.{storage.bucket}."
+    s3a = {name.removeprefix(prefix): value for name, value in storage.spark_conf().items()}
+    return {
+        "boto3": {
+            "endpoint": urlparse(boto["endpoint_url"]).netloc,
+            "plain_http": boto["endpoint_url"].startswith("http://"),
+            "region": boto["region_name"],
+            "keys": (boto["aws_access_key_id"], boto["aws_secret_access_key"]),
+            "path_style": storage.path_style,
+        },
+        "deltalake": {
+            "endpoint": urlparse(delta["AWS_ENDPOINT_URL"]).netloc,
+            "plain_http": delta.get("AWS_ALLOW_HTTP") == "true",
+            "region": delta["AWS_REGION"],
+            "keys": (delta["AWS_ACCESS_KEY_ID"], delta["AWS_SECRET_ACCESS_KEY"]),
+            "path_style": delta["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] == "false",
+        },
+        "pyarrow": {
+            "endpoint": arrow["endpoint_override"],
+            "plain_http": arrow["scheme"] == "http",
+            "region": arrow["region"],
+            "keys": (arrow["access_key"], arrow["secret_key"]),
+            "path_style": not arrow["force_virtual_addressing"],
+        },
+        "s3a": {
+            "endpoint": urlparse(s3a["endpoint"]).netloc,
+            "plain_http": s3a["connection.ssl.enabled"] == "false",
+            "region": s3a["endpoint.region"],
+            "keys": (s3a["access.key"], s3a["secret.key"]),
+            "path_style": s3a["path.style.access"] == "true",
+        },
+    }
+
+
+def test_all_clients_are_told_the_same(storage: StorageSpec) -> None:
+    for spec in (storage, storage.model_copy(update={"path_style": False, "endpoint": "https://s3.example.com:8443"})):
+        told = as_told(spec)
+        assert told["boto3"] == told["deltalake"] == told["pyarrow"] == told["s3a"]
+
+
+def test_without_endpoint_and_keys_every_client_is_left_to_its_own_chain() -> None:
+    bare = StorageSpec(root="s3://lake")
+
+    assert bare.boto3_options() == {"region_name": "us-east-1"}
+    assert not [name for name in bare.deltalake_options() if "KEY" in name or "ENDPOINT" in name]
+    assert not {"access_key", "endpoint_override"} & set(bare.arrow_options())
+    assert not [name for name in bare.spark_conf() if "key" in name or name.endswith(".endpoint")]
+
+
+def test_deltalake_commits_by_conditional_put(storage: StorageSpec) -> None:
+    assert storage.deltalake_options()["aws_conditional_put"] == "etag"
+
+
+def test_an_object_of_each_client_is_read_by_the_others(storage: StorageSpec) -> None:
+    objects, arrow = open_objects(storage), arrow_filesystem(storage)
+
+    objects.put("from/boto3", b"by boto3")
+    with arrow.open_output_stream(arrow_path(storage, "from/pyarrow")) as stream:
+        stream.write(b"by pyarrow")
+
+    assert arrow.open_input_stream(arrow_path(storage, "from/boto3")).read() == b"by boto3"
+    found = objects.get("from/pyarrow")
+    assert found is not None
+    assert found.data == b"by pyarrow"
+    assert objects.list("from/") == ["from/boto3", "from/pyarrow"]
+
+
+def test_a_table_written_by_deltalake_is_where_the_others_look(storage: StorageSpec) -> None:
+    rows = pa.table({"a": [1, 2, 3]})
+    write_deltalake(storage.uri("tables/t"), rows, storage_options=storage.deltalake_options())
+
+    assert open_objects(storage).get("tables/t/_delta_log/00000000000000000000.json") is not None
+    listed = arrow_filesystem(storage).get_file_info(fs.FileSelector(arrow_path(storage, "tables/t")))
+    assert [info for info in listed if info.base_name.endswith(".parquet")]
+    table = Lake(storage).open("tables/t")
+    assert isinstance(table, DeltaTable)
+    assert table.to_pyarrow_table().num_rows == 3
+
+
+def test_addresses_of_one_key_in_each_world() -> None:
+    storage = StorageSpec(root="s3://lake/prefix/")
+    local = StorageSpec(root="file:///data/lake")
+
+    assert storage.uri("a/b") == "s3://lake/prefix/a/b"
+    assert storage.spark_uri("a/b") == "s3a://lake/prefix/a/b"
+    assert arrow_path(storage, "a/b") == "lake/prefix/a/b"
+    assert local.uri("a") == local.spark_uri("a") == "file:///data/lake/a"
+    assert arrow_path(local, "a") == "/data/lake/a"
+
+
+def test_local_disk_needs_no_options() -> None:
+    local = StorageSpec(root="file:///data/lake")
+
+    assert local.deltalake_options() == {}
+    assert local.spark_conf() == {}
+
+
+@pytest.mark.parametrize("root", ["lake", "s3a://lake", "s3:///key", "file://data/lake", "file:///", "gs://lake"])
+def test_a_root_of_no_known_form_is_refused(root: str) -> None:
+    with pytest.raises(ValidationError, match="write s3://bucket/prefix or file:///absolute/path"):
+        StorageSpec(root=root)

@@ -1,0 +1,298 @@
+"""Guarded commits: each step lands once, whoever repeats it and whatever reply is lost."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyarrow import fs
+
+from deltaworks.control.provenance import read_user_metadata, user_metadata
+from deltaworks.errors import ConcurrencyError, FencedError
+from deltaworks.tables import commit as commit_module
+from deltaworks.tables.commit import Step, commit_step, ensure_table, raise_owner
+from deltaworks.tables.files import write_file
+
+SCHEMA = pa.schema([("a", pa.int64())])
+MADE = user_metadata(pipeline="games", batch="none", operation="create_table")
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    folder = tmp_path / "table"
+    ensure_table(str(folder), SCHEMA, storage_options={}, user_metadata=MADE)
+    return str(folder)
+
+
+def append(table: DeltaTable, version: int, *values: int, owner: Step | None = None, app_id: str = "games/events"):
+    rows = pa.table({"a": pa.array(values, pa.int64())})
+    file = write_file(fs.LocalFileSystem(), table.table_uri.removeprefix("file://").rstrip("/"), rows, partition={})
+    metadata = user_metadata(pipeline="games", batch=version, operation="append")
+    return commit_step(table, [file.add_action()], step=Step(app_id, version), owner=owner, user_metadata=metadata)
+
+
+def values(uri: str) -> list[int]:
+    return sorted(DeltaTable(uri).to_pyarrow_table()["a"].to_pylist())
+
+
+class LosesReplies:
+    """A table whose commits land, and then fail for whoever made them, `times` times."""
+
+    def __init__(self, table: DeltaTable, times: int = 1) -> None:
+        self._table = table
+        self._times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+        self._table.create_write_transaction(*arguments, **options)
+        if self._times:
+            self._times -= 1
+            raise CommitFailedError("the reply was lost")
+
+
+def unguarded_append(table: Any, value: int) -> None:
+    """What a writer without our guard does: on a failure it writes and commits again."""
+    rows = pa.table({"a": pa.array([value], pa.int64())})
+    for _ in range(2):
+        file = write_file(fs.LocalFileSystem(), table.table_uri.removeprefix("file://").rstrip("/"), rows, partition={})
+        table.update_incremental()
+        try:
+            table.create_write_transaction([file.add_action()], mode="append", schema=table.schema(), partition_by=[])
+        except CommitFailedError:
+            continue
+        return
+
+
+def test_a_step_lands_and_says_at_which_version(uri: str) -> None:
+    outcome = append(DeltaTable(uri), 1, 7)
+
+    assert (outcome.version, outcome.landed_now, outcome.attempts) == (1, True, 1)
+    assert values(uri) == [7]
+    history = DeltaTable(uri).history(1)[0]
+    assert read_user_metadata(history["userMetadata"])["batch"] == "1"
+
+
+def test_a_step_repeated_lands_once(uri: str) -> None:
+    append(DeltaTable(uri), 1, 7)
+
+    again = append(DeltaTable(uri), 1, 7)
+
+    assert not again.landed_now
+    assert values(uri) == [7]
+
+
+def test_a_step_behind_the_last_one_does_not_land(uri: str) -> None:
+    append(DeltaTable(uri), 5, 7)
+
+    assert not append(DeltaTable(uri), 4, 8).landed_now
+    assert append(DeltaTable(uri), 4, 8, app_id="another").landed_now
+    assert values(uri) == [7, 8]
+
+
+def test_a_stale_handle_decides_on_what_is_there_now(uri: str) -> None:
+    stale = DeltaTable(uri)
+    append(DeltaTable(uri), 1, 7)
+
+    assert not append(stale, 1, 7).landed_now
+    assert values(uri) == [7]
+
+
+def test_a_lost_reply_does_not_double_a_commit(uri: str) -> None:
+    outcome = append(LosesReplies(DeltaTable(uri)), 1, 7)  # type: ignore[arg-type]
+
+    assert not outcome.landed_now
+    assert outcome.attempts == 2
+    assert values(uri) == [7]
+
+
+def test_without_the_guard_a_lost_reply_doubles_a_commit(uri: str) -> None:
+    unguarded_append(LosesReplies(DeltaTable(uri)), 7)
+
+    assert values(uri) == [7, 7]
+
+
+def test_a_conflict_with_another_writer_is_retried_from_a_fresh_snapshot(uri: str) -> None:
+    other = DeltaTable(uri)
+
+    class Overtaken(LosesReplies):
+        def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+            if self._times:
+                self._times -= 1
+                append(other, 1, 1, app_id="other")
+            self._table.create_write_transaction(*arguments, **options)
+
+    outcome = append(Overtaken(DeltaTable(uri), times=2), 1, 7)  # type: ignore[arg-type]
+
+    assert outcome.landed_now
+    assert outcome.attempts > 1
+    assert outcome.version == DeltaTable(uri).version()
+    assert values(uri) == [1, 7]
+
+
+def test_a_step_that_another_process_lands_in_between_is_not_landed_again(uri: str) -> None:
+    other = DeltaTable(uri)
+
+    class Overtaken(LosesReplies):
+        def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+            append(other, 1, 7)
+            self._table.create_write_transaction(*arguments, **options)
+
+    assert not append(Overtaken(DeltaTable(uri)), 1, 7).landed_now  # type: ignore[arg-type]
+    assert values(uri) == [7]
+
+
+def test_writers_at_once_all_land_and_none_doubles(uri: str) -> None:
+    def write(number: int) -> None:
+        table = DeltaTable(uri)
+        for version in range(1, 6):
+            append(table, version, number * 10 + version, app_id=f"writer {number}")
+            append(table, version, number * 10 + version, app_id=f"writer {number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+
+    assert values(uri) == sorted(n * 10 + v for n in range(4) for v in range(1, 6))
+
+
+def test_attempts_are_bounded(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "MAX_ATTEMPTS", 3)
+
+    class Contended(LosesReplies):
+        def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+            raise CommitFailedError("another writer was first")
+
+    with pytest.raises(ConcurrencyError) as caught:
+        append(Contended(DeltaTable(uri)), 1, 7)  # type: ignore[arg-type]
+
+    assert caught.value.condition == "COMMIT_CONTENDED"
+    assert caught.value.retryable
+
+
+class TestOwners:
+    """The owner epoch in a table keeps a former owner from writing."""
+
+    def test_an_owner_writes_under_the_epoch_it_raised(self, uri: str) -> None:
+        table, owner = DeltaTable(uri), Step("games/owner", 1)
+        assert raise_owner(table, owner, user_metadata=MADE).landed_now
+        assert not raise_owner(table, owner, user_metadata=MADE).landed_now
+
+        append(table, 1, 7, owner=owner)
+
+        assert values(uri) == [7]
+
+    def test_a_fenced_owner_is_refused_and_writes_nothing(self, uri: str) -> None:
+        former = DeltaTable(uri)
+        append(former, 1, 7, owner=Step("games/owner", 1))
+        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        before = DeltaTable(uri).version()
+
+        with pytest.raises(FencedError) as caught:
+            append(former, 2, 8, owner=Step("games/owner", 1))
+
+        assert caught.value.condition == "OWNER_FENCED"
+        assert DeltaTable(uri).version() == before
+        assert values(uri) == [7]
+
+    def test_an_owner_fenced_between_check_and_commit_is_refused(self, uri: str) -> None:
+        class Overtaken(LosesReplies):
+            def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+                raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+                self._table.create_write_transaction(*arguments, **options)
+
+        with pytest.raises(FencedError):
+            append(Overtaken(DeltaTable(uri)), 1, 7, owner=Step("games/owner", 1))  # type: ignore[arg-type]
+
+        assert values(uri) == []
+
+    def test_without_an_owner_the_same_commit_goes_through(self, uri: str) -> None:
+        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+
+        append(DeltaTable(uri), 1, 7)
+
+        assert values(uri) == [7]
+
+    def test_what_a_fenced_owner_had_landed_still_counts_as_landed(self, uri: str) -> None:
+        append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 1))
+        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+
+        assert not append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2)).landed_now
+
+
+class TestEnsureTable:
+    """Creating what may be there already."""
+
+    def test_creators_at_once_end_with_one_table(self, tmp_path: Path) -> None:
+        for attempt in range(10):
+            uri = str(tmp_path / f"t{attempt}")
+            barrier = threading.Barrier(4)
+
+            def create(_: int, uri: str = uri, barrier: threading.Barrier = barrier) -> DeltaTable:
+                barrier.wait()
+                return ensure_table(uri, SCHEMA, storage_options={}, user_metadata=MADE)
+
+            with ThreadPoolExecutor(4) as pool:
+                tables = list(pool.map(create, range(4)))
+
+            assert {table.version() for table in tables} == {0}
+            assert len({str(table.metadata().id) for table in tables}) == 1
+
+    def test_a_table_that_is_there_is_opened_as_it_is(self, uri: str) -> None:
+        append(DeltaTable(uri), 1, 7)
+
+        table = ensure_table(uri, pa.schema([("other", pa.string())]), storage_options={}, user_metadata=MADE)
+
+        assert table.version() == 1
+        assert [field.name for field in table.schema().fields] == ["a"]
+
+    def test_a_new_table_has_the_retention_and_properties_asked_for(self, tmp_path: Path) -> None:
+        table = ensure_table(
+            str(tmp_path / "t"),
+            SCHEMA,
+            storage_options={},
+            user_metadata=MADE,
+            properties={"delta.checkpointInterval": "10"},
+        )
+
+        configuration = table.metadata().configuration
+        assert configuration["delta.checkpointInterval"] == "10"
+        assert configuration["delta.deletedFileRetentionDuration"] == "interval 7 days"
+        assert read_user_metadata(table.history(1)[0]["userMetadata"])["operation"] == "create_table"
+
+    def test_what_keeps_a_table_from_being_created_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(commit_module, "MAX_ATTEMPTS", 2)
+
+        with pytest.raises(ConcurrencyError) as caught:
+            ensure_table(
+                str(tmp_path / "t"),
+                SCHEMA,
+                storage_options={},
+                user_metadata=MADE,
+                properties={"delta.noSuchProperty": "1"},
+            )
+
+        assert caught.value.condition == "TABLE_NOT_CREATED"
+        assert "noSuchProperty" in caught.value.message
+
+
+def test_the_transactions_of_a_commit_survive_a_checkpoint_of_the_log(uri: str) -> None:
+    table = DeltaTable(uri)
+    append(table, 1, 7, owner=Step("games/owner", 3))
+    table.create_checkpoint()
+    table.create_write_transaction(
+        [], mode="append", schema=table.schema(), partition_by=[], commit_properties=CommitProperties()
+    )
+
+    fresh = DeltaTable(uri)
+
+    assert fresh.transaction_version("games/events") == 1
+    assert fresh.transaction_version("games/owner") == 3

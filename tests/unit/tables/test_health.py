@@ -1,0 +1,108 @@
+"""Table health from the Delta log of tables on local disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables import health
+from deltaworks.tables.commit import Step
+from deltaworks.tables.health import all_tables, files_per_partition, table_health
+from deltaworks.tables.lake import Lake
+
+KEY = "tables/shop/events"
+SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+def append(lake: Lake, batch: int, *days: int) -> None:
+    made = user_metadata(pipeline="shop", batch=batch, operation="ingest")
+    table = lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=["event_date"])
+    dates = [dt.date(2025, 3, day) for day in days]
+    rows = pa.table({"event_date": dates, "value": [batch] * len(days)}, schema=SCHEMA)
+    lake.append(table, KEY, rows, step=Step("shop/1/events", batch), user_metadata=made)
+
+
+def test_files_rows_and_partitions_are_those_of_the_newest_version(lake: Lake) -> None:
+    append(lake, 1, 1, 1, 2)
+    append(lake, 2, 1, 3)
+
+    found = table_health(lake, KEY)
+
+    assert found is not None
+    files = list(Path(lake.storage.prefix, KEY).glob("event_date=*/*.parquet"))
+    assert (found.version, found.files, found.rows, found.partitions) == (2, 4, 5, 3)
+    assert found.bytes == sum(file.stat().st_size for file in files)
+    assert found.partition_by == ("event_date",)
+    assert found.average_file_bytes == found.bytes / 4
+    assert {value: len(sizes) for value, sizes in files_per_partition(lake, KEY, "event_date").items()} == {
+        "2025-03-01": 2,
+        "2025-03-02": 1,
+        "2025-03-03": 1,
+    }
+
+
+def test_only_small_files_that_could_be_merged_count_as_small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(lake, 1, 1, 2)
+    append(lake, 2, 1)
+    append(lake, 3, 1)
+
+    found = table_health(lake, KEY)
+    monkeypatch.setattr(health, "SMALL_FILE_BYTES", 1)
+    with_large_files = table_health(lake, KEY)
+
+    assert found is not None
+    assert with_large_files is not None
+    assert (found.small_files, found.small_file_share) == (3, 0.75)
+    assert (with_large_files.small_files, with_large_files.small_file_share) == (0, 0.0)
+
+
+def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAWORKS_RUN", "maintenance__shop/r1/optimize_tables/1")
+    append(lake, 1, 1)
+    append(lake, 2, 1)
+    table = lake.open(KEY)
+    assert table is not None
+    table.optimize.compact()
+    table.create_checkpoint()
+
+    found = table_health(lake, KEY)
+
+    assert found is not None
+    assert {kind: operation.version for kind, operation in found.last_operations.items()} == {
+        "CREATE TABLE": 0,
+        "WRITE": 2,
+        "OPTIMIZE": 3,
+    }
+    assert found.last_operations["WRITE"].run == "maintenance__shop/r1/optimize_tables/1"
+    assert found.last_operations["OPTIMIZE"].run is None
+    assert (found.last_checkpoint, found.commits_since_checkpoint) == (3, 0)
+    assert found.last_change_at == found.last_operations["OPTIMIZE"].at
+
+
+def test_a_table_that_is_not_there_has_no_health(lake: Lake) -> None:
+    assert table_health(lake, KEY) is None
+    assert files_per_partition(lake, KEY, "event_date") == {}
+
+
+def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) -> None:
+    catalog = load_catalog("local")
+
+    found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
+
+    kinds = {table.kind for table in found.values()}
+    assert kinds == {"bronze", "quarantine", "live", "gold", "control"}
+    assert found["games", "events"].key == "tables/games/events"
+    assert found["landing", "file_events"].key == "control/relays/landing/file_events"
+    assert all(table.health is None for table in found.values())
+    assert not [table for table in all_tables(lake, catalog, control=False) if table.kind == "control"]

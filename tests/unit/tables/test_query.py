@@ -1,0 +1,98 @@
+"""SQL over the lake: every table there is, by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import connect
+
+SPEC = PipelineSpec.model_validate(
+    {
+        "pipeline": "shop",
+        "description": "",
+        "owner": "",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+        "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+        "tables": [
+            {
+                "name": "orders",
+                "when": {"name": "order"},
+                "columns": [{"name": "amount", "path": "amount", "type": "decimal(12,2)"}],
+            },
+            {"name": "refunds", "when": {"name": "refund"}},
+        ],
+    }
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    here = StorageSpec(root=f"file://{tmp_path}")
+    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+    return Catalog(environment=environment, relays={}, pipelines={"shop": SPEC}, root=tmp_path)
+
+
+def append(catalog: Catalog, number: int) -> None:
+    lake, key = Lake(catalog.environment.lake), paths.table("shop", "orders")
+    schema, made = (
+        arrow_schema(SPEC.table("orders").column_types()),
+        user_metadata(pipeline="shop", batch=number, operation="append"),
+    )
+    day = dt.date(2024, 1, number)
+    row = {
+        "event_date": day,
+        "event_time": dt.datetime(2024, 1, number, 23, 30, tzinfo=dt.UTC),
+        "amount": Decimal(number),
+    }
+    table = lake.ensure(key, schema, user_metadata=made, partition_by=["event_date"])
+    lake.append(table, key, pa.Table.from_pylist([row], schema), step=Step("s", number), user_metadata=made)
+
+
+def test_only_tables_that_are_there_have_a_name(catalog: Catalog) -> None:
+    assert connect(catalog)[1] == []
+
+    append(catalog, 1)
+    connection, names = connect(catalog)
+
+    assert names == ["shop.orders"]
+    with pytest.raises(duckdb.CatalogException):
+        connection.sql("SELECT * FROM shop.refunds")
+
+
+def test_rows_are_read_with_partitions_and_in_utc(catalog: Catalog) -> None:
+    for number in (1, 2, 3):
+        append(catalog, number)
+
+    connection, _ = connect(catalog)
+
+    by_date = "SELECT event_date, date_trunc('day', event_time)::date, amount FROM shop.orders ORDER BY 1"
+    assert connection.sql(by_date).fetchall() == [
+        (dt.date(2024, 1, n), dt.date(2024, 1, n), Decimal(n)) for n in (1, 2, 3)
+    ]
+    assert connection.sql("SELECT sum(amount) FROM shop.orders WHERE event_date > '2024-01-01'").fetchall() == [
+        (Decimal(5),)
+    ]
+
+
+def test_a_connection_is_a_snapshot(catalog: Catalog) -> None:
+    append(catalog, 1)
+    connection, _ = connect(catalog)
+    append(catalog, 2)
+
+    assert connection.sql("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
+    assert connect(catalog)[0].sql("SELECT count(*) FROM shop.orders").fetchall() == [(2,)]

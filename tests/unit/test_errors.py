@@ -1,0 +1,48 @@
+"""Errors: a condition, what happened, what to do next, and whether to try again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from deltaworks.errors import (
+    ConcurrencyError,
+    ConfigError,
+    ContractError,
+    DeltaworksError,
+    FencedError,
+    TransientError,
+)
+
+KINDS = [DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError]
+
+
+def test_every_kind_has_an_exit_code_of_its_own() -> None:
+    assert [kind.exit_code for kind in KINDS] == [1, 10, 11, 20, 21, 30]
+    assert [kind("X", "y").retryable for kind in KINDS] == [False, False, False, True, True, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_the_way_from_a_task_to_the_driver(kind: type[DeltaworksError]) -> None:
+    error = kind("CONDITION", "what", hint="next", retryable=True)
+
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is kind
+    assert copy.as_record() == error.as_record()
+
+
+def test_the_text_says_what_happened_and_what_to_do() -> None:
+    assert str(ConfigError("X", "It broke.", hint="Mend it.")) == "[X] It broke. Next: Mend it."
+    assert str(ConfigError("X", "It broke.")) == "[X] It broke."
+
+
+def test_the_line_for_a_launcher_is_one_line_of_json() -> None:
+    line = TransientError("X", "first\nsecond", hint="é").as_line()
+
+    marker, _, record = line.partition(" ")
+    assert "\n" not in line
+    assert marker == "DELTAWORKS_ERROR"
+    assert json.loads(record) == {"condition": "X", "message": "first\nsecond", "hint": "é", "retryable": True}
