@@ -21,7 +21,7 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.gold_dag_id(spec.pipeline),
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
-        schedule=spec.gold.schedule,
+        schedule=names.cron(spec.gold.schedule),
         start_date=names.START_DATE,
         catchup=False,
         max_active_runs=1,

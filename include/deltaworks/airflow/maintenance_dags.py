@@ -20,7 +20,7 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.maintenance_dag_id(spec.pipeline),
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
-        schedule=spec.maintenance.schedule,
+        schedule=names.cron(spec.maintenance.schedule),
         start_date=names.START_DATE,
         catchup=False,
         max_active_runs=1,

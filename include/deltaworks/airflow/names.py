@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import project_root
@@ -26,6 +26,14 @@ NO_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
 
 #: Who a job works for; it ends up in every Delta commit the job makes.
 RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
+
+
+def cron(expression: str | None) -> CronTriggerTimetable | None:
+    """A schedule in UTC that begins with the next time it names: a DAG seen for the first time does not run at once
+    for a time that has passed, when there may be nothing to build or keep yet."""
+    if expression is None:
+        return None
+    return CronTriggerTimetable(expression, timezone="UTC", run_immediately=False)
 
 
 def relay_dag_id(relay: str) -> str:
