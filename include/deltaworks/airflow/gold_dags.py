@@ -22,7 +22,6 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
         schedule=names.cron(spec.gold.schedule),
-        start_date=names.START_DATE,
         catchup=False,
         max_active_runs=1,
         allowed_run_types=names.NO_BACKFILL,

@@ -21,7 +21,6 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
         schedule=names.cron(spec.maintenance.schedule),
-        start_date=names.START_DATE,
         catchup=False,
         max_active_runs=1,
         allowed_run_types=names.NO_BACKFILL,

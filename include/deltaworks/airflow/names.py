@@ -30,7 +30,8 @@ RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.tr
 
 def cron(expression: str | None) -> CronTriggerTimetable | None:
     """A schedule in UTC that begins with the next time it names: a DAG seen for the first time does not run at once
-    for a time that has passed, when there may be nothing to build or keep yet."""
+    for a time that has passed, when there may be nothing to build or keep yet. The DAG must have no start date, with
+    which Airflow runs the last time passed all the same."""
     if expression is None:
         return None
     return CronTriggerTimetable(expression, timezone="UTC", run_immediately=False)

@@ -20,7 +20,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.prepared import PreparedBatch
 from deltaworks.control.provenance import user_metadata
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
+from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake
 
 CHECKPOINT_STORE = "checkpoint_store"
@@ -106,7 +106,7 @@ class Ledger:
     def last_completed(self) -> int | None:
         """The newest complete batch, or None before the first. Reads the log only."""
         store = self._tables[CHECKPOINT_STORE]
-        store.update_incremental()
+        refresh(store)
         return store.transaction_version(self._step(CHECKPOINT_STORE, 0).app_id)
 
     def end_offset(self, batch_id: int) -> dict[str, Any] | None:

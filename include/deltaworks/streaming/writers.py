@@ -22,7 +22,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.streaming.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner
+from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 
@@ -95,16 +95,14 @@ class SparkWriter:
         started = time.monotonic()
         step = step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id)
         handle = self._tables[share.table]
-        handle.update_incremental()
-        # Spark takes one transaction a commit, so the owner is compared beforehand. A successor that comes in between
-        # changes nothing: it commits the same prepared batch under the same transaction.
-        check_owner(handle, owner)
+        refresh(handle)
+        self._check_owner(batch.pipeline, owner)
         before = handle.transaction_version(step.app_id)
         landed_before = before is not None and before >= step.version
         files = [WrittenFile(**record) for record in share.files]
         if not landed_before:
             self._append(batch, share.table, files, step)
-            handle.update_incremental()
+            refresh(handle)
         return StepOutcome(
             step=step.app_id,
             table_name=share.table,
@@ -116,6 +114,16 @@ class SparkWriter:
             delta_version=handle.version(),
             seconds=time.monotonic() - started,
         )
+
+    def _check_owner(self, pipeline: str, owner: Step) -> None:
+        """Spark takes one transaction a commit, so the owner is compared beforehand, where delta-rs raised it.
+
+        A successor that comes in between changes nothing: it commits the same prepared batch, under the same
+        transaction.
+        """
+        fenced = Lake(self._lake.storage).open(paths.table(pipeline, "quarantine"))
+        if fenced is not None:
+            check_owner(fenced, owner)
 
     def _append(self, batch: PreparedBatch, table: str, files: list[WrittenFile], step: Step) -> None:
         storage = self._lake.storage
@@ -175,7 +183,10 @@ class TableSet:
             self.handles = dict(pool.map(one, declared))
 
     def fence(self, owner: Step) -> None:
-        """Raise the owner epoch in every table, so that a former owner's commits fail. Idempotent."""
+        """Raise the owner epoch in every table delta-rs commits to, so that a former owner's commits fail. Idempotent.
+
+        A table that Spark commits to may have features delta-rs cannot commit with: there the writer looks.
+        """
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
             batch="none",
@@ -183,8 +194,9 @@ class TableSet:
             step=owner.app_id,
             step_version=owner.version,
         )
+        fenced = [handle for name, handle in self.handles.items() if self.writer_by_table[name] == "fan_out"]
         with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-            list(pool.map(lambda handle: raise_owner(handle, owner, user_metadata=metadata), self.handles.values()))
+            list(pool.map(lambda handle: raise_owner(handle, owner, user_metadata=metadata), fenced))
 
     def commit(
         self,
@@ -227,4 +239,4 @@ def _check_schema(handle: DeltaTable, declared: pa.Schema, name: str, user_metad
     ]
     if missing:
         handle.alter.add_columns(missing, commit_properties=CommitProperties({"userMetadata": user_metadata_text}))
-        handle.update_incremental()
+        refresh(handle)

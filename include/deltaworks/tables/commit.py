@@ -8,9 +8,11 @@ a lost reply among them, loads a new snapshot and decides again: a step that is 
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -28,6 +30,8 @@ TABLE_PROPERTIES: dict[str, str | None] = {
     "delta.enableExpiredLogCleanup": "true",
 }
 MAX_ATTEMPTS = 30
+_TORN_LISTING = re.compile(r"contiguous commit files|Invalid table version")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def ensure_table(
     problem: DeltaError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
-            return DeltaTable(uri, storage_options=options)
+            return open_table(uri, storage_options=options)
         except TableNotFoundError:
             pass
         try:
@@ -87,6 +91,32 @@ def ensure_table(
     ) from problem
 
 
+def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
+    """Open a table, looking again where a listing of its log was torn by commits made meanwhile.
+
+    Raises:
+        TableNotFoundError: there is no table.
+    """
+    return _through_torn_listings(lambda: DeltaTable(uri, storage_options=dict(storage_options)))
+
+
+def refresh(table: DeltaTable) -> None:
+    """Bring an open table up to date, looking again where a listing was torn."""
+    _through_torn_listings(table.update_incremental)
+
+
+def _through_torn_listings(look: Callable[[], T]) -> T:
+    """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, which delta-rs refuses."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return look()
+        except DeltaError as error:
+            if attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error)):
+                raise
+            time.sleep(random.uniform(0.01, 0.05 * attempt))
+    raise AssertionError("the last attempt returned or raised")
+
+
 def commit_step(
     table: DeltaTable,
     actions: Sequence[AddAction],
@@ -110,7 +140,7 @@ def commit_step(
     if owner is not None:
         transactions.append(Transaction(owner.app_id, owner.version))
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        table.update_incremental()
+        refresh(table)
         before = table.version()
         landed = table.transaction_version(step.app_id)
         if landed is not None and landed >= step.version:

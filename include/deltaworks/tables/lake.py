@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table
+from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table
 from deltaworks.tables.files import split_by_partition, write_file
 
 
@@ -45,7 +45,7 @@ class Lake:
     def open(self, key: str) -> DeltaTable | None:
         """The table at `key`, or None where there is none."""
         try:
-            return DeltaTable(self.storage.uri(key), storage_options=self._options)
+            return open_table(self.storage.uri(key), storage_options=self._options)
         except TableNotFoundError:
             return None
 

@@ -56,7 +56,7 @@ def test_a_thousand_commits_are_all_there_once_though_replies_are_lost(tmp_path:
 
 def test_deltas_own_log_store_loses_acknowledged_commits(tmp_path: Path) -> None:
     with lake_server(tmp_path / "lake"):
-        writers = five_writers(commits=30, delta_rs_commits=30, protected=False)
+        writers = five_writers(commits=15, delta_rs_commits=15, protected=False)
 
         verdict = run_appends(writers, work=tmp_path, seconds=SECONDS)
 

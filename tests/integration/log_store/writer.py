@@ -139,6 +139,7 @@ def local_commits(name: str, *, protected: bool) -> Callable[[int], None]:
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     store = jvm.io.deltaworks.storage.CreateNewLogStore(conf) if protected else jvm.io.delta.storage.HDFSLogStore(conf)
     lines = jvm.java.util.Collections.nCopies(LOCAL_LINES, f'{{"writer":"{name}"}}')
+    (Path.cwd() / LOCAL_LOG).mkdir(parents=True, exist_ok=True)
     folder = (Path.cwd() / LOCAL_LOG).as_uri()
 
     def append(number: int) -> None:

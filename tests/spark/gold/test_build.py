@@ -102,20 +102,20 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
     return Counter({(date, *counts): 1 for date, counts in cohorts.items()})
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python(
-    spark: SparkSession, shop: Any, seed: int
+    spark: SparkSession, shop: Any
 ) -> None:
-    chosen = random.Random(seed)
+    chosen = random.Random(7)
     arrived: Rows = []
-    for seq in range(1, 6):
+    # Arrival numbers out of order, so that a copy seen later can be the one that survives, as after a repair.
+    for ordinal, seq in enumerate(chosen.sample(range(1, 6), 5)):
         batch = []
-        for position in range(chosen.randint(1, 14)):
-            known = chosen.choice(arrived) if arrived and chosen.random() < 0.35 else None
+        for position in range(chosen.randint(6, 14)):
+            known = chosen.choice(arrived) if arrived and chosen.random() < 0.4 else None
             event_id = known["event_id"] if known else f"e{seq}-{position}"
             day = (known["event_time"] - START).days + chosen.choice([-2, -1, 0, 1, 2]) if known else None
             row = event(
-                chosen.randint(0, 11) if day is None else day,
+                chosen.randint(0, 30) if day is None else day,
                 event_id if chosen.random() < 0.9 else None,
                 device=f"d{chosen.randint(1, 4)}",
             )
@@ -128,7 +128,7 @@ def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python
         kept = deduplicated(arrived, across_days=1)
         assert content(shop, "daily") == expected_daily(kept)
         assert content(shop, "returning") == expected_returning(kept)
-        if seq > 1:
+        if ordinal:
             assert result.table("daily").partitions is not None, result.table("daily").reason
     before = {name: content(shop, name) for name in ("daily", "returning")}
     rebuild_gold(spark, shop.catalog, "shop", tables=list(before), full=True)

@@ -134,7 +134,6 @@ class Shop:
     def keep_checkpoint(self, spark_batch_id: int, seq: int) -> None:
         """Write what Spark leaves in its checkpoint before a batch is processed."""
         folder = paths.checkpoint("shop", 1, self.generations().current.ordinal)
-        self.objects.put(f"{folder}/metadata", b"{}")
         self.objects.put(f"{folder}/offsets/{spark_batch_id}", f'v1\n{{}}\n{{"seq":{seq}}}\n'.encode())
 
     def processor(
@@ -145,6 +144,10 @@ class Shop:
         generations: Generations | None = None,
     ) -> BatchProcessor:
         """A new owner, as a new process makes it: tables opened and fenced."""
+        if generations is None:
+            generations = self.generations()
+            started = paths.checkpoint("shop", generations.generation, generations.current.ordinal)
+            self.objects.put(f"{started}/metadata", b"{}")  # what Spark writes first
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
         tables = TableSet(self.lake, self.spec)
@@ -156,7 +159,7 @@ class Shop:
             self.spec,
             self.lake,
             self.objects,
-            generations=generations or self.generations(),
+            generations=generations,
             ledger=Ledger(self.lake, "shop", 1),
             tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),

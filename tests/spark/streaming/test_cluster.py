@@ -19,7 +19,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTED_WITHIN_SECONDS = 60.0
 DRIVER = """
@@ -31,6 +31,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.spark_session import build_session
 from tests.spark.streaming.conftest import DECLARED, Shop
 
+t0 = time.monotonic()
 root, master = Path(sys.argv[1]), sys.argv[2]
 conf = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
@@ -50,6 +51,7 @@ def where(_):
 deadline = time.monotonic() + 30
 while len(found := set(spark.sparkContext.parallelize(range(4), 4).map(where).collect())) < 2:
     assert time.monotonic() < deadline, found
+print("PHASE executors", time.monotonic() - t0, flush=True)
 shop = Shop(spark, root, PipelineSpec.model_validate(DECLARED), environment)
 report = shop.processor().process(shop.land_files(1, 2, 3, 4), 0)
 print("RESULT " + json.dumps({
@@ -63,37 +65,47 @@ spark.stop()
 """
 
 
-@contextlib.contextmanager
-def daemon(*arguments: str, ready: str, folder: Path) -> Iterator[str]:
-    """A Spark daemon in a process of its own; gives what `ready` matched in its output, and ends it."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    found: queue.Queue[str] = queue.Queue()
-    said: list[str] = []
+class Daemon:
+    """A Spark daemon in a process of its own; `ready` is what its output says once it is up."""
 
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said.append(line)
-            match = re.search(ready, line)
+    def __init__(self, *arguments: str, ready: str, folder: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._name = arguments[0]
+        self._ready = ready
+        self._said: list[str] = []
+        self._found: queue.Queue[str] = queue.Queue()
+        self._process = subprocess.Popen(
+            [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            match = re.search(self._ready, line)
             if match:
-                found.put(match.group(1))
+                self._found.put(match.group(1))
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
+    def wait(self) -> str:
+        """What `ready` matched."""
         try:
-            yield found.get(timeout=STARTED_WITHIN_SECONDS)
+            return self._found.get(timeout=STARTED_WITHIN_SECONDS)
         except queue.Empty:
-            pytest.fail(f"{arguments[0]} did not start:\n" + "".join(said))
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        reader.join(timeout=10)
+            pytest.fail(f"{self._name} did not start:\n" + "".join(self._said))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        self._reader.join(timeout=10)
 
 
 @pytest.fixture
@@ -101,13 +113,18 @@ def master(tmp_path: Path) -> Iterator[str]:
     """The address of a master with two workers, one core each."""
     deploy, local = "org.apache.spark.deploy", ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
-        address = stack.enter_context(
-            daemon(f"{deploy}.master.Master", *local, ready=r"Starting Spark master at (spark://\S+)", folder=tmp_path)
-        )
+
+        def start(*arguments: str, ready: str) -> Daemon:
+            return stack.enter_context(contextlib.closing(Daemon(*arguments, ready=ready, folder=tmp_path)))
+
+        address = start(f"{deploy}.master.Master", *local, ready=r"Starting Spark master at (spark://\S+)").wait()
+        workers = []
         for number in (1, 2):
             work = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"worker{number}"))
             ready = r"Successfully registered with master (\S+)"
-            stack.enter_context(daemon(f"{deploy}.worker.Worker", *local, *work, address, ready=ready, folder=tmp_path))
+            workers.append(start(f"{deploy}.worker.Worker", *local, *work, address, ready=ready))
+        for worker in workers:
+            worker.wait()
         yield address
 
 
@@ -127,6 +144,7 @@ def test_a_batch_is_written_by_two_executors_that_get_the_library_from_the_drive
         check=False,
     )
 
+    print(ran.stdout)
     lines = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, ran.stderr[-4000:]
     result = json.loads(lines[0])

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import fs
 
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConcurrencyError, FencedError
 from deltaworks.tables import commit as commit_module
-from deltaworks.tables.commit import Step, commit_step, ensure_table, raise_owner
+from deltaworks.tables.commit import Step, commit_step, ensure_table, open_table, raise_owner, refresh
 from deltaworks.tables.files import write_file
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -296,3 +296,32 @@ def test_the_transactions_of_a_commit_survive_a_checkpoint_of_the_log(uri: str) 
 
     assert fresh.transaction_version("games/events") == 1
     assert fresh.transaction_version("games/owner") == 3
+
+
+def test_a_torn_listing_is_looked_at_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_table(uri, storage_options={})
+    answers = [DeltaError("Expected contiguous commit files, but found gap"), DeltaError("Invalid table version: 3")]
+    original = DeltaTable.update_incremental
+
+    def torn_twice(handle: DeltaTable) -> None:
+        if answers:
+            raise answers.pop()
+        original(handle)
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", torn_twice)
+
+    refresh(table)
+
+    assert not answers
+
+
+def test_an_error_that_is_no_torn_listing_is_not_waited_for(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_table(uri, storage_options={})
+
+    def refused(handle: DeltaTable) -> None:
+        raise DeltaError("access denied")
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", refused)
+
+    with pytest.raises(DeltaError, match="access denied"):
+        refresh(table)

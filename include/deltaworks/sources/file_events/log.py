@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events_key
+from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake, arrow_path
 
 _READERS = 8
@@ -111,7 +112,7 @@ class FileEventLog:
             if self._table is None:
                 return []
         else:
-            self._table.update_incremental()
+            refresh(self._table)
         if self._table.version() != self._files_version:
             self._files = data_files(self._table)
             self._files_version = self._table.version()

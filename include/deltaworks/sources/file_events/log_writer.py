@@ -29,7 +29,7 @@ from deltaworks.sources.file_events.schema import (
     file_events_key,
     message_quarantine_key,
 )
-from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner
+from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -214,7 +214,7 @@ class FileEventLogWriter:
             self._events.optimize.compact(commit_properties=properties)
         except (DeltaError, OSError) as error:
             _LOGGER.warning("The file event log of relay %s stays in many files: %s", self._relay, error)
-        self._events.update_incremental()
+        refresh(self._events)
 
     def _load_events(self) -> tuple[int, IdentitySet]:
         log = FileEventLog(self._lake, self._relay)
