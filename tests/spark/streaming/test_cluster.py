@@ -19,7 +19,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.spark
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTED_WITHIN_SECONDS = 60.0
 DRIVER = """
@@ -31,7 +31,6 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.spark_session import build_session
 from tests.spark.streaming.conftest import DECLARED, Shop
 
-t0 = time.monotonic()
 root, master = Path(sys.argv[1]), sys.argv[2]
 conf = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
@@ -51,7 +50,6 @@ def where(_):
 deadline = time.monotonic() + 30
 while len(found := set(spark.sparkContext.parallelize(range(4), 4).map(where).collect())) < 2:
     assert time.monotonic() < deadline, found
-print("PHASE executors", time.monotonic() - t0, flush=True)
 shop = Shop(spark, root, PipelineSpec.model_validate(DECLARED), environment)
 report = shop.processor().process(shop.land_files(1, 2, 3, 4), 0)
 print("RESULT " + json.dumps({
@@ -144,7 +142,6 @@ def test_a_batch_is_written_by_two_executors_that_get_the_library_from_the_drive
         check=False,
     )
 
-    print(ran.stdout)
     lines = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, ran.stderr[-4000:]
     result = json.loads(lines[0])
