@@ -23,6 +23,7 @@ from deltaworks.control.generations import Generations, read_end_offset
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
 from deltaworks.control.provenance import current_run
+from deltaworks.errors import TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.fan_out import FileTarget, PayloadOpener, balanced, fan_out, partitioning
 from deltaworks.streaming.ledger import Ledger
@@ -112,6 +113,7 @@ class BatchProcessor:
 
         Raises:
             FencedError: a successor has taken over; nothing more was written.
+            TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed under another checkpoint.
         """
         batch_id = self._generations.current.first_batch + spark_batch_id
         if self._last_completed is not None and batch_id <= self._last_completed:
@@ -121,7 +123,26 @@ class BatchProcessor:
         resumed = prepared is not None
         if prepared is None:
             prepared = self._prepare(source, spark_batch_id, batch_id)
-        return self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
+        report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
+        if prepared.checkpoint != self._generations.current.ordinal:
+            self._give_up_checkpoint(prepared)
+        return report
+
+    def _give_up_checkpoint(self, prepared: PreparedBatch) -> None:
+        """End on a checkpoint whose slice is not what this batch landed.
+
+        A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
+        slice. What Spark planned beyond that slice would count as done here; the next checkpoint starts at its end.
+        """
+        current = self._generations.current
+        folder = paths.checkpoint(prepared.pipeline, prepared.generation, current.ordinal)
+        self._objects.delete(f"{folder}/metadata")
+        raise TransientError(
+            "CHECKPOINT_SUPERSEDED",
+            f"Batch {prepared.batch_id} of {prepared.pipeline!r} was fixed under checkpoint {prepared.checkpoint}, "
+            f"not {current.ordinal}; it has landed as it was fixed.",
+            hint="Nothing: the next run goes on after it with a new checkpoint.",
+        )
 
     def finish_torn(self) -> BatchReport | None:
         """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.control.generations import Generations
 from deltaworks.control.prepared import read_prepared
-from deltaworks.errors import ContractError, FencedError
+from deltaworks.errors import ContractError, FencedError, TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.ledger import owner_step
@@ -235,6 +235,27 @@ class TestLostCheckpoints:
         assert generations.current.start == {"seq": 2}
         assert report is not None
         assert report.batch_id == 2
+        assert shop.landed() == shop.expected(1, 2, 3)
+
+    def test_a_batch_fixed_under_a_replaced_checkpoint_loses_nothing_of_the_new_ones_slice(self, shop: Shop) -> None:
+        shop.keep_checkpoint(0, 1)
+        shop.processor().process(shop.land_files(1), 0)
+        shop.keep_checkpoint(1, 2)
+        paused = shop.processor(fault=crash_at("prepared"))
+        shop.objects.delete(f"{paths.checkpoint('shop', 1, 1)}/metadata")
+        successor = shop.processor()
+        shop.keep_checkpoint(0, 3)
+        with pytest.raises(Crash):
+            paused.process(shop.land_files(2), 1)
+
+        with pytest.raises(TransientError, match="CHECKPOINT_SUPERSEDED"):
+            successor.process(shop.land_files(2, 3), 0)
+        following = shop.generations()
+        third = shop.processor()
+        shop.keep_checkpoint(0, 3)
+        third.process(shop.land_files(3), 0)
+
+        assert following.current.start == {"seq": 2}
         assert shop.landed() == shop.expected(1, 2, 3)
 
 
