@@ -24,6 +24,8 @@ _CONFLICT = re.compile(
     r"\bConcurrent(?:Append|DeleteRead|DeleteDelete|Write|Transaction)Exception\b"
     r"|\bDeltaConcurrentModificationException\b|\b(?:Metadata|Protocol)ChangedException\b"
     r"|\bDELTA_(?:CONCURRENT_[A-Z_]+|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
+    # A listing that is no snapshot shows commit N+1 without N while others commit: Delta refuses to read on.
+    r"|\bDELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG)\b"
 )
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
