@@ -67,6 +67,8 @@ def empty_lake() -> None:
         if folder.exists():
             say(f"emptying {folder}")
             shutil.rmtree(folder)
+    # So does what `down` noted to unpause: the new Airflow has no such DAGs yet.
+    home.state_file.unlink(missing_ok=True)
 
 
 def print_report(report: DemoReport) -> None:

@@ -97,10 +97,10 @@ class Demo:
     def run(self) -> DemoReport:
         """Start the stack, send events, wait for the answers, compare them, and stop what was started."""
         with PeakMemory(self._home) as memory:
-            with self._phase("stack"):
-                addresses = stack.up(home=self._home, progress=self._say)
-            self.report.addresses = addresses
             try:
+                with self._phase("stack"):
+                    addresses = stack.up(home=self._home, progress=self._say)
+                self.report.addresses = addresses
                 self._on_stack(addresses)
                 self.report.memory = memory.peak
             finally:
