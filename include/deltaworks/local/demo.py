@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.live_position import live_read_below
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.local import stack
@@ -197,29 +196,27 @@ class Demo:
         self._await_live(catalog)
 
     def _await_live(self, catalog: Catalog) -> None:
-        """Wait until the live queries have read all of what they read: their tables have stopped growing."""
-        lake = Lake(catalog.environment.lake)
-        keys = [paths.table("games", live.name) for live in catalog.pipeline("games").live]
-        deadline, last = time.monotonic() + 180, None
-        while time.monotonic() < deadline:
-            found = tuple((table.version() if (table := lake.open(key)) else -1) for key in keys)
-            if found == last and min(found, default=0) >= 0 and _live_caught_up(catalog):
-                return
-            last = found
-            time.sleep(3)
+        """Wait until the live queries have read every batch of the bronze tables they read."""
+        live = catalog.pipeline("games").live
+        objects = open_objects(catalog.environment.lake)
+        deadline = time.monotonic() + 180
+        for each in live:
+            landed_at = _last_data_version(catalog, "games", each.reads)
+            while live_read_below(objects, "games", each.name) <= landed_at and time.monotonic() < deadline:
+                time.sleep(1)
 
     def _await_health(self, airflow: AirflowApi) -> str:
-        """The verdict of a health run that began after all events were in."""
-        began = datetime.now(UTC)
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline:
-            for run in airflow.dag_runs("stream_health", limit=5):
-                if run.finished and run.start is not None and run.start >= began:
-                    self._say(f"health: run {run.run_id} {run.state}")
-                    if run.state == "success":
-                        return "healthy"
-            time.sleep(3)
-        return "not healthy"
+        """The verdict of a health run that begins after all events were in; a red one has a minute to turn."""
+        deadline = time.monotonic() + 60
+        while True:
+            run = airflow.trigger("stream_health", conf={})
+            ended = airflow.wait_for_run("stream_health", run.run_id, timeout_seconds=RUN_TIMEOUT_SECONDS)
+            self._say(f"health: run {ended.run_id} {ended.state}")
+            if ended.state == "success":
+                return "healthy"
+            if time.monotonic() > deadline:
+                return "not healthy"
+            time.sleep(5)
 
     def _maintain(self, airflow: AirflowApi) -> None:
         self._say("maintenance: OPTIMIZE with Z-order, VACUUM dry run, gold")
@@ -273,15 +270,13 @@ def _objects_ingested(catalog: Catalog, pipeline: str) -> int:
     return sum(int(json.loads(text).get("files", 0)) for text in rows.column("source_metadata").to_pylist())
 
 
-def _live_caught_up(catalog: Catalog) -> bool:
-    """Whether the live table has been committed after the newest batch of its input."""
-    objects = open_objects(catalog.environment.lake)
-    beat = read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json"))
-    if beat is None or beat.last_batch_at is None:
-        return False
-    idle_seconds = (datetime.now(UTC) - datetime.fromisoformat(beat.last_batch_at)).total_seconds()
-    slowest = max((live.trigger_seconds for live in catalog.pipeline("games").live), default=0)
-    return idle_seconds > 2 * slowest
+def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:
+    """The Delta version of a bronze table after the newest batch with rows for it, by the ledger."""
+    steps = Lake(catalog.environment.lake).rows(
+        paths.pipeline_control(pipeline, "batch_metadata_store"), columns=["table_name", "delta_version"]
+    )
+    rows = steps.to_pylist() if steps is not None else []
+    return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
 
 
 def _refuse_used_lake(catalog: Catalog) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ OPERATION = "optimize"
 LOOKED_AT = "looked_at_version"
 #: Partitions are taken in groups of about this size, each one commit, so that a job that dies keeps what it did.
 BYTES_PER_COMMIT = 16 << 30
+#: OPTIMIZE of a small table is planning on the driver and a few short tasks: several at once keep the cores busy.
+TABLES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,13 @@ def optimize_tables(
         ConfigError: TABLE_UNKNOWN.
     """
     spec = catalog.pipeline(pipeline)
-    lake = Lake(catalog.environment.lake)
-    return [_optimize(spark, lake, spec, table) for table in selected_tables(spec, tables)]
+
+    def one(table: TableSpec) -> OptimizeResult:
+        # Neither handles nor settings are shared between tables that are treated at the same time.
+        return _optimize(spark.newSession(), Lake(catalog.environment.lake), spec, table)
+
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        return list(pool.map(one, selected_tables(spec, tables)))
 
 
 def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[TableSpec]:
