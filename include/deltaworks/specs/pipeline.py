@@ -40,6 +40,8 @@ class SourceSpec(Spec):
     compression: Compression = "auto"
     max_files_per_batch: int = Field(default=500, ge=1)
     max_bytes_per_batch: Bytes = 256 << 20
+    max_event_bytes: Bytes = 16 << 20
+    max_object_bytes: Bytes = 512 << 20
 
 
 class UnwrapSpec(Spec):
@@ -62,10 +64,12 @@ class EventNameSpec(Spec):
 
 
 class EventTimeSpec(Spec):
-    """The event's time and how it is written."""
+    """The event's time, how it is written, and how far it may lie from the arrival of the event."""
 
     path: FieldPath
     unit: TimeUnit = "iso8601"
+    max_age_days: int | None = Field(default=None, ge=1)
+    max_future_minutes: int | None = Field(default=None, ge=0)
 
 
 class EventSpec(Spec):

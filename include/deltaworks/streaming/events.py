@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.columns import Misfit
-from deltaworks.streaming.framing import Malformed
+from deltaworks.streaming.framing import Malformed, dumped
 from deltaworks.streaming.reasons import ReasonCode
 
 _ABSENT: dict[str, Any] = {}
@@ -47,6 +47,30 @@ class EventReader:
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
         self._name_path = tuple(self._name_path_text.split("."))
+
+    def spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
+        """The values with their bytes; one whose wrapper holds an array becomes one a element, each wrapped alone."""
+        return self._spread(found) if self._unwrap else found
+
+    def _spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
+        for value, raw in found:
+            inner = value_at(value, self._unwrap)
+            if type(inner) is str and inner.lstrip().startswith("["):
+                try:
+                    inner = orjson.loads(inner)
+                except orjson.JSONDecodeError:
+                    inner = None  # told when the event is read
+            if type(inner) is not list:
+                yield value, raw
+                continue
+            for element in inner:
+                alone = self._wrapped(element)
+                yield alone, dumped(alone, raw)
+
+    def _wrapped(self, element: Any) -> Any:
+        for name in reversed(self._unwrap):
+            element = {name: element}
+        return element
 
     def event(self, value: Any) -> dict[str, Any]:
         """The event inside a value.

@@ -17,7 +17,9 @@ from deltaworks.streaming.parse import Payload
 from deltaworks.streaming.reasons import Reason, ReasonCode
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
-_OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")}
+_OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
+    "OBJECT_TOO_LARGE": ReasonCode.TOO_LARGE
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,9 @@ def source_slice(events: pa.Table) -> SourceSlice:
 class FileOpener:
     """Opens an object inside a task. Carries the values of the storage's references, which a remote worker lacks."""
 
-    def __init__(self, storage: StorageSpec, *, compression: Compression) -> None:
+    def __init__(self, storage: StorageSpec, *, compression: Compression, max_object_bytes: int | None = None) -> None:
         self._storage = storage.model_dump_json()
+        self._max_bytes = max_object_bytes
         self._compression = compression
         self._variables = resolved_variables(storage)
 
@@ -58,7 +61,9 @@ class FileOpener:
             os.environ.setdefault(name, value)
         storage = StorageSpec.model_validate_json(self._storage)
         try:
-            data = open_object(storage, reference.key, reference.etag, compression=self._compression)
+            data = open_object(
+                storage, reference.key, reference.etag, compression=self._compression, max_bytes=self._max_bytes
+            )
         except DeltaworksError as error:
             code = _OF_THE_OBJECT.get(error.condition)
             if code is None:

@@ -82,11 +82,11 @@ def _pieces(payload: bytes) -> list[bytes]:
 
 def _elements(value: Any, raw: bytes) -> Iterable[tuple[Any, bytes]]:
     if type(value) is list:
-        return [(element, _dumped(element, raw)) for element in value]
+        return [(element, dumped(element, raw)) for element in value]
     return ((value, raw),)
 
 
-def _dumped(element: Any, whole: bytes) -> bytes:
+def dumped(element: Any, whole: bytes) -> bytes:
     """An element's bytes; those of the whole array where it is nested too deeply to be written."""
     try:
         return orjson.dumps(element)

@@ -19,11 +19,14 @@ from deltaworks.specs.types import Primitive, parse_type
 from deltaworks.streaming.columns import Misfit, Misfits, column
 from deltaworks.streaming.events import EventReader, IdReader, Router, holders
 from deltaworks.streaming.framing import values
-from deltaworks.streaming.reasons import Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.streaming.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.tables.arrow_types import arrow_schema
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 Reasons = dict[int, list[Reason]]
+#: Bytes of events that are converted at once; in Python objects they take some ten times as much.
+CHUNK_BYTES = 32 << 20
+_DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,15 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class BatchStamp:
-    """What every row of a batch is stamped with."""
+    """What every row of a batch is stamped with.
+
+    `arrived_at_us` is what the age of events is judged by, where that is not `ingested_at_us`: for rows read again.
+    """
 
     batch_id: int
     ingested_at_us: int
     fingerprint: str
+    arrived_at_us: int | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +63,11 @@ class Chunk:
     positions: list[int] = field(default_factory=list)
     rows_by_table: dict[str, list[int]] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
+    raw_bytes: int = 0
+
+    def is_full(self, events: int) -> bool:
+        """Whether it holds as much as a task should convert at once."""
+        return len(self.events) + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
 
 
 class TableColumns:
@@ -108,6 +120,9 @@ class Parser:
         self._time_text = spec.event.time.path
         self._time_unit = spec.event.time.unit
         self._columns = {table.name: TableColumns(table) for table in spec.tables}
+        self._max_age_days = spec.event.time.max_age_days
+        self._max_future_minutes = spec.event.time.max_future_minutes
+        self._max_event_bytes = spec.source.max_event_bytes
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
 
@@ -119,18 +134,21 @@ class Parser:
             keys[payload.seq] = payload.key
             if payload.data is None:
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(Rejected(payload.seq, 0, payload.key, b"", None, (problem,)))
+                chunk.rejected.append(Rejected(payload.seq, WHOLE_OBJECT, payload.key, b"", None, (problem,)))
                 continue
-            for position, (value, raw) in enumerate(values(payload.data)):
-                self._take(chunk, payload, position, (value, raw))
-                if len(chunk.events) + len(chunk.rejected) >= self._chunk_events:
+            for position, found in enumerate(self._reader.spread(values(payload.data))):
+                self._take(chunk, payload, position, found)
+                if chunk.is_full(self._chunk_events):
                     yield from self._finish(chunk, keys, stamp)
                     chunk = Chunk()
         yield from self._finish(chunk, keys, stamp)
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
         name = None
+        chunk.raw_bytes += len(found[1])
         try:
+            if len(found[1]) > self._max_event_bytes:
+                raise Misfit(ReasonCode.TOO_LARGE, f"{len(found[1])} bytes, more than {self._max_event_bytes}")
             event = self._reader.event(found[0])
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
@@ -178,6 +196,7 @@ class Parser:
         times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
         _note(reasons, misfits, self._time_text)
         _note_missing(reasons, times, misfits, self._time_text)
+        self._note_age(reasons, times, stamp)
         ids = pa.array(self._ids.read(events), pa.string())
         if self._ids.paths:
             _note_missing(reasons, ids, {}, self._id_text)
@@ -193,6 +212,24 @@ class Parser:
             pa.array(chunk.positions, pa.int64()),
         ]
         return pa.Table.from_arrays(arrays, names=[name for name, _ in ENVELOPE_COLUMNS]), reasons
+
+    def _note_age(self, reasons: Reasons, times: pa.Array, stamp: BatchStamp) -> None:
+        """The reasons of events whose time lies further from their arrival than is declared."""
+        if self._max_age_days is None and self._max_future_minutes is None:
+            return
+        arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
+        micros = times.cast(pa.int64())
+        limits = []
+        if self._max_age_days is not None:
+            oldest, told = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
+            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, told))
+        if self._max_future_minutes is not None:
+            newest, told = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
+            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {told}"))
+        for beyond, code, told in limits:
+            for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
+                detail = f"{times[index].as_py().isoformat()} was {told} on arrival"
+                reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
     @staticmethod
     def _rejected(chunk: Chunk, keys: dict[int, str], index: int, reasons: list[Reason]) -> Rejected:

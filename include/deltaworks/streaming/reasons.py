@@ -18,9 +18,17 @@ class ReasonCode(StrEnum):
     TYPE_MISMATCH = "type_mismatch"
     OUT_OF_RANGE = "out_of_range"
     UNKNOWN_EVENT = "unknown_event"
+    TOO_LARGE = "too_large"
+    TOO_OLD = "too_old"
+    TOO_FAR_IN_FUTURE = "too_far_in_future"
+    RULE = "rule"
     OBJECT_MISSING = "object_missing"
     OBJECT_CHANGED = "object_changed"
     OBJECT_UNREADABLE = "object_unreadable"
+
+
+#: `_position` of a row that stands for a whole object, which could not be used.
+WHOLE_OBJECT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ QUARANTINE_SCHEMA = pa.schema(
         ),
         pa.field("raw", pa.string()),
         pa.field("raw_bytes", pa.int64()),
+        pa.field("raw_complete", pa.bool_()),
         pa.field("object_key", pa.string()),
         pa.field("spec_fingerprint", pa.string()),
         pa.field("_ingested_at", pa.timestamp("us", tz="UTC")),
@@ -86,12 +95,14 @@ def quarantine_rows(
         [{"code": str(reason.code), "path": reason.path, "detail": reason.detail} for reason in row.reasons]
         for row in rejected
     ]
+    raws = [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected]
     columns = [
         times.cast(pa.date32()),
         [row.event_name for row in rejected],
         reasons,
-        [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected],
+        raws,
         [len(row.raw) for row in rejected],
+        [_is_complete(row, raw, retain_raw_bytes) for row, raw in zip(rejected, raws, strict=True)],
         [row.key for row in rejected],
         [fingerprint] * len(rejected),
         times,
@@ -104,3 +115,8 @@ def quarantine_rows(
         for values, kind in zip(columns, QUARANTINE_SCHEMA, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
+
+
+def _is_complete(row: Rejected, raw: str, retain_raw_bytes: int) -> bool:
+    """Whether the value can be had back from `raw`: neither cut nor changed."""
+    return row.position != WHOLE_OBJECT and len(row.raw) <= retain_raw_bytes and raw.encode() == row.raw

@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import os
 import zlib
@@ -26,6 +25,7 @@ from deltaworks.specs.storage import StorageSpec
 Compression = Literal["auto", "gzip", "none"]
 _GZIP_MAGIC = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60.0
+_INFLATE_BYTES = 8 << 20
 
 
 class ObjectError(ContractError):
@@ -52,31 +52,56 @@ class ObjectUnreadable(ObjectError):
     reason = "object_unreadable"
 
 
-def open_object(storage: StorageSpec, key: str, etag: str, *, compression: Compression = "auto") -> bytes:
+class ObjectTooLarge(ObjectError):
+    """The object, or what its compressed content grows to, is larger than may be read."""
+
+    reason = "too_large"
+
+
+def open_object(
+    storage: StorageSpec,
+    key: str,
+    etag: str,
+    *,
+    compression: Compression = "auto",
+    max_bytes: int | None = None,
+) -> bytes:
     """The announced object's content, decompressed. Memory is that of the content, whole.
 
     Args:
         storage: the landing bucket; `key` is relative to its bucket, as notifications give it.
         etag: the tag announced; empty where none was, then any object at the key will do.
         compression: `auto` decompresses what begins as gzip does; `gzip` insists; `none` leaves it.
+        max_bytes: what the object may hold, as it is stored and decompressed; no more than that is ever held.
 
     Raises:
         ObjectMissing, ObjectChanged, ObjectUnreadable: OBJECT_MISSING, OBJECT_CHANGED, OBJECT_UNREADABLE.
+        ObjectTooLarge: OBJECT_TOO_LARGE.
         ConfigError: OBJECT_FORBIDDEN, the bucket may not be read.
     """
     if storage.scheme == "file":
-        data = _read_local(Path(storage.prefix) / key, etag)
+        data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
     else:
-        data = through_outages(lambda: _read_s3(storage, key, etag), patience_seconds=_PATIENCE_SECONDS)
+        data = through_outages(lambda: _read_s3(storage, key, etag, max_bytes), patience_seconds=_PATIENCE_SECONDS)
     if compression == "gzip" or (compression == "auto" and data.startswith(_GZIP_MAGIC)):
-        return _decompressed(data, key)
+        return _decompressed(data, key, max_bytes)
     return data
 
 
-def _read_s3(storage: StorageSpec, key: str, etag: str) -> bytes:
+def _check_size(size: int, max_bytes: int | None, where: str) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise ObjectTooLarge(
+            "OBJECT_TOO_LARGE",
+            f"{where} holds {size} bytes or more; at most {max_bytes} are read.",
+            hint="Raise source.max_object_bytes, or have it sent in parts; then replay it.",
+        )
+
+
+def _read_s3(storage: StorageSpec, key: str, etag: str, max_bytes: int | None) -> bytes:
     condition = {"IfMatch": f'"{etag}"'} if etag else {}
     try:
         answer = _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=key, **condition)
+        _check_size(int(answer["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
         return bytes(answer["Body"].read())
     except ClientError as error:
         meaning = _meaning(error, storage.bucket, key)
@@ -102,8 +127,9 @@ def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
     return None
 
 
-def _read_local(path: Path, etag: str) -> bytes:
+def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
     try:
+        _check_size(path.stat().st_size, max_bytes, str(path))
         data = path.read_bytes()
     except FileNotFoundError as error:
         hint = "It was deleted before it was read."
@@ -115,13 +141,29 @@ def _read_local(path: Path, etag: str) -> bytes:
     return data
 
 
-def _decompressed(data: bytes, key: str) -> bytes:
+def _decompressed(data: bytes, key: str, max_bytes: int | None) -> bytes:
+    """All members of a gzip content. It is inflated piece by piece: a small object can grow a thousandfold."""
+    parts: list[bytes] = []
+    size, rest = 0, data
     try:
-        return gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        # An empty content is as damaged as a cut one.
+        while rest or not data:
+            inflating = zlib.decompressobj(wbits=31)
+            while not inflating.eof:
+                part = inflating.decompress(rest, _INFLATE_BYTES)
+                rest = inflating.unconsumed_tail
+                if not part and not rest and not inflating.eof:
+                    raise EOFError("it ends before its end-of-stream mark")
+                size += len(part)
+                _check_size(size, max_bytes, key)
+                parts.append(part)
+            # Padding behind the last member is part of the format.
+            rest = inflating.unused_data.lstrip(b"\0")
+    except (EOFError, zlib.error) as error:
         raise ObjectUnreadable(
             "OBJECT_UNREADABLE", f"{key}: its gzip content is damaged: {error}.", hint="Have it sent again."
         ) from error
+    return b"".join(parts)
 
 
 @functools.lru_cache(maxsize=8)
