@@ -172,7 +172,11 @@ class IngestRun:
             ledger=ledger,
             tables=tables,
             ownership=Ownership(owner=lease.owner, step=owner),
-            opener=FileOpener(self._catalog.environment.landing, compression=spec.source.compression),
+            opener=FileOpener(
+                self._catalog.environment.landing,
+                compression=spec.source.compression,
+                max_object_bytes=spec.source.max_object_bytes,
+            ),
             fault=self._fault,
         )
         return processor, ledger
