@@ -88,8 +88,8 @@ def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:
         raw_bytes += len(payload)
         pieces = [raw for _, raw in values(payload)]
         name = f"{number:06d}.json.gz"
-        _write(folder / "lines" / name, pieces)
-        _write(folder / "unwrapped" / name, [_event(piece) for piece in pieces])
+        write_lines(folder / "lines" / name, pieces)
+        write_lines(folder / "unwrapped" / name, [_event(piece) for piece in pieces])
     return {
         "events": truth.accepted,
         "quarantined": truth.quarantined,
@@ -104,7 +104,8 @@ def landed_objects(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.gz"), key=lambda path: path.name)
 
 
-def _write(path: Path, pieces: list[bytes]) -> None:
+def write_lines(path: Path, pieces: list[bytes]) -> None:
+    """A gzipped file of one piece a line."""
     one_per_line = b"\n".join(piece.replace(b"\n", b" ") for piece in pieces)
     path.write_bytes(gzip.compress(one_per_line, _GZIP_LEVEL, mtime=0))
 

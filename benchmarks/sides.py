@@ -1,24 +1,21 @@
 """The sides benchmarks share: Deltaworks' fan-out of a batch, and what plain Spark does with the same events.
 
-All work in one Spark session with two cores and write to local disk below the benchmark folder, into a new folder
-each time, which is removed afterwards.
+All work in one Spark session with two cores and write to a place (`benchmarks.places`) under a new root each time.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.games_files import GamesFiles, bench_folder, landed_objects
-from benchmarks.harness import Clock
+from benchmarks.harness import Clock, Run
+from benchmarks.places import Place
 from deltaworks.control.generations import current_checkpoint
 from deltaworks.control.objects import open_objects
 from deltaworks.spark_session import build_session
@@ -27,7 +24,7 @@ from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.streaming.batches import BatchProcessor, Ownership, SourceSlice
+from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.writers import TableSet
@@ -37,12 +34,16 @@ MASTER = "local[2]"
 _PARAMS = "eventParams"
 
 
-def session() -> SparkSession:
-    """The session all sides share: Deltaworks' own settings, `local[2]`."""
+def session(lake: StorageSpec | None = None) -> SparkSession:
+    """The session all sides share: Deltaworks' own settings, `local[2]`.
+
+    Args:
+        lake: storage whose keys the session needs, where a side writes to S3.
+    """
     here = StorageSpec(root=f"file://{bench_folder()}")
     environment = EnvironmentSpec(
         environment="bench",
-        lake=here,
+        lake=lake or here,
         landing=here,
         messaging=AwsSpec(),
         spark=SparkSpec(driver_memory="2g", shuffle_partitions=2),
@@ -55,15 +56,35 @@ def games_spec() -> PipelineSpec:
     return load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
 
 
-@contextmanager
-def new_folder() -> Iterator[Path]:
-    """A folder for one repetition's tables."""
-    folder = bench_folder() / "tables" / uuid.uuid4().hex
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+def processor_of(
+    spark: SparkSession, spec: PipelineSpec, files: GamesFiles, storage: StorageSpec
+) -> tuple[BatchProcessor, TableSet]:
+    """What lands batches of a new pipeline at `storage`, its tables created and fenced."""
+    lake, objects, name = Lake(storage), open_objects(storage), spec.pipeline
+    owner = owner_step(name, 1)
+    tables = TableSet(lake, spec)
+    tables.open()
+    tables.fence(owner)
+    processor = BatchProcessor(
+        spark,
+        spec,
+        lake,
+        objects,
+        generations=current_checkpoint(objects, name, last_completed=None, end_offset=None),
+        ledger=Ledger(lake, name, 1),
+        tables=tables,
+        ownership=Ownership(owner="benchmark", step=owner),
+        opener=FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto"),
+    )
+    return processor, tables
+
+
+def slice_of(files: GamesFiles) -> SourceSlice:
+    """All landed objects as what one batch reads."""
+    found = landed_objects(files.landed)
+    references = [FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(found, 1)]
+    sizes = [path.stat().st_size for path in found]
+    return SourceSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +93,24 @@ class FanOut:
 
     Timed: prepare (read, decompress, frame, parse, write the files of all tables), commit (one guarded commit a
     table) and complete (the two ledger rows). Not timed but noted as `open_seconds`: creating and fencing the tables,
-    which a stream does once a run.
+    which a stream does once a run. `check` refuses a batch that did not land as generated.
     """
 
     spark: SparkSession
     spec: PipelineSpec
     files: GamesFiles
+    place: Place
+    check: Callable[[BatchReport, GamesFiles], bool] = lambda report, files: report.quarantined == files.quarantined
 
     def __call__(self, clock: Clock) -> None:
-        paths = landed_objects(self.files.landed)
-        references = [
-            FileReference(seq, str(path.relative_to(self.files.landed)), "") for seq, path in enumerate(paths, start=1)
-        ]
-        sizes = [path.stat().st_size for path in paths]
-        with new_folder() as folder:
+        source = slice_of(self.files)
+        with self.place.new_root() as storage:
             opened = time.perf_counter()
-            processor = self._processor(StorageSpec(root=f"file://{folder}"))
+            processor, _ = processor_of(self.spark, self.spec, self.files, storage)
             opened = time.perf_counter() - opened
             with clock:
-                report = processor.process(
-                    SourceSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}), 0
-                )
-        if report is None or report.quarantined != self.files.quarantined:
+                report = processor.process(source, 0)
+        if report is None or not self.check(report, self.files):
             raise RuntimeError(f"the batch did not land as generated: {report}")
         clock.note(
             open_seconds=opened,
@@ -103,24 +120,6 @@ class FanOut:
             rows=report.rows,
             tables=report.tables,
             files_written=report.files_written,
-        )
-
-    def _processor(self, storage: StorageSpec) -> BatchProcessor:
-        lake, objects, name = Lake(storage), open_objects(storage), self.spec.pipeline
-        owner = owner_step(name, 1)
-        tables = TableSet(lake, self.spec)
-        tables.open()
-        tables.fence(owner)
-        return BatchProcessor(
-            self.spark,
-            self.spec,
-            lake,
-            objects,
-            generations=current_checkpoint(objects, name, last_completed=None, end_offset=None),
-            ledger=Ledger(lake, name, 1),
-            tables=tables,
-            ownership=Ownership(owner="benchmark", step=owner),
-            opener=FileOpener(StorageSpec(root=f"file://{self.files.landed}"), compression="auto"),
         )
 
 
@@ -145,10 +144,43 @@ def read_wrapped(spark: SparkSession, spec: PipelineSpec, files: GamesFiles) -> 
     return lines.select(F.from_json("body", event_schema(spec)).alias("event")).select("event.*")
 
 
-def write_table(frame: DataFrame, folder: Path, name: str, *, partition_by: tuple[str, ...] = ()) -> None:
-    """One plain Delta write of a new table."""
-    writer = frame.write.format("delta").mode("append")
-    (writer.partitionBy(*partition_by) if partition_by else writer).save(f"file://{folder}/{name}")
+def write_table(
+    frame: DataFrame, storage: StorageSpec, name: str, *, partition_by: tuple[str, ...] = (), form: str = "delta"
+) -> None:
+    """One plain write of a new table."""
+    writer = frame.write.format(form).mode("append")
+    (writer.partitionBy(*partition_by) if partition_by else writer).save(storage.spark_uri(name))
+
+
+def single_write(read: Callable[[], DataFrame], place: Place, *, form: str = "delta") -> Run:
+    """A side that writes all events as one table without partitions."""
+
+    def run(clock: Clock) -> None:
+        with place.new_root() as storage, clock:
+            write_table(read(), storage, "events", form=form)
+
+    return run
+
+
+def write_each_table(
+    read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: Place, *, threads: int = 1
+) -> Run:
+    """A side that writes table after table, or several at once, from filters over the cached events."""
+
+    def run(clock: Clock) -> None:
+        with place.new_root() as storage, clock:
+            events = read().where("eventName is not null and eventTime is not null").persist()
+
+            def write(table: TableSpec) -> None:
+                names = table.when.get("eventName")
+                rows = events if names is None else events.where(F.col("eventName").isin(list(names)))
+                write_table(rows.select(*columns_of(table)), storage, table.name, partition_by=table.partition_by)
+
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(write, tables))
+            events.unpersist(blocking=True)
+
+    return run
 
 
 def columns_of(table: TableSpec) -> list[Column]:

@@ -1,0 +1,70 @@
+"""`fan_out`: a batch into 30 tables exactly once, against the ways it is done without a fan-out, on disk and on S3.
+
+Ours: as in `single_table`.
+
+Others, without quarantine, transaction ids or ledger:
+
+- `tables_30_vs_single_write`: one Delta table with the same rows, from the same wrapped events.
+- `tables_30_vs_loop`: what most `foreachBatch` jobs do: events taken out of their wrapper beforehand are read with a
+  schema and cached, then each table is written in turn from a filter over the cache, with the same columns and
+  partitioned by date as ours are.
+- `tables_30_vs_threads`: the same with 8 tables at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.games_files import GamesFiles
+    from benchmarks.places import Place
+
+_THREADS = 8
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure on local disk, then on s3proxy."""
+    from benchmarks import places, sides
+    from benchmarks.games_files import games_files
+
+    files = games_files(options.events, progress=options.progress)
+    figures = []
+    with places.object_store() as bucket:
+        spark = sides.session(bucket.storage("session"))
+        for place in (places.local_disk(), bucket):
+            found = list(_comparisons(spark, files, place))
+            figures += measure(BENCHMARK.name, found, repeats=options.repeats, progress=options.progress)
+        spark.stop()
+    return figures
+
+
+def _comparisons(spark: SparkSession, files: GamesFiles, place: Place) -> Iterator[Comparison]:
+    from benchmarks import sides
+
+    spec = sides.games_spec()
+    ours = Side(f"fan_out_{place.name}", sides.FanOut(spark, spec, files, place))
+
+    def unwrapped() -> DataFrame:
+        return sides.read_unwrapped(spark, spec, files)
+
+    others = {
+        "single_write": sides.single_write(lambda: sides.read_wrapped(spark, spec, files), place),
+        "loop": sides.write_each_table(unwrapped, spec.tables, place),
+        "threads": sides.write_each_table(unwrapped, spec.tables, place, threads=_THREADS),
+    }
+    sizes = files.sizes() | {"tables": len(spec.tables) + 1}
+    for name, run_other in others.items():
+        other = Side(f"{name}_{place.name}", run_other)
+        yield Comparison(metric=f"tables_30_vs_{name}_{place.name}", ours=ours, other=other, sizes=sizes)
+
+
+BENCHMARK = Benchmark(
+    name="fan_out",
+    summary="30 tables exactly once, against a single write, a loop of writes and writes in threads; on disk and S3",
+    run=run,
+)

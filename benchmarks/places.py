@@ -1,0 +1,64 @@
+"""Where sides write: a folder on local disk, or a bucket on s3proxy. Every repetition has a new root there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.games_files import bench_folder
+from deltaworks.local.object_store import lake_storage, running_object_store
+from deltaworks.specs.storage import StorageSpec
+
+_BUCKET = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A storage to write to. `served` is the folder behind it, from which a repetition's tables are removed."""
+
+    name: str
+    root: str
+    served: Path
+
+    def storage(self, folder: str) -> StorageSpec:
+        """The storage below the root."""
+        root = f"{self.root}/{folder}"
+        return lake_storage(root) if root.startswith("s3://") else StorageSpec(root=root)
+
+    @contextmanager
+    def new_root(self) -> Iterator[StorageSpec]:
+        """An empty root for one repetition, removed afterwards."""
+        folder = uuid.uuid4().hex
+        (self.served / folder).mkdir(parents=True)
+        try:
+            yield self.storage(folder)
+        finally:
+            shutil.rmtree(self.served / folder, ignore_errors=True)
+
+
+def local_disk() -> Place:
+    """The benchmark folder."""
+    folder = bench_folder() / "tables"
+    return Place("local", f"file://{folder}", folder)
+
+
+@contextmanager
+def object_store() -> Iterator[Place]:
+    """s3proxy over the benchmark folder while the block runs; its keys are in the environment meanwhile."""
+    directory = bench_folder() / "s3"
+    with running_object_store(directory, buckets=[_BUCKET]) as address:
+        before = {name: os.environ.get(name) for name in address.environment()}
+        os.environ.update(address.environment())
+        try:
+            yield Place("s3proxy", f"s3://{_BUCKET}", directory / _BUCKET)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

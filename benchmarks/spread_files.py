@@ -1,0 +1,89 @@
+"""The same events spread evenly over any number of event types, to show how cost grows with tables.
+
+A piece whose event a table of the games pipeline takes gets another event name, by a digest of its id; every other
+piece stays as it is. All tables have the columns of the envelope table `events`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.games_files import GamesFiles, landed_objects, write_lines
+from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.streaming.framing import values
+
+
+def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:
+    """The games pipeline with `tables` tables of equal columns, one a type of event, and nothing else."""
+    columns = games.table("events").columns
+    declared = tuple(
+        TableSpec(name=name, when={"eventName": (name,)}, columns=columns) for name in map(_name, range(tables))
+    )
+    return games.model_copy(
+        update={"tables": declared, "live": (), "gold": games.gold.model_copy(update={"tables": ()})}
+    )
+
+
+def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progress: Callable[[str], None]) -> GamesFiles:
+    """`files` with their events spread over `tables` types; made on first use and kept beside them.
+
+    `events` counts every piece then, those that end in quarantine too.
+    """
+    folder = files.landed.parent / f"spread-{tables}"
+    record = folder / "record.json"
+    if not record.is_file():
+        progress(f"spreading {files.events:,} events over {tables} types once")
+        shutil.rmtree(folder, ignore_errors=True)
+        record.write_text(json.dumps(_make(files, games, tables, folder)))
+    known = json.loads(record.read_text())
+    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **known)
+
+
+def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> dict[str, int]:
+    known = frozenset(str(name) for table in games.tables for name in table.when.get("eventName", ()))
+    for form in ("landed", "lines", "unwrapped"):
+        (folder / form).mkdir(parents=True)
+    pieces_seen = raw_bytes = compressed = 0
+    found = landed_objects(files.landed)
+    for number, path in enumerate(found):
+        pieces = [_renamed(value, raw, known, tables) for value, raw in values(gzip.decompress(path.read_bytes()))]
+        payload = b"".join(wrapped for wrapped, _ in pieces)
+        name = f"{number:06d}.json.gz"
+        (folder / "landed" / name).write_bytes(gzip.compress(payload, 6, mtime=0))
+        write_lines(folder / "lines" / name, [wrapped for wrapped, _ in pieces])
+        write_lines(folder / "unwrapped" / name, [event for _, event in pieces])
+        pieces_seen, raw_bytes = pieces_seen + len(pieces), raw_bytes + len(payload)
+        compressed += (folder / "landed" / name).stat().st_size
+    return {
+        "events": pieces_seen,
+        "quarantined": files.quarantined,
+        "files": len(found),
+        "bytes": raw_bytes,
+        "compressed_bytes": compressed,
+    }
+
+
+def _renamed(value: Any, raw: bytes, known: frozenset[str], tables: int) -> tuple[bytes, bytes]:
+    """A piece and the event in it, under its new name where it has one."""
+    try:
+        event = orjson.loads(value["body"])
+        if event["eventName"] not in known:
+            return raw, raw
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        return raw, raw
+    identity = str((event.get("eventParams") or {}).get("event_id")).encode()
+    event["eventName"] = _name(zlib.crc32(identity) % tables)
+    inner = orjson.dumps(event)
+    return orjson.dumps({**value, "body": inner.decode()}), inner
+
+
+def _name(number: int) -> str:
+    return f"type_{number:03d}"

@@ -1,0 +1,92 @@
+"""`trigger`: what a small batch costs, when all tables and logs are there and warm.
+
+- `empty_batch`: a batch whose objects hold nothing, against an append of no rows to one Delta table by Spark.
+- `hundred_events`: 100 events of the games pipeline into their tables, against an append of the same to one Delta
+  table by Spark, with a transaction id, as a `foreachBatch` does it.
+
+One repetition lands ten batches one after another and counts their mean, so that a commit's own noise evens out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.games_files import GamesFiles
+    from benchmarks.harness import Run
+
+_BATCHES = 10
+_EVENTS = 100
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both kinds of batch."""
+    from benchmarks import sides
+    from benchmarks.games_files import games_files
+
+    files = games_files(_EVENTS, progress=options.progress)
+    spark = sides.session()
+    figures = measure(
+        BENCHMARK.name, list(_comparisons(spark, files)), repeats=options.repeats, progress=options.progress
+    )
+    spark.stop()
+    return figures
+
+
+def _comparisons(spark: SparkSession, files: GamesFiles) -> Iterator[Comparison]:
+    for metric, empty in (("empty_batch", True), ("hundred_events", False)):
+        yield Comparison(
+            metric=metric,
+            ours=Side(f"fan_out_{metric}", _ours(spark, files, empty=empty)),
+            other=Side(f"plain_delta_{metric}", _plain(spark, files, empty=empty)),
+            sizes=files.sizes() | {"batches": _BATCHES},
+        )
+
+
+def _ours(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
+    from benchmarks import places, sides
+    from deltaworks.streaming.batches import SourceSlice
+
+    spec = sides.games_spec()
+    source = SourceSlice([], [], {"files": 0, "bytes": 0}) if empty else sides.slice_of(files)
+
+    def run(clock: Clock) -> None:
+        with places.local_disk().new_root() as storage:
+            processor, _ = sides.processor_of(spark, spec, files, storage)
+            with clock:
+                for batch in range(_BATCHES):
+                    processor.process(source, batch)
+        clock.seconds /= _BATCHES
+
+    return run
+
+
+def _plain(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
+    from benchmarks import places, sides
+
+    spec = sides.games_spec()
+
+    def run(clock: Clock) -> None:
+        with places.local_disk().new_root() as storage:
+            events = sides.read_unwrapped(spark, spec, files)
+            sides.write_table(events.limit(0), storage, "events")
+            with clock:
+                for batch in range(_BATCHES):
+                    rows = events.limit(0) if empty else sides.read_unwrapped(spark, spec, files)
+                    writer = rows.write.format("delta").mode("append").option("txnAppId", "plain")
+                    writer.option("txnVersion", batch).save(storage.spark_uri("events"))
+        clock.seconds /= _BATCHES
+
+    return run
+
+
+BENCHMARK = Benchmark(
+    name="trigger",
+    summary="an empty batch and one of 100 events, against an append to one Delta table",
+    run=run,
+)
