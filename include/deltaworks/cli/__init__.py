@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from deltaworks.cli import demo, generate, pipelines, sql, stack, streams, tables
+from deltaworks.cli import batches, demo, generate, pipelines, sql, stack, streams, tables
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(pipelines.app, name="pipelines")
-for module in (stack, streams, tables, sql, generate, demo):
+for module in (stack, streams, tables, batches, sql, generate, demo):
     module.register(app)
 
 

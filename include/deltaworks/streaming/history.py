@@ -1,0 +1,281 @@
+"""What became of a pipeline's batches, read from its records: the ledger, prepared batches, tables and the file log.
+
+Reads only, needs no JVM and no lease, and is safe beside a running stream. A batch is shown from the moment it is
+prepared; while it is not complete, the tables themselves are asked which of its steps have landed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.log import FileEventLog, matching
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.ledger import BATCH_METADATA_STORE, CHECKPOINT_STORE
+from deltaworks.tables.lake import Lake
+
+State = Literal["complete", "prepared"]
+#: Outcomes of a step whose files are prepared and not in the table: they are caught up later.
+HELD, CAUGHT_UP = "held", "caught_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSummary:
+    """One batch. `held` names tables that wait for their share; offsets are the source's, start excluded."""
+
+    generation: int
+    batch_id: int
+    state: State
+    held: tuple[str, ...]
+    rows: int
+    quarantined: int
+    start_offset: Mapping[str, Any] | None
+    end_offset: Mapping[str, Any] | None
+    run: str
+    owner_epoch: int
+    prepared_at: datetime | None
+    completed_at: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """From prepared to complete; None while it is not."""
+        if self.prepared_at is None or self.completed_at is None:
+            return None
+        return (self.completed_at - self.prepared_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of a batch. `outcome` is the ledger's, or `pending` or `landed` while the batch is not complete."""
+
+    step: str
+    table_name: str
+    writer: str
+    outcome: str
+    rows: int
+    files: int
+    bytes: int
+    delta_version: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One object a batch read."""
+
+    seq: int
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDetail:
+    """One batch with all that is on record of it."""
+
+    summary: BatchSummary
+    spark_batch_id: int
+    checkpoint: int
+    source: Mapping[str, Any]
+    spec_fingerprint: str
+    code_version: str
+    steps: tuple[StepRecord, ...]
+    files: tuple[SourceFile, ...]
+
+
+class BatchHistory:
+    """One pipeline's batches in its present generation. Used by one thread."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._spec = spec
+        self._generation = _generation(objects, spec.pipeline)
+        self._stores: dict[str, DeltaTable | None] = {
+            name: lake.open(paths.pipeline_control(spec.pipeline, name))
+            for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)
+        }
+
+    def last_completed(self) -> int | None:
+        """The newest complete batch, or None before the first."""
+        store = self._stores[CHECKPOINT_STORE]
+        if store is None:
+            return None
+        found: int | None = store.transaction_version(f"{self._spec.pipeline}/g{self._generation}/{CHECKPOINT_STORE}")
+        return found
+
+    def recent(self, last: int = 20) -> list[BatchSummary]:
+        """The newest `last` batches, oldest first, one that is prepared and not complete among them."""
+        return self._between(max(0, self._newest() - last + 1), self._newest())
+
+    def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
+        """The complete batches from `first` to `last`, both included, oldest first."""
+        newest = self.last_completed()
+        if newest is None:
+            return []
+        return self._between(first, newest if last is None else min(last, newest))
+
+    def detail(self, batch_id: int) -> BatchDetail:
+        """One batch.
+
+        Raises:
+            ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
+        """
+        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id)
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+        if rows:
+            return self._of_ledger(rows[0])
+        if prepared is None:
+            raise ConfigError(
+                "BATCH_UNKNOWN",
+                f"Pipeline {self._spec.pipeline!r} has no batch {batch_id} in generation {self._generation}.",
+                hint=f"Its newest batch is {self._newest()}." if self._newest() >= 0 else "It has no batch yet.",
+            )
+        return self._of_prepared(prepared)
+
+    def _newest(self) -> int:
+        """The newest batch there is a record of, -1 before the first."""
+        completed = self.last_completed()
+        newest = -1 if completed is None else completed
+        while read_prepared(self._objects, self._spec.pipeline, self._generation, newest + 1) is not None:
+            newest += 1
+        return newest
+
+    def _between(self, first: int, last: int) -> list[BatchSummary]:
+        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last)}
+        held = held_tables(self._rows(BATCH_METADATA_STORE, first, last))
+        found = []
+        for batch_id in range(first, last + 1):
+            if batch_id in rows:
+                found.append(_complete(rows[batch_id], held.get(batch_id, ())))
+                continue
+            prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+            if prepared is not None:
+                found.append(_prepared(prepared))
+        return found
+
+    def _rows(self, name: str, first: int, last: int) -> list[dict[str, Any]]:
+        store = self._stores[name]
+        if store is None:
+            return []
+        wanted = (
+            (ds.field("generation") == self._generation)
+            & (ds.field("batch_id") >= first)
+            & (ds.field("batch_id") <= last)
+        )
+        rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+        return sorted(rows, key=lambda row: row["batch_id"])
+
+    def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
+        batch_id = row["batch_id"]
+        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id)
+        ordered = sorted(rows, key=lambda step: (step["table_name"], step["at"]))
+        source = json.loads(row["source_metadata"] or "{}")
+        return BatchDetail(
+            summary=_complete(row, held_tables(rows).get(batch_id, ())),
+            spark_batch_id=row["spark_batch_id"],
+            checkpoint=row["checkpoint"],
+            source=source,
+            spec_fingerprint=row["spec_fingerprint"],
+            code_version=row["code_version"],
+            steps=tuple(StepRecord(**{name: step[name] for name in StepRecord.__slots__}) for step in ordered),
+            files=self._files(source),
+        )
+
+    def _of_prepared(self, prepared: PreparedBatch) -> BatchDetail:
+        return BatchDetail(
+            summary=_prepared(prepared),
+            spark_batch_id=prepared.spark_batch_id,
+            checkpoint=prepared.checkpoint,
+            source=prepared.source,
+            spec_fingerprint=prepared.spec_fingerprint,
+            code_version=prepared.code_version,
+            steps=tuple(self._pending(prepared, share) for share in prepared.tables),
+            files=self._files(prepared.source),
+        )
+
+    def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepRecord:
+        app_id = f"{prepared.pipeline}/g{prepared.generation}/{share.table}"
+        table = self._lake.open(paths.table(prepared.pipeline, share.table))
+        landed = table.transaction_version(app_id) if table is not None else None
+        return StepRecord(
+            step=app_id,
+            table_name=share.table,
+            writer=share.writer,
+            outcome="landed" if landed is not None and landed >= prepared.batch_id else "pending",
+            rows=share.rows,
+            files=len(share.files),
+            bytes=sum(file["size"] for file in share.files),
+            delta_version=None,
+            seconds=None,
+        )
+
+    def _files(self, source: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+        """The objects of a batch, from the file event log; none where it read none."""
+        if "first_seq" not in source:
+            return ()
+        declared = self._spec.source
+        events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
+        ours = matching(events, bucket=declared.bucket, prefix=declared.prefix)
+        return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())
+
+
+def held_tables(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+    """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
+    waiting: dict[int, set[str]] = {}
+    for step in steps:
+        if step["outcome"] == HELD:
+            waiting.setdefault(step["batch_id"], set()).add(step["table_name"])
+    for step in steps:
+        if step["outcome"] == CAUGHT_UP:
+            waiting.get(step["batch_id"], set()).discard(step["table_name"])
+    return {batch_id: tuple(sorted(tables)) for batch_id, tables in waiting.items() if tables}
+
+
+def _complete(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
+    return BatchSummary(
+        generation=row["generation"],
+        batch_id=row["batch_id"],
+        state="complete",
+        held=held,
+        rows=row["rows"],
+        quarantined=row["quarantined"],
+        start_offset=json.loads(row["start_offset"] or "null"),
+        end_offset=json.loads(row["end_offset"] or "null"),
+        run=row["run"],
+        owner_epoch=row["owner_epoch"],
+        prepared_at=row["prepared_at"],
+        completed_at=row["completed_at"],
+    )
+
+
+def _prepared(prepared: PreparedBatch) -> BatchSummary:
+    return BatchSummary(
+        generation=prepared.generation,
+        batch_id=prepared.batch_id,
+        state="prepared",
+        held=(),
+        rows=prepared.rows,
+        quarantined=prepared.quarantined,
+        start_offset=prepared.offsets.get("start"),
+        end_offset=prepared.offsets.get("end"),
+        run=prepared.run,
+        owner_epoch=prepared.owner_epoch,
+        prepared_at=parse_iso(prepared.prepared_at),
+        completed_at=None,
+    )
+
+
+def _generation(objects: ObjectStore, pipeline: str) -> int:
+    found = objects.get(paths.pipeline_control(pipeline, "generations.json"))
+    return int(json.loads(found.data)["generation"]) if found else 1
