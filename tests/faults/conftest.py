@@ -1,0 +1,97 @@
+"""Stages for faults, and the report: a line a fault while it runs, and last of all how many passed and failed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.local.object_store import ObjectStoreAddress, running_object_store
+from tests.faults.harness.oracle import Verdict, judge
+from tests.faults.harness.stage import PIPELINE, Stage, open_stage
+
+SEED = int(os.environ.get("DELTAWORKS_FAULT_SEED", "20261121"))
+_COUNTS: dict[str, int] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _COUNTS.clear()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.faults)
+            item.add_marker(pytest.mark.timeout(900))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        _COUNTS[report.outcome] = _COUNTS.get(report.outcome, 0) + 1
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "faults" and _COUNTS:
+        print(f"{_COUNTS.get('passed', 0)} passed, {_COUNTS.get('failed', 0)} failed")
+
+
+@pytest.fixture
+def seed() -> int:
+    """One number decides where a run is hit; DELTAWORKS_FAULT_SEED changes it."""
+    return SEED
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStoreAddress]:
+    """An S3 server for all faults that want one; each stage has a folder of its own on it."""
+    with running_object_store(tmp_path_factory.mktemp("s3"), buckets=["deltaworks-lake"]) as address:
+        yield address
+
+
+@pytest.fixture
+def make_stage(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Stage]]:
+    """Makes stages: `make_stage(tables=30, storage="s3")`."""
+    with ExitStack() as stack:
+
+        def make(*, tables: int = 4, storage: str = "local", **options: Any) -> Stage:
+            server = request.getfixturevalue("server") if storage == "s3" else None
+            root = tmp_path_factory.mktemp("stage")
+            return stack.enter_context(open_stage(root, seed=SEED, tables=tables, server=server, **options))
+
+        yield make
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
+    """Judges a stage and prints the line of its fault."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    began = time.monotonic()
+
+    def say(fault: str, stage: Stage, *, off: str = "", recovery: float | None = None, note: str = "") -> Verdict:
+        verdict = judge(stage.lake, PIPELINE, ["events", *stage.kinds], stage.owed)
+        line = [
+            f"FAULT {fault}",
+            f"WITHOUT {off}" if off else "protected",
+            f"seed {stage.seed}",
+            "s3proxy" if stage.server else "local disk",
+            f"{stage.tables} tables",
+            f"ids {stage.ids}",
+            f"lost {verdict.lost.total()}",
+            f"doubled {verdict.doubled.total()}",
+            "recovery -" if recovery is None else f"recovery {recovery:.1f} s",
+            *([note] if note else []),
+            f"took {time.monotonic() - began:.0f} s",
+        ]
+        with capture.global_and_fixture_disabled():
+            print(f"\n{' | '.join(line)}", flush=True)
+        return verdict
+
+    return say

@@ -1,0 +1,171 @@
+"""A stream's driver as real processes: spark-submit's JVM and its Python, in a process group of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+
+from deltaworks.local.preflight import find_java
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.spark_conf import submit_conf
+from tests.faults.harness import injection, protections
+from tests.faults.harness.injection import Fault
+from tests.faults.harness.stage import Stage
+
+ENTRY = Path(__file__).with_name("entry.py")
+END_SECONDS = 150.0
+GONE_SECONDS = 15.0
+
+
+class Driver:
+    """One run of the stream. Ends with its `with` block, whatever state it is in."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        faults: Sequence[Fault] = (),
+        off: Sequence[str] = (),
+        clock_seconds: float = 0.0,
+        available_now: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.number = len(list(stage.root.glob("driver-*.log"))) + 1
+        self.log = stage.root / f"driver-{self.number}.log"
+        self.timeline = stage.root / f"driver-{self.number}.timeline"
+        self.timeline.touch()
+        self.started = time.monotonic()
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                _command(stage, available_now=available_now),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=stage.root,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    **_python_environment(),
+                    **stage.environment(),
+                    injection.FAULTS: injection.as_variable(faults),
+                    injection.TIMELINE: str(self.timeline),
+                    protections.OFF: " ".join(off),
+                    protections.CLOCK: str(clock_seconds),
+                    **(environment or {}),
+                },
+            )
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.signal(signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the JVM, Python and everything in their group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def points(self) -> list[tuple[float, int, str]]:
+        """What was reached so far: monotonic seconds, process id, point."""
+        lines = [line.split(" ", 2) for line in self.timeline.read_text().splitlines()]
+        return [(float(at), int(pid), point) for at, pid, point in lines]
+
+    def when(self, point: str) -> float | None:
+        """The moment a point was first reached, in monotonic seconds."""
+        return next((at for at, _, reached in self.points() if reached == point), None)
+
+    def injected(self) -> float:
+        """The moment of the first fault.
+
+        Raises:
+            AssertionError: there was none, so that the test shows nothing.
+        """
+        found = [at for at, _, point in self.points() if point.startswith("injected ")]
+        assert found, f"no fault was injected; the driver's output ends with\n{self.tail()}"
+        return found[0]
+
+    def await_point(self, point: str, seconds: float = END_SECONDS) -> float:
+        """Wait until a point (or the beginning of a note) is reached."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for at, _, reached in self.points():
+                if reached.startswith(point):
+                    return at
+            assert self.process.poll() is None or time.monotonic() - self.started < 5, self.tail()
+            time.sleep(0.05)
+        raise AssertionError(f"{point} was not reached within {seconds:.0f} s; {self.tail()}")
+
+    def wait(self, seconds: float = END_SECONDS) -> int:
+        """The exit code, once it has ended and nothing of its group is left."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver did not end within {seconds:.0f} s; {self.tail()}") from None
+        self.await_gone()
+        return code
+
+    def run_to_end(self, seconds: float = END_SECONDS) -> int:
+        """`wait`, where anything but a clean end is a failure."""
+        code = self.wait(seconds)
+        assert code == 0, f"the driver ended with {code}; {self.tail()}"
+        return code
+
+    def await_gone(self, seconds: float = GONE_SECONDS) -> float:
+        """Wait until no process of the group lives; the moment, in monotonic seconds."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if not self.alive():
+                return time.monotonic()
+            time.sleep(0.05)
+        raise AssertionError(f"still alive: {self.alive()}")
+
+    def alive(self) -> list[str]:
+        """The processes of the group that live."""
+        found = []
+        for process in psutil.process_iter(["pid", "name", "status"]):
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getpgid(process.pid) == self.process.pid and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.info['name']} {process.pid}")
+        return found
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of its output, for messages."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _command(stage: Stage, *, available_now: bool) -> list[str]:
+    catalog = load_catalog(root=stage.root)
+    conf = submit_conf(catalog.environment, stage.root)
+    conf["spark.driver.extraJavaOptions"] = conf["spark.driver.extraJavaOptions"].replace(
+        "-XX:+UseG1GC", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+    )
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [str(submit), "--master", "local[2]"]
+    for name, value in conf.items():
+        command += ["--conf", f"{name}={value}"]
+    return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
+
+
+def _python_environment() -> dict[str, str]:
+    python = PROJECT_ROOT / ".venv" / "bin" / "python"
+    return {
+        "PYTHONPATH": f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(find_java().home),
+        "TZ": "UTC",
+    }

@@ -1,0 +1,45 @@
+"""What a test submits instead of spark_jobs/ingest_stream.py: the same run, with faults, and with what it is to lack.
+
+Nothing in the product knows of this: protections are taken away and points added from here, before the run is built.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    from tests.faults.harness import injection, protections
+
+    protections.switch_off(os.environ.get(protections.OFF, "").split())
+    protections.shift_clock(float(os.environ.get(protections.CLOCK, "0")))
+    fault = injection.Injector.from_environment()
+    fault("started")
+    injection.install(fault)
+
+    from deltaworks.spark_session import build_session
+    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.streaming.runner import IngestRun
+
+    catalog = load_catalog()
+    pipeline, available_now = os.environ["DELTAWORKS_TEST_PIPELINE"], "--available-now" in sys.argv
+    if os.environ.get("DELTAWORKS_TEST_KILL_WORKER"):
+        from deltaworks.streaming import fan_out
+
+        fan_out.write_payloads = injection.write_and_die_once  # type: ignore[assignment]
+    spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
+    fault("session")
+    result = IngestRun(spark, catalog, pipeline, available_now=available_now, fault=fault).run()
+    fault("ended")
+    print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    from tests.faults.harness import protections
+
+    protections.before_job(os.environ.get(protections.OFF, "").split())
+    from deltaworks.job import run_job
+
+    sys.exit(run_job(main))

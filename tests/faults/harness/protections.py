@@ -1,0 +1,200 @@
+"""Takes single protections away from a driver, so that a fault is seen to do harm where it is not held off.
+
+Each is a change of our own functions at run time, made by the test's entry script before the run is built.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+OFF = "DELTAWORKS_TEST_OFF"
+CLOCK = "DELTAWORKS_TEST_CLOCK_SECONDS"
+
+
+def switch_off(names: Sequence[str]) -> None:
+    """Take away the protections called `names`.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    for name in names:
+        if name != "guard":
+            PROTECTIONS[name]()
+
+
+def before_job(names: Sequence[str]) -> None:
+    """The one protection that begins before the job's `main` does."""
+    if "guard" in names:
+        import deltaworks.job
+
+        deltaworks.job.start_guard = lambda **_: None  # type: ignore[assignment]
+
+
+def _transactions() -> None:
+    """A step is committed without a look at whether it has landed; what was put before is put again."""
+    from deltalake import DeltaTable
+
+    original = DeltaTable.transaction_version
+
+    def blind(self: DeltaTable, app_id: str) -> int | None:
+        is_step = re.search(r"/g\d+/", app_id) is not None
+        if is_step and sys._getframe(1).f_code.co_name == "commit_step":
+            return None
+        return original(self, app_id)
+
+    DeltaTable.transaction_version = blind
+
+
+def _prepared() -> None:
+    """No batch is fixed: every attempt writes files of its own and commits those."""
+    from deltaworks.streaming import batches
+
+    batches.read_prepared = lambda *_: None
+    batches.prepare = lambda _, batch: batch
+
+
+def _ledger() -> None:
+    """A batch is not looked up in the ledger before it is landed."""
+    from deltaworks.streaming.batches import BatchProcessor
+
+    nothing = property(lambda _: None, lambda _, value: None)
+    BatchProcessor._last_completed = nothing  # type: ignore[assignment]
+
+
+def _owner_epoch() -> None:
+    """No owner epoch is raised or compared."""
+    from deltaworks.streaming import writers
+    from deltaworks.tables import commit
+
+    writers.check_owner = commit.check_owner = lambda *_: None
+    writers.TableSet.fence = lambda *_: None  # type: ignore[method-assign,assignment]
+
+
+def _lease_watch() -> None:
+    """A lost lease ends nothing: only the epoch in the tables stands between two owners."""
+    from deltaworks.streaming.runner import IngestRun
+
+    IngestRun._lease_lost = staticmethod(lambda: None)  # type: ignore[method-assign]
+
+
+def _same_snapshot() -> None:
+    """delta-rs may take a new snapshot by itself between our look at a transaction and the commit."""
+    from deltaworks.tables import commit
+
+    original = commit.CommitProperties
+
+    def retrying(**options: Any) -> Any:
+        return original(**{**options, "max_commit_retries": 15})
+
+    commit.CommitProperties = retrying  # type: ignore[misc,assignment]
+
+
+def _lease() -> None:
+    """Whoever comes takes the lease."""
+    from deltaworks.control.lease import Lease
+
+    Lease._is_free = staticmethod(lambda _: True)  # type: ignore[method-assign]
+
+
+def _monotonic_lease() -> None:
+    """The lease's age is judged by its time stamp and one's own wall clock, as is usual."""
+    from deltaworks.control import clock
+    from deltaworks.control.lease import Lease, LeaseRecord
+
+    def is_free(found: Any) -> bool:
+        record = LeaseRecord.decode(found.data)
+        written = clock.parse_iso(record.written_at)
+        return record.released or written is None or (clock.utc_now() - written).total_seconds() > 30
+
+    Lease._is_free = staticmethod(is_free)  # type: ignore[method-assign]
+
+
+def _ledger_offsets() -> None:
+    """A lost checkpoint is not noticed: Spark counts batches from 0 again, under the ids of old ones."""
+    from deltaworks.control import generations
+
+    generations._lost = lambda *_: False
+
+
+def _stop_flag() -> None:
+    """Nobody looks at the stop flag."""
+    from deltaworks.control.stop import StopFlag
+
+    StopFlag.read = lambda _: None  # type: ignore[method-assign,assignment]
+
+
+def _quarantine() -> None:
+    """What does not fit is dropped."""
+    from deltaworks.streaming.fan_out import TableWriters
+
+    original = TableWriters.add
+
+    def add(self: TableWriters, table: str, rows: Any) -> None:
+        if table != "quarantine":
+            original(self, table, rows)
+
+    TableWriters.add = add  # type: ignore[method-assign]
+
+
+def _one_commit_a_table() -> None:
+    """Each file of a table is a commit of its own, all under the batch's one transaction."""
+    import dataclasses
+
+    from deltaworks.streaming.writers import FanOutWriter
+
+    original = FanOutWriter.commit
+
+    def one_by_one(self: FanOutWriter, batch: Any, share: Any, **options: Any) -> Any:
+        for file in share.files:
+            outcome = original(self, batch, dataclasses.replace(share, files=(file,)), **options)
+        return outcome
+
+    FanOutWriter.commit = one_by_one  # type: ignore[method-assign]
+
+
+def _whole_objects() -> None:
+    """A control object on local disk is written in place."""
+    from deltaworks.control.objects import LocalObjects
+
+    def in_place(self: LocalObjects, key: str, data: bytes) -> bool:
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb", buffering=0) as file:
+            file.write(data)
+        return True
+
+    LocalObjects.put_if_absent = in_place  # type: ignore[method-assign]
+
+
+PROTECTIONS: dict[str, Callable[[], None]] = {
+    "transactions": _transactions,
+    "prepared": _prepared,
+    "ledger": _ledger,
+    "owner_epoch": _owner_epoch,
+    "lease_watch": _lease_watch,
+    "same_snapshot": _same_snapshot,
+    "lease": _lease,
+    "monotonic_lease": _monotonic_lease,
+    "ledger_offsets": _ledger_offsets,
+    "stop_flag": _stop_flag,
+    "quarantine": _quarantine,
+    "one_commit_a_table": _one_commit_a_table,
+    "whole_objects": _whole_objects,
+}
+
+
+def shift_clock(seconds: float) -> None:
+    """Set this Python process's wall clock off by `seconds`; its monotonic clock and the JVM's keep running true."""
+    if not seconds:
+        return
+    from deltaworks.control import clock
+
+    true_time, true_ns = time.time, time.time_ns
+    time.time = lambda: true_time() + seconds
+    time.time_ns = lambda: true_ns() + int(seconds * 1e9)
+    clock.utc_now = lambda: dt.datetime.fromtimestamp(time.time(), dt.UTC)

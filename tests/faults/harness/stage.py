@@ -1,0 +1,218 @@
+"""A project of its own for one fault: a pipeline of many tables, its landing folder, its file event log and its lake.
+
+What is landed here is *accepted*: the object is in the landing folder and its file event is in the log. From then on
+the pipeline owes every event, once, to each table its name promises, or once to quarantine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.local.object_store import ObjectStoreAddress, lake_storage
+from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+PIPELINE = "faults"
+RELAY = "landing"
+BUCKET = "landing"
+FIRST_TIME = 1_700_000_000
+#: Several short-lived JVMs on few cores: compiling thoroughly would cost more than it brings.
+SPARK_CONF = {
+    "spark.default.parallelism": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+@dataclass
+class Stage:
+    """One pipeline on one lake, and the right answer for it."""
+
+    root: Path
+    storage: StorageSpec
+    tables: int
+    seed: int
+    server: ObjectStoreAddress | None = None
+    spark_tables: tuple[str, ...] = ()
+    #: What is owed: `(table, event id)`.
+    owed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    ids: int = 0
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._writer: FileEventLogWriter | None = None
+        self._epoch = 0
+        self.settings: dict[str, Any] = {
+            "source": {"max_files_per_batch": 1},
+            "stream": {"trigger_seconds": 1, "lease_ttl_seconds": 3, "tasks_per_batch": 2},
+        }
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of events, each with a table of that name."""
+        return [f"k{number:02d}" for number in range(1, self.tables)]
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.storage)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.storage)
+
+    @property
+    def landing(self) -> Path:
+        return self.root / "landing"
+
+    def declare(self, **changes: Mapping[str, Any]) -> None:
+        """Write the project's declarations; `source={"max_files_per_batch": 5}` and the like change them for good."""
+        for part, values in changes.items():
+            self.settings[part] = {**self.settings.get(part, {}), **values} if part in ("source", "stream") else values
+        include = self.root / "include"
+        here = self.storage.model_dump(mode="json", exclude_none=True)
+        lake: dict[str, Any] = {"root": here["root"]}
+        if self.server is not None:
+            lake |= {
+                "endpoint": "env:DELTAWORKS_LAKE_ENDPOINT",
+                "region": self.server.region,
+                "path_style": True,
+                "access_key": "env:DELTAWORKS_LAKE_ACCESS_KEY",
+                "secret_key": "env:DELTAWORKS_LAKE_SECRET_KEY",
+            }
+        environment = {
+            "environment": "local",
+            "lake": lake,
+            "landing": {"root": f"file://{self.landing}"},
+            "messaging": {},
+            "spark": {"driver_memory": "600m", "shuffle_partitions": 1, "conf": SPARK_CONF},
+        }
+        relay = {
+            "relay": RELAY,
+            "description": "what a test lands",
+            "owner": "tests",
+            "queue_url": "http://localhost/queue",
+            "buckets": [BUCKET],
+        }
+        for path, content in {
+            "environments/local.yaml": environment,
+            f"relays/{RELAY}.yaml": relay,
+            f"pipelines/{PIPELINE}/pipeline.yaml": self._pipeline(),
+        }.items():
+            (include / path).parent.mkdir(parents=True, exist_ok=True)
+            (include / path).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        self.landing.mkdir(exist_ok=True)
+        for name in ("include/deltaworks", "include/spark", "include/jars"):
+            if not (self.root / name).exists():
+                (self.root / name).symlink_to(PROJECT_ROOT / name)
+
+    def _pipeline(self) -> dict[str, Any]:
+        columns = [{"name": "n", "path": "n", "type": "long", "required": True}]
+        declared = [{"name": "events", "catch_all": True, "columns": columns}]
+        for kind in self.kinds:
+            table: dict[str, Any] = {"name": kind, "when": {"name": kind}, "columns": columns}
+            declared.append({**table, "writer": "spark"} if kind in self.spark_tables else table)
+        settings = dict(self.settings)
+        return {
+            "pipeline": PIPELINE,
+            "description": "what a test lands",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": RELAY, "bucket": BUCKET, **settings.pop("source")},
+            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
+            "tables": declared,
+            **settings,
+        }
+
+    def land(self, files: int = 1, *, per_kind: int = 2, misfits: int = 1) -> None:
+        """Land objects, each with `per_kind` events of every kind and `misfits` that belong in quarantine."""
+        for _ in range(files):
+            lines = []
+            for kind in self.kinds * per_kind:
+                lines.append(self.event(kind))
+                self.owed[kind, lines[-1]["id"]] += 1
+                self.owed["events", lines[-1]["id"]] += 1
+            for _ in range(misfits):
+                lines.append(self.event(self._random.choice(self.kinds), n="no number"))
+                self.owed["quarantine", lines[-1]["id"]] += 1
+            self.announce(lines)
+
+    def event(self, kind: str, **values: Any) -> dict[str, Any]:
+        """A new event with an id of its own; whoever sends it says what is owed for it."""
+        self.ids += 1
+        return {"name": kind, "at": FIRST_TIME + self.ids, "id": f"e{self.ids}", "n": self.ids, **values}
+
+    def announce(self, events: list[dict[str, Any]], *, copies: int = 1) -> None:
+        """Put one object and tell of it, `copies` times."""
+        self._random.shuffle(events)
+        self.files += 1
+        key = f"in/{self.files:06d}.json"
+        data = "\n".join(json.dumps(event) for event in events).encode()
+        path = self.landing / key
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        now = datetime.now(UTC)
+        tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        event = FileEvent(BUCKET, key, len(data), tag, None, now, "ObjectCreated:Put", None)
+        for copy in range(copies):
+            self._log().append([ReceivedEvent(event, f"m{self.files}-{copy}", now)])
+
+    def _log(self) -> FileEventLogWriter:
+        if self._writer is None:
+            self._epoch += 1
+            self._writer = FileEventLogWriter(self.lake, RELAY, epoch=self._epoch)
+        return self._writer
+
+    def environment(self) -> dict[str, str]:
+        """What a driver needs to find all this."""
+        return {
+            "DELTAWORKS_PROJECT": str(self.root),
+            "DELTAWORKS_ENVIRONMENT": "local",
+            "DELTAWORKS_TEST_PIPELINE": PIPELINE,
+        }
+
+
+@contextmanager
+def open_stage(
+    root: Path,
+    *,
+    seed: int,
+    tables: int,
+    server: ObjectStoreAddress | None = None,
+    lake: Path | None = None,
+    spark_tables: tuple[str, ...] = (),
+) -> Iterator[Stage]:
+    """A stage in the new folder `root`; its lake on `server` (bucket deltaworks-lake) or in a folder.
+
+    Keys of a server are put into this process's environment, as they are put into a driver's.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    known = server.environment() if server is not None else {}
+    before = {name: os.environ.get(name) for name in known}
+    os.environ.update(known)
+    try:
+        if server is not None:
+            storage = lake_storage(f"s3://deltaworks-lake/{root.name}")
+        else:
+            storage = StorageSpec(root=f"file://{lake or root / 'lake'}")
+        stage = Stage(root, storage, tables, seed, server, spark_tables)
+        stage.declare()
+        yield stage
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -1,0 +1,142 @@
+"""Processes are killed in the middle of batches: the driver at every kind of point, its JVM alone, its Python alone, a
+worker. What comes next commits the files that were written, once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.injection import Fault
+from tests.faults.harness.judging import engine_seconds, recovery_seconds
+from tests.faults.harness.oracle import Verdict, rows_in_folder
+from tests.faults.harness.stage import PIPELINE, Stage
+
+TABLES = 30
+Tell = Callable[..., Verdict]
+MakeStage = Callable[..., Stage]
+
+
+def kill_points(seed: int, tables: int, samples: int) -> list[Fault]:
+    """Kills after table k of n for a sample of k, and at every other kind of point of a batch."""
+    after = sorted(random.Random(seed).sample(range(2, tables), samples))
+    own = [
+        *(Fault(point=point, after="begun") for point in ("files_written", "prepared")),
+        *(Fault(point="committed:.*", nth=k, after="begun") for k in [1, *after, tables]),
+        *(Fault(point=point, after="begun") for point in ("committed", "half_ledger", "completed")),
+    ]
+    return [Fault(point="begun"), *own, Fault(point="begun", nth=2)]
+
+
+def kill_again_and_again(stage: Stage, points: list[Fault]) -> list[float]:
+    """A driver for each point: it finishes what its predecessor left and is killed in a batch of its own."""
+    recoveries: list[float] = []
+    broken: Driver | None = None
+    stage.land(files=2)
+    for point in [*points, None]:
+        stage.land()
+        with Driver(stage, faults=[point] if point else []) as driver:
+            code = driver.wait()
+            assert (code == 0) == (point is None), driver.tail()
+            if broken is not None and driver.when("completed"):
+                recoveries.append(recovery_seconds(broken, driver))
+            broken = driver
+    return recoveries
+
+
+@pytest.mark.parametrize(("storage", "samples"), [("local", 4), ("s3", 1)])
+def test_a_driver_killed_at_any_point_of_a_batch_loses_and_doubles_nothing(
+    make_stage: MakeStage, tell: Tell, seed: int, storage: str, samples: int
+) -> None:
+    stage = make_stage(tables=TABLES, storage=storage)
+    points = kill_points(seed, TABLES, samples)
+
+    recoveries = kill_again_and_again(stage, points)
+
+    note = "kill -9 at " + ", ".join(f"{fault.point}#{fault.nth}" for fault in points)
+    verdict = tell("1 driver killed", stage, recovery=max(recoveries), note=note)
+    assert verdict.is_exact
+    assert max(recoveries) < 90
+
+
+def test_without_the_transaction_of_a_step_a_killed_driver_doubles(make_stage: MakeStage, tell: Tell) -> None:
+    stage = make_stage(tables=TABLES)
+    stage.land()
+    with Driver(stage, faults=[Fault(point="committed:.*", nth=17)]) as broken:
+        broken.wait()
+    with Driver(stage, off=["transactions"]) as successor:
+        successor.run_to_end()
+
+    verdict = tell("1 driver killed", stage, off="transactions", recovery=recovery_seconds(broken, successor))
+    assert verdict.doubled
+    assert not verdict.lost
+
+
+@pytest.mark.parametrize("part", ["jvm", "python"])
+def test_half_a_driver_killed_in_the_middle_of_thirty_commits_leaves_nothing_that_writes(
+    make_stage: MakeStage, tell: Tell, part: str
+) -> None:
+    stage = make_stage(tables=TABLES)
+    stage.land(files=2)
+    # What is left would have time to go on: it waits a while first, and commits only then.
+    fault = Fault(point="committed:.*", nth=14, action=f"kill_{part}", seconds=25)
+    with Driver(stage, faults=[fault]) as broken:
+        broken.wait()
+        gone = broken.await_gone() - broken.injected()
+        with Driver(stage) as successor:
+            successor.run_to_end()
+
+    recovery = recovery_seconds(broken, successor)
+    verdict = tell(f"1 {part} killed alone", stage, recovery=recovery, note=f"nothing left after {gone:.1f} s")
+    assert verdict.is_exact
+    assert gone < 10
+
+
+def test_without_the_guard_a_driver_without_jvm_goes_on_writing(make_stage: MakeStage, tell: Tell) -> None:
+    stage = make_stage(tables=TABLES)
+    stage.land(files=2)
+    # Eight commits run at once: those after the fourteenth wait, and the later ones are still to come.
+    fault = Fault(point="committed:.*", nth=14, action="kill_jvm", seconds=12)
+    with Driver(stage, faults=[fault], off=["guard"]) as broken:
+        broken.await_point("injected kill_jvm")
+        broken.await_point("completed", 60)
+        late = [point for at, _, point in broken.points() if at > broken.injected() + 5]
+        broken.await_gone(60)
+
+    tell("1 jvm killed alone", stage, off="guard", note=f"{len(late)} steps written by the orphan")
+    assert "completed" in late
+
+
+def test_without_the_transaction_of_a_step_half_a_driver_killed_doubles(make_stage: MakeStage, tell: Tell) -> None:
+    stage = make_stage(tables=TABLES)
+    stage.land()
+    with Driver(stage, faults=[Fault(point="committed:.*", nth=14, action="kill_python")]) as broken:
+        broken.wait()
+    with Driver(stage, off=["transactions"]) as successor:
+        successor.run_to_end()
+
+    verdict = tell("1 python killed alone", stage, off="transactions", recovery=recovery_seconds(broken, successor))
+    assert verdict.doubled
+
+
+def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody(
+    make_stage: MakeStage, tell: Tell
+) -> None:
+    stage = make_stage(tables=4)
+    stage.declare(source={"max_files_per_batch": 4})
+    stage.land(files=4)
+    with Driver(stage, environment={"DELTAWORKS_TEST_KILL_WORKER": "1"}) as broken:
+        code = broken.wait()
+        killed = (broken.timeline.with_suffix(".worker_killed")).exists()
+    with Driver(stage) as successor:
+        successor.run_to_end()
+
+    verdict = tell("4 worker killed", stage, recovery=engine_seconds(successor), note=f"the driver ended with {code}")
+    folder = rows_in_folder(stage.lake, PIPELINE, "events")
+    doubled = sum(count - 1 for count in folder.values())
+    tell("4 worker killed", stage, off="the log (all files of the folder are read)", note=f"doubled {doubled}")
+    assert killed
+    assert verdict.is_exact
+    assert doubled > 0

@@ -1,0 +1,110 @@
+"""The storage fails in the ways storages do: the disk is full, a reply is lost; and two files go to one table in one
+batch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deltaworks.local import fault_proxy
+from deltaworks.local.fault_proxy import Action, running_fault_proxy
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.injection import Fault
+from tests.faults.harness.judging import engine_seconds, recovery_seconds
+from tests.faults.harness.oracle import Verdict
+from tests.faults.harness.stage import Stage
+
+Tell = Callable[..., Verdict]
+MakeStage = Callable[..., Stage]
+COMMITS = r"/_delta_log/\d{20}\.json(\?|$)"
+PREPARED = r"/prepared/g\d+/\d+\.json(\?|$)"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MB, where this machine lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip() or os.getuid()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("point", "off"),
+    [("files_written", []), ("committed:.*", []), ("files_written", ["whole_objects"])],
+    ids=["before the batch is fixed", "between commits", "without"],
+)
+def test_a_full_disk_is_loud_and_leaves_nothing_torn(
+    make_stage: MakeStage, tell: Tell, small_disk: Path, point: str, off: list[str]
+) -> None:
+    stage = make_stage(tables=8, lake=small_disk / "lake")
+    stage.land(files=2)
+    full = Fault(point=point, nth=3 if point.startswith("committed") else 1, action="fill", path=str(small_disk))
+    with Driver(stage, faults=[full], off=off) as broken:
+        code = broken.wait()
+    (small_disk / "filler").unlink()
+    with Driver(stage) as successor:
+        after = successor.wait()
+
+    recovery = recovery_seconds(broken, successor) if after == 0 else None
+    note = f"disk full at {point}; it ended with {code}, its successor with {after}"
+    verdict = tell("8 disk full", stage, off=", ".join(off), recovery=recovery, note=note)
+    assert code not in (0, -9)
+    assert verdict.is_exact == (not off)
+    assert bool(verdict.lost) == bool(off)
+
+
+def run_behind_lost_replies(stage: Stage, *, off: list[str]) -> int:
+    """Land batches while every third put of a commit or of a prepared batch is answered by a cut connection."""
+    assert stage.server is not None
+    stage.land(files=3)
+    faults = [
+        fault_proxy.Fault(action=Action.LOSE_REPLY, method="PUT", path=path, every=every)
+        for path, every in ((COMMITS, 3), (PREPARED, 1))
+    ]
+    with running_fault_proxy(stage.server.endpoint, seed=stage.seed) as proxy:
+        # The tables are there first, so that it is batches that are hit.
+        proxy.faults = faults
+        with Driver(stage, off=off, environment=stage.server.environment(endpoint=proxy.endpoint)) as driver:
+            driver.run_to_end()
+    return sum(incident.succeeded_unseen for incident in proxy.incidents)
+
+
+def test_commits_whose_reply_is_lost_land_once(make_stage: MakeStage, tell: Tell) -> None:
+    stage = make_stage(tables=12, storage="s3", spark_tables=("k01",))
+    unseen = run_behind_lost_replies(stage, off=[])
+
+    verdict = tell("10 lost replies", stage, note=f"{unseen} puts landed whose reply was lost")
+    assert unseen > 10
+    assert verdict.is_exact
+
+
+def test_without_the_transaction_of_a_step_lost_replies_double(make_stage: MakeStage, tell: Tell) -> None:
+    stage = make_stage(tables=6, storage="s3")
+    unseen = run_behind_lost_replies(stage, off=["transactions"])
+
+    note = f"{unseen} puts landed whose reply was lost"
+    verdict = tell("10 lost replies", stage, off="transactions", note=note)
+    assert verdict.doubled
+
+
+@pytest.mark.parametrize("off", [[], ["one_commit_a_table"]], ids=["protected", "without"])
+def test_two_files_of_one_batch_in_one_table_both_land(make_stage: MakeStage, tell: Tell, off: list[str]) -> None:
+    stage = make_stage(tables=4)
+    stage.declare(source={"max_files_per_batch": 4})
+    stage.land(files=4)
+    with Driver(stage, off=off) as driver:
+        driver.run_to_end()
+
+    verdict = tell("12 two files to one table in one batch", stage, off=", ".join(off), recovery=engine_seconds(driver))
+    assert verdict.is_exact == (not off)
+    assert bool(verdict.lost) == bool(off)
