@@ -60,8 +60,11 @@ dags: env ## the tests of the DAGs
 integration: jars ## the long tests: Airflow's own processes, a Spark cluster, many writers
 	@$(RUN) -m pytest -m integration $(TESTS)
 
-faults: jars ## kill real processes and check that nothing is lost or doubled
-	@$(RUN) -m pytest -m faults $(TESTS)
+faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words for some)
+	@$(RUN) -m pytest -m faults --durations=0 $(if $(ONLY),-k "$(ONLY)") $(or $(TESTS),tests/faults)
+
+soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed
+	@$(RUN) -m tests.faults.soak --minutes $(or $(MINUTES),20) $(SOAK)
 
 bench: jars ## side-by-side measurements (ONLY=name for one)
 	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH)

@@ -70,15 +70,26 @@ def make_stage(
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
-    """Judges a stage and prints the line of its fault."""
+def tell_line(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Prints the line of a fault, at once."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     began = time.monotonic()
 
+    def say(fault: str, *facts: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\nFAULT {' | '.join([fault, *facts, f'took {time.monotonic() - began:.0f} s'])}", flush=True)
+
+    return say
+
+
+@pytest.fixture
+def tell(tell_line: Callable[..., None]) -> Callable[..., Verdict]:
+    """Judges a stage and prints the line of its fault."""
+
     def say(fault: str, stage: Stage, *, off: str = "", recovery: float | None = None, note: str = "") -> Verdict:
         verdict = judge(stage.lake, PIPELINE, ["events", *stage.kinds], stage.owed)
-        line = [
-            f"FAULT {fault}",
+        tell_line(
+            fault,
             f"WITHOUT {off}" if off else "protected",
             f"seed {stage.seed}",
             "s3proxy" if stage.server else "local disk",
@@ -88,10 +99,7 @@ def tell(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
             f"doubled {verdict.doubled.total()}",
             "recovery -" if recovery is None else f"recovery {recovery:.1f} s",
             *([note] if note else []),
-            f"took {time.monotonic() - began:.0f} s",
-        ]
-        with capture.global_and_fixture_disabled():
-            print(f"\n{' | '.join(line)}", flush=True)
+        )
         return verdict
 
     return say

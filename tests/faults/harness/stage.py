@@ -139,7 +139,7 @@ class Stage:
             **settings,
         }
 
-    def land(self, files: int = 1, *, per_kind: int = 2, misfits: int = 1) -> None:
+    def land(self, files: int = 1, *, per_kind: int = 2, misfits: int = 1, copies: int = 1) -> None:
         """Land objects, each with `per_kind` events of every kind and `misfits` that belong in quarantine."""
         for _ in range(files):
             lines = []
@@ -150,7 +150,7 @@ class Stage:
             for _ in range(misfits):
                 lines.append(self.event(self._random.choice(self.kinds), n="no number"))
                 self.owed["quarantine", lines[-1]["id"]] += 1
-            self.announce(lines)
+            self.announce(lines, copies=copies)
 
     def event(self, kind: str, **values: Any) -> dict[str, Any]:
         """A new event with an id of its own; whoever sends it says what is owed for it."""

@@ -1,0 +1,120 @@
+"""The drivers of one stream while it is being disturbed: however many there are, and a new one when there is none."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import psutil
+
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.stage import Stage
+
+
+class Fleet:
+    """Keeps a driver running until it is closed. A paused one counts as none, so that a successor comes."""
+
+    def __init__(self, stage: Stage, *, endpoint: dict[str, str]) -> None:
+        self._stage = stage
+        self._endpoint = endpoint
+        self._lock = threading.RLock()
+        self._running: list[Driver] = []
+        self._paused: list[Driver] = []
+        self._end = threading.Event()
+        self.codes: Counter[int] = Counter()
+        self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._end.wait(0.5):
+            with self._lock:
+                self._forget_ended()
+                if not self._running:
+                    self.add()
+
+    def _forget_ended(self) -> None:
+        for group in (self._running, self._paused):
+            for driver in list(group):
+                if driver.process.poll() is not None:
+                    self.codes[driver.process.returncode] += 1
+                    group.remove(driver)
+
+    def add(self) -> None:
+        """One driver more, beside whatever runs."""
+        with self._lock:
+            self._running.append(Driver(self._stage, available_now=False, environment=self._endpoint))
+
+    def signal_all(self, number: int) -> None:
+        """A signal to every process of all drivers."""
+        with self._lock:
+            for driver in [*self._running, *self._paused]:
+                driver.signal(number)
+
+    def kill_part(self, name: str) -> bool:
+        """SIGKILL for the JVM (`java`) or for a Python of the newest driver; whether there was one."""
+        with self._lock:
+            victims = self._processes(name)
+            for victim in victims:
+                with suppress(psutil.NoSuchProcess):
+                    victim.kill()
+            return bool(victims)
+
+    def kill_worker(self) -> bool:
+        """SIGKILL for a Python worker of the newest driver; whether there was one."""
+        with self._lock:
+            daemons = [p for p in self._descendants() if "pyspark.daemon" in " ".join(_command_of(p))]
+            workers = [child for daemon in daemons for child in daemon.children()]
+            for worker in workers[:1]:
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
+            return bool(workers)
+
+    def _processes(self, name: str) -> list[psutil.Process]:
+        if name == "java":
+            return [p for p in self._descendants() if p.name() == "java"]
+        return [p for p in self._descendants() if any(part.endswith("entry.py") for part in _command_of(p)[1:2])]
+
+    def _descendants(self) -> list[psutil.Process]:
+        if not self._running:
+            return []
+        try:
+            root = psutil.Process(self._running[-1].process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def pause(self) -> None:
+        """Freeze all drivers that run; successors are started beside them."""
+        with self._lock:
+            for driver in self._running:
+                driver.signal(signal.SIGSTOP)
+            self._paused += self._running
+            self._running = []
+
+    def wake(self) -> None:
+        """Let the frozen ones go on: each finds itself fenced, or goes on as the owner it still is."""
+        with self._lock:
+            for driver in self._paused:
+                driver.signal(signal.SIGCONT)
+            self._running = self._paused + self._running
+            self._paused = []
+
+    def close(self) -> None:
+        """kill -9 for everything."""
+        self._end.set()
+        self._thread.join(timeout=10)
+        with self._lock:
+            for driver in [*self._running, *self._paused]:
+                driver.__exit__()
+            time.sleep(0.5)
+            self._forget_ended()
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []

@@ -1,0 +1,171 @@
+"""The soak: a stream under continuous load, disturbed at random for minutes, then judged.
+
+`make soak MINUTES=20`. Prints what was done when, and at the end events a second, landing to bronze at the 50th and
+99th percentile, recoveries, lost and doubled, the seed and the machine. Ends with `1 passed, 0 failed` or the opposite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+
+from deltaworks.control import paths
+from deltaworks.local.fault_proxy import running_fault_proxy
+from deltaworks.local.object_store import running_object_store
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.fleet import Fleet
+from tests.faults.harness.nemesis import Nemesis
+from tests.faults.harness.oracle import commits_after_takeover, commits_of, judge
+from tests.faults.harness.stage import PIPELINE, Stage, open_stage
+
+FINISH_SECONDS = 600.0
+
+
+class Load:
+    """Lands an object a second, and some of them announced more than once, until it is closed."""
+
+    def __init__(self, stage: Stage, *, events_per_second: int, seed: int) -> None:
+        self._stage = stage
+        self._per_kind = max(1, events_per_second // len(stage.kinds))
+        self._random = random.Random(seed)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="load", daemon=True)
+        self.landed_at: list[float] = []
+        self.failure: Exception | None = None
+        self._thread.start()
+
+    def _loop(self) -> None:
+        due = time.monotonic()
+        while not self._end.is_set():
+            copies = self._random.choice([1, 1, 1, 3])
+            try:
+                self._stage.land(per_kind=self._per_kind, copies=copies)
+            except Exception as error:  # reported at the end: nothing is accepted any more
+                self.failure = error
+                return
+            self.landed_at.append(time.time())
+            due += 1.0
+            self._end.wait(max(0.0, due - time.monotonic()))
+
+    def close(self) -> None:
+        """Land no more."""
+        self._end.set()
+        self._thread.join(timeout=60)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+
+
+def bronze_times(stage: Stage) -> dict[int, float]:
+    """When each object's events became readable in bronze: `seq` -> seconds since the epoch."""
+    key = paths.table(PIPELINE, "events")
+    committed: dict[int, float] = {}
+    for actions in commits_of(stage.lake, key):
+        said = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        made = json.loads(said.get("userMetadata", "{}"))
+        if made.get("operation") == "append":
+            committed[int(made["batch"])] = said["timestamp"] / 1000
+    rows = stage.lake.rows(key, columns=["_seq", "_batch_id"])
+    if rows is None:
+        return {}
+    pairs = set(zip(rows.column("_seq").to_pylist(), rows.column("_batch_id").to_pylist(), strict=True))
+    return {seq: committed[batch] for seq, batch in pairs if batch in committed}
+
+
+def finish(stage: Stage) -> None:
+    """Undisturbed, a driver lands what is left."""
+    end = time.monotonic() + FINISH_SECONDS
+    while True:
+        with Driver(stage) as driver:
+            if driver.wait(FINISH_SECONDS) == 0:
+                return
+            assert time.monotonic() < end, driver.tail()
+
+
+def run(stage: Stage, nemesis: Nemesis, load: Load, *, minutes: float) -> None:
+    """Strike until the time is over."""
+    began = time.monotonic()
+    while (left := began + minutes * 60 - time.monotonic()) > 0 and load.failure is None:
+        time.sleep(min(left, nemesis.rest()))
+        if time.monotonic() < began + minutes * 60:
+            at = time.monotonic() - began
+            print(f"{at:7.1f} s  {nemesis.strike()}", flush=True)
+
+
+def report(stage: Stage, nemesis: Nemesis, load: Load, fleet: Fleet) -> bool:
+    """Print what came of it; whether all is exact."""
+    names = ["events", *stage.kinds]
+    verdict = judge(stage.lake, PIPELINE, names, stage.owed)
+    late = commits_after_takeover(stage.lake, PIPELINE, names)
+    readable = bronze_times(stage)
+    waits = [readable[seq] - landed for seq, landed in enumerate(load.landed_at, start=1) if seq in readable]
+    moments = sorted(set(readable.values()))
+    recoveries = [next((m - at for m in moments if m > at), None) for at, _ in nemesis.happened]
+    known = [seconds for seconds in recoveries if seconds is not None]
+    loaded = load.landed_at[-1] - load.landed_at[0] if len(load.landed_at) > 1 else 1.0
+    kinds = {name: sum(each == name for _, each in nemesis.happened) for name in sorted(nemesis.disturbances)}
+    incidents = len(nemesis.proxy.incidents)
+    machine = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, {platform.machine()}"
+    print(f"disturbances {kinds}; requests to storage tampered with {incidents}; exit codes {dict(fleet.codes)}")
+    print(f"landing to bronze p50 {percentile(waits, 0.5):.1f} s, p99 {percentile(waits, 0.99):.1f} s")
+    if known:
+        print(f"next batch after a disturbance: median {statistics.median(known):.1f} s, longest {max(known):.1f} s")
+    print(
+        f"SOAK seed {stage.seed} | {loaded / 60:.1f} min | {machine} | s3proxy | {stage.tables} tables | "
+        f"ids {stage.ids} | {stage.ids / loaded:.0f} events/s | {len(nemesis.happened)} disturbances | "
+        f"{verdict} | late commits {late}",
+        flush=True,
+    )
+    if load.failure is not None:
+        print(f"the load ended early: {load.failure}")
+    return verdict.is_exact and late == 0 and load.failure is None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("DELTAWORKS_FAULT_SEED", "20261121")))
+    parser.add_argument("--events-per-second", type=int, default=300)
+    parser.add_argument("--tables", type=int, default=12)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="deltaworks-soak-", ignore_cleanup_errors=True)
+        work = Path(stack.enter_context(folder))
+        server = stack.enter_context(running_object_store(work / "s3", buckets=["deltaworks-lake"]))
+        proxy = stack.enter_context(running_fault_proxy(server.endpoint, seed=options.seed))
+        stage = stack.enter_context(
+            open_stage(work / "stage", seed=options.seed, tables=options.tables, server=server, spark_tables=("k01",))
+        )
+        stage.declare(source={"max_files_per_batch": 200}, stream={"lease_ttl_seconds": 5})
+        load = Load(stage, events_per_second=options.events_per_second, seed=options.seed)
+        fleet = Fleet(stage, endpoint=server.environment(endpoint=proxy.endpoint))
+        nemesis = Nemesis(stage, fleet, proxy, options.seed)
+        try:
+            run(stage, nemesis, load, minutes=options.minutes)
+        finally:
+            load.close()
+            proxy.faults = []
+            fleet.close()
+        finish(stage)
+        exact = report(stage, nemesis, load, fleet)
+    print("1 passed, 0 failed" if exact else "0 passed, 1 failed")
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
