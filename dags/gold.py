@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaworks.airflow.gold_dags import gold_dag
 from deltaworks.specs.catalog import load_catalog
 
-catalog = load_catalog()
+catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():
     if pipeline.gold.tables:
         dag = gold_dag(pipeline, catalog.environment)

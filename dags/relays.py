@@ -5,6 +5,6 @@ from __future__ import annotations
 from deltaworks.airflow.relay_dags import relay_dag
 from deltaworks.specs.catalog import load_catalog
 
-for relay in load_catalog().relays.values():
+for relay in load_catalog(tolerant=True).relays.values():
     dag = relay_dag(relay)
     globals()[dag.dag_id] = dag

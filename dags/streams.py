@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaworks.airflow.stream_dags import stream_dag
 from deltaworks.specs.catalog import load_catalog
 
-catalog = load_catalog()
+catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():
     dag = stream_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag

@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
     arguments = parser.parse_args()
-    catalog = load_catalog()
+    catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     objects = open_objects(catalog.environment.lake)
     backoff = RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json"))

@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
     arguments = parser.parse_args()
-    catalog = load_catalog()
+    catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     spark = build_session(catalog.environment, app_name=f"optimize_tables.{arguments.pipeline}")
     print_results(optimize_tables(spark, catalog, arguments.pipeline, tables=arguments.tables))

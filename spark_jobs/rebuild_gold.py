@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
     parser.add_argument("--full", action="store_true", help="build every partition, changed or not")
     arguments = parser.parse_args()
-    catalog = load_catalog()
+    catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     spark = build_session(catalog.environment, app_name=f"rebuild_gold.{arguments.pipeline}")
     result = rebuild_gold(spark, catalog, arguments.pipeline, tables=arguments.tables, full=arguments.full)

@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="delete the files")
     parser.add_argument("--retention-hours", type=int, help="by default what the pipeline declares")
     arguments = parser.parse_args()
-    catalog = load_catalog()
+    catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     spark = build_session(catalog.environment, app_name=f"vacuum_tables.{arguments.pipeline}")
     results = vacuum_tables(

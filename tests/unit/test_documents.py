@@ -19,6 +19,7 @@ from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.stop import StopRequest
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.file_events.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
@@ -87,8 +88,10 @@ def cli_commands() -> dict[str, set[str]]:
     group = typer.main.get_command(app)
     found: dict[str, set[str]] = {}
     for name, command in group.commands.items():  # type: ignore[attr-defined]
-        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        found[name] = options | set(getattr(command, "commands", {}))
+        nested = getattr(command, "commands", {})
+        parameters = [parameter for each in (command, *nested.values()) for parameter in each.params]
+        options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
+        found[name] = options | set(nested)
     return found
 
 
@@ -236,6 +239,9 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 PreparedTable,
                 WrittenFile,
                 LeaseRecord,
+                SpecRecord,
+                CurrentSpec,
+                AcceptedChange,
                 Heartbeat,
                 StopRequest,
                 CheckpointRecord,

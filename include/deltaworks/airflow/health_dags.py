@@ -56,13 +56,13 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.catalog import load_catalog
 
-        catalog = load_catalog()
+        catalog = load_catalog(tolerant=True)
         objects = open_objects(catalog.environment.lake)
         previous = _previous(context)
         reports = [
             health_report.report(subject, objects, previous=previous, paused=lambda dag_id: _paused(context, dag_id))
             for subject in health_report.subjects(catalog)
-        ]
+        ] + health_report.misdeclared(catalog, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
         records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)

@@ -14,7 +14,7 @@ from typing import Any
 from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.health import HealthLimits, Kind, Verdict, judge, unreadable
+from deltaworks.control.health import HealthLimits, Kind, Verdict, declared_wrongly, judge, unreadable
 from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.stop import StopFlag
@@ -89,6 +89,23 @@ def report(
         limits=subject.limits,
     )
     return Report(subject, verdict, heartbeat)
+
+
+def misdeclared(
+    catalog: Catalog, *, previous: Mapping[str, Verdict] | None = None, now: datetime | None = None
+) -> list[Report]:
+    """A report for each relay and pipeline whose declaration is wrong: nothing starts it until that is mended."""
+    now = now or utc_now()
+    reports = []
+    for (declared, name), error in catalog.broken.items():
+        if declared not in ("relay", "pipeline"):
+            continue
+        kind: Kind = "relay" if declared == "relay" else "stream"
+        control = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
+        subject = Subject(kind, name, control, HealthLimits())
+        before = (previous or {}).get(subject.dag_id)
+        reports.append(Report(subject, declared_wrongly(error, kind=kind, name=name, now=now, previous=before), None))
+    return reports
 
 
 def table(reports: Iterable[Report]) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 
 import typer
 from rich.table import Table
 from ruamel.yaml import YAML
 
-from deltaworks.cli.context import console
+from deltaworks.cli.context import catalog, console
+from deltaworks.control.objects import open_objects
+from deltaworks.control.spec_records import SpecRecords
+from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.changes import SpecChange, unsafe
 
 app = typer.Typer(help="What is declared under include/pipelines.", no_args_is_help=True)
 
@@ -44,3 +49,48 @@ def schema() -> None:
     from deltaworks.specs.json_schema import pipeline_json_schema
 
     console.print_json(data=pipeline_json_schema())
+
+
+@app.command()
+def diff(
+    pipeline: str,
+    accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
+    reason: str = typer.Option("", help="Kept with the acceptance."),
+) -> None:
+    """Compare pipeline.yaml with what the stream last ran with, and say what each edit needs.
+
+    Exits with 11 where the stream would refuse to start.
+    """
+    project = catalog()
+    spec = project.pipeline(pipeline)
+    records = SpecRecords(open_objects(project.environment.lake), pipeline)
+    if records.current() is None:
+        console.print(f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.")
+        return
+    changes = records.changes(spec)
+    if not changes:
+        console.print(f"{pipeline} last ran with pipeline.yaml as it is ({spec.fingerprint()}).")
+        return
+    _print_changes(changes)
+    if accept:
+        accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
+        console.print(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
+    refused = unsafe(changes)
+    try:
+        records.check(spec)
+    except ContractError as error:
+        console.print(f"The stream will [bold red]not start[/] on this: {', '.join(each.field for each in refused)}.")
+        raise typer.Exit(error.exit_code) from None
+    console.print("The stream will start on this.")
+
+
+def _print_changes(changes: list[SpecChange]) -> None:
+    table = Table("field", "ran with", "declared", "effect", "what to do")
+    for change in changes:
+        table.add_row(change.field, _short(change.old), _short(change.new), str(change.effect), change.advice)
+    console.print(table)
+
+
+def _short(value: object, limit: int = 60) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -14,6 +14,7 @@ from typing import Literal
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.stop import StopRequest
+from deltaworks.errors import DeltaworksError
 
 State = Literal["healthy", "lagging", "starting", "stopping", "stopped", "paused", "unhealthy"]
 Kind = Literal["relay", "stream"]
@@ -130,6 +131,14 @@ def unreadable(error: Exception, *, kind: Kind, name: str, now: datetime, previo
         f"{type(error).__name__}: {error}",
         "Check that the lake's storage answers and that its keys in the environment are right.",
     )
+    return _verdict(finding, kind, name, now, previous)
+
+
+def declared_wrongly(
+    error: DeltaworksError, *, kind: Kind, name: str, now: datetime, previous: Verdict | None = None
+) -> Verdict:
+    """The verdict where the declaration is wrong: a run under way goes on, and no other is started."""
+    finding = _Finding("unhealthy", "DECLARED_WRONGLY", error.message, error.hint)
     return _verdict(finding, kind, name, now, previous)
 
 

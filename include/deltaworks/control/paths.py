@@ -28,6 +28,21 @@ def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
     return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")
 
 
+def spec_record(pipeline: str, fingerprint: str) -> str:
+    """A declaration the stream has started with."""
+    return pipeline_control(pipeline, f"specs/{fingerprint}.json")
+
+
+def current_spec(pipeline: str) -> str:
+    """Which declaration the stream last started with."""
+    return pipeline_control(pipeline, "specs/current.json")
+
+
+def accepted_change(pipeline: str, old: str, new: str) -> str:
+    """Somebody's word that an unsafe edit is meant; both fingerprints name it."""
+    return pipeline_control(pipeline, f"specs/accepted/{old}-{new}.json")
+
+
 def live_checkpoint(pipeline: str, table_name: str) -> str:
     """Spark's checkpoint of a live table's query."""
     return pipeline_control(pipeline, f"checkpoints/live/{table_name}")

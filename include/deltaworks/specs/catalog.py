@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
@@ -22,28 +21,39 @@ PROJECT_ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What a project declares, by name, sorted."""
+    """What a project declares, by name, sorted.
+
+    `broken` is what is declared wrongly, by kind (`pipeline`, `relay`, `overrides`) and name; asked for by name, it
+    raises its own error. Only a tolerant reading has any.
+    """
 
     environment: EnvironmentSpec
     relays: dict[str, RelaySpec]
     pipelines: dict[str, PipelineSpec]
     root: Path
+    broken: dict[tuple[str, str], ConfigError] = field(default_factory=dict)
 
     def pipeline(self, name: str) -> PipelineSpec:
         """The pipeline called `name`.
 
         Raises:
-            ConfigError: PIPELINE_UNKNOWN with the nearest one.
+            ConfigError: PIPELINE_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
+        self._check_sound("pipeline", name)
         return _named(name, self.pipelines, "pipeline")
 
     def relay(self, name: str) -> RelaySpec:
         """The relay called `name`.
 
         Raises:
-            ConfigError: RELAY_UNKNOWN with the nearest one.
+            ConfigError: RELAY_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
+        self._check_sound("relay", name)
         return _named(name, self.relays, "relay")
+
+    def _check_sound(self, kind: str, name: str) -> None:
+        if (kind, name) in self.broken:
+            raise self.broken[kind, name]
 
     def folder(self, pipeline: str) -> Path:
         """The folder of a pipeline's declaration, where its SQL is."""
@@ -63,11 +73,13 @@ def project_root() -> Path:
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
 
 
-def load_catalog(environment: str | None = None, *, root: Path | None = None) -> Catalog:
+def load_catalog(environment: str | None = None, *, root: Path | None = None, tolerant: bool = False) -> Catalog:
     """Read all specs of the project.
 
     Args:
         environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
+        tolerant: leave out what is declared wrongly and keep its error in `broken`, so that one pipeline does not
+            stand in the way of the others. The environment itself must be right.
 
     Raises:
         ConfigError: a file is missing or wrong, with file, line and key.
@@ -76,17 +88,38 @@ def load_catalog(environment: str | None = None, *, root: Path | None = None) ->
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
     env_file = root / "include" / "environments" / f"{name}.yaml"
     env = load_spec(EnvironmentSpec, env_file)
-    relays = {
-        path.stem: load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
-        for path in sorted((root / "include" / "relays").glob("*.yaml"))
-    }
-    pipelines = {}
-    for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml")):
-        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", path.parent.name))
-        _check_place(spec, path, relays)
-        pipelines[spec.pipeline] = spec
-    _check_overrides(env, env_file, {"relays": relays, "pipelines": pipelines})
-    return Catalog(environment=env, relays=relays, pipelines=pipelines, root=root)
+    found = Catalog(environment=env, relays={}, pipelines={}, root=root)
+
+    def relay(path: Path) -> None:
+        found.relays[path.stem] = load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
+
+    def pipeline(path: Path) -> None:
+        name = path.parent.name
+        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", name))
+        _check_place(spec, path, found)
+        found.pipelines[name] = spec
+
+    def overrides(path: Path) -> None:
+        broken = {kind: {name for of, name in found.broken if of == kind} for kind in ("relay", "pipeline")}
+        known = {"relays": {*found.relays, *broken["relay"]}, "pipelines": {*found.pipelines, *broken["pipeline"]}}
+        _check_overrides(env, path, known)
+
+    readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
+        *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
+        *(
+            ("pipeline", path.parent.name, pipeline, path)
+            for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))
+        ),
+        ("overrides", name, overrides, env_file),
+    ]
+    for kind, called, read, path in readings:
+        try:
+            read(path)
+        except ConfigError as error:
+            if not tolerant:
+                raise
+            found.broken[kind, called] = error
+    return found
 
 
 def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
@@ -95,7 +128,7 @@ def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
     return merged
 
 
-def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, Mapping[str, Spec]]) -> None:
+def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, set[str]]) -> None:
     """Refuse an override of something that is not there: it would change nothing, and nobody would notice."""
     targets = [(f"{path}: overrides", kind, name) for kind, named in env.overrides.items() for name in named]
     for variable in sorted(os.environ):
@@ -103,7 +136,7 @@ def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, Mappi
             kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
             targets.append((variable, kind, rest.partition("__")[0]))
     for origin, kind, name in targets:
-        candidates = known.get(kind, known)
+        candidates = sorted(known.get(kind, known))
         if kind in known and name in candidates:
             continue
         wrong = name if kind in known else kind
@@ -115,14 +148,14 @@ def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, Mappi
         )
 
 
-def _check_place(spec: PipelineSpec, path: Path, relays: dict[str, RelaySpec]) -> None:
+def _check_place(spec: PipelineSpec, path: Path, catalog: Catalog) -> None:
     if spec.pipeline != path.parent.name:
         raise ConfigError(
             "SPEC_INVALID",
             f"{path}:1: pipeline: the folder is called {path.parent.name!r}, the pipeline {spec.pipeline!r}.",
             hint="Give both the same name.",
         )
-    _named(spec.source.relay, relays, "relay")
+    catalog.relay(spec.source.relay)
     for gold in spec.gold.tables:
         if not (path.parent / gold.sql).is_file():
             raise ConfigError(

@@ -22,6 +22,7 @@ from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.heartbeat import HeartbeatWriter
 from deltaworks.control.lease import Lease, watch
 from deltaworks.control.objects import open_objects
+from deltaworks.control.spec_records import SpecRecords
 from deltaworks.control.stop import StopFlag
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.file_events import stream as file_event_stream
@@ -139,12 +140,16 @@ class IngestRun:
         progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch)
         progress.start()
         queries: list[StreamingQuery] = []
+        specs = SpecRecords(self._objects, self._spec.pipeline)
         try:
+            specs.check(self._spec)
             processor, ledger = self._open(lease, epoch)
             # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
             torn = processor.finish_torn()
             if torn is not None:
                 self._note(torn, progress)
+            # After the torn batch, which was prepared with the former one, and before the next, which is not.
+            specs.record(self._spec, owner_epoch=epoch)
             generations = self._checkpoint(ledger)
             processor.continue_on(generations)
             queries = [self._start(processor, generations, progress), *self._start_live()]

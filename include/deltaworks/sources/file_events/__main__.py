@@ -63,7 +63,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _run(name: str, stop_relay: list[Callable[[], None]]) -> DeltaworksError | None:
     try:
-        catalog = load_catalog()
+        catalog = load_catalog(tolerant=True)
         spec = catalog.relay(name)
         queue = NotificationQueue(catalog.environment.messaging, resolve_text(spec.queue_url))
         relay = Relay(spec, lake=catalog.environment.lake, queue=queue)

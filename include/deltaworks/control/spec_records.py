@@ -1,0 +1,203 @@
+"""The declarations a stream has run with, and the refusal to start on an edit that would spoil its tables.
+
+Every spec a stream starts with is kept under its fingerprint, which each batch and each quarantined row carry, and one
+object says which was last. An unsafe edit is refused until somebody accepts it, for exactly these two specs; one that
+the tables on disk cannot follow is refused for good.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.specs.changes import Effect, SpecChange, classify, unsafe
+from deltaworks.specs.pipeline import PipelineSpec
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecRecord:
+    """A spec a stream has started with."""
+
+    pipeline: str
+    fingerprint: str
+    code_version: str
+    run: str
+    at: str
+    spec: dict[str, Any]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentSpec:
+    """Which spec the stream last started with, and under which owner epoch."""
+
+    fingerprint: str
+    owner_epoch: int
+    run: str
+    at: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedChange:
+    """Somebody's word that the unsafe differences between two specs are meant."""
+
+    from_fingerprint: str
+    to_fingerprint: str
+    fields: tuple[str, ...]
+    by: str
+    reason: str
+    at: str
+    format: int = FORMAT
+
+
+class SpecRecords:
+    """The spec records of one pipeline. Reading needs nothing; `record` needs the stream's lease."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._objects = objects
+        self._pipeline = pipeline
+
+    def current(self) -> PipelineSpec | None:
+        """The spec the stream last started with; None before the first start."""
+        found = self._objects.get(paths.current_spec(self._pipeline))
+        return None if found is None else self.read(json.loads(found.data)["fingerprint"])
+
+    def read(self, fingerprint: str) -> PipelineSpec | None:
+        """The spec with this fingerprint; None where no stream has started with it."""
+        key = paths.spec_record(self._pipeline, fingerprint)
+        found = self._objects.get(key)
+        return None if found is None else _understood(json.loads(found.data)["spec"], key)
+
+    def changes(self, spec: PipelineSpec) -> list[SpecChange]:
+        """What `spec` changes against the one the stream last started with."""
+        current = self.current()
+        return [] if current is None else classify(current, spec)
+
+    def check(self, spec: PipelineSpec) -> list[SpecChange]:
+        """What `spec` changes.
+
+        Raises:
+            ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that nobody has accepted.
+        """
+        current = self.current()
+        if current is None:
+            return []
+        changes = classify(current, spec)
+        refused = unsafe(changes)
+        accepted = self._objects.get(self._acceptance(current, spec)) is not None
+        if accepted:
+            refused = [change for change in refused if change.effect is not Effect.MIXES]
+        if refused:
+            raise ContractError("SPEC_CHANGE_UNSAFE", _told(self._pipeline, refused), hint=refused[0].advice)
+        return changes
+
+    def accept(self, spec: PipelineSpec, *, by: str, reason: str) -> list[SpecChange]:
+        """Let the stream start with `spec` in place of the one it last started with; what that mixes. Idempotent.
+
+        Raises:
+            ContractError: SPEC_CHANGE_UNSAFE for a change that cannot be accepted.
+        """
+        current = self.current()
+        changes = [] if current is None else unsafe(classify(current, spec))
+        final = [change for change in changes if change.effect is not Effect.MIXES]
+        if final:
+            raise ContractError("SPEC_CHANGE_UNSAFE", _told(self._pipeline, final), hint=final[0].advice)
+        if current is not None and changes:
+            accepted = AcceptedChange(
+                from_fingerprint=current.fingerprint(),
+                to_fingerprint=spec.fingerprint(),
+                fields=tuple(change.field for change in changes),
+                by=by,
+                reason=reason,
+                at=iso_now(),
+            )
+            self._objects.put_if_absent(self._acceptance(current, spec), _encoded(accepted))
+        return changes
+
+    def record(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
+        """Note that the stream starts with `spec`. Idempotent. Call it while holding the lease, before a batch.
+
+        Raises:
+            ConcurrencyError: SPEC_RECORD_CONTENDED when another owner noted its own meanwhile.
+        """
+        fingerprint = spec.fingerprint()
+        kept = SpecRecord(
+            pipeline=self._pipeline,
+            fingerprint=fingerprint,
+            code_version=__version__,
+            run=current_run(),
+            at=iso_now(),
+            spec=spec.as_mapping(),
+        )
+        self._objects.put_if_absent(paths.spec_record(self._pipeline, fingerprint), _encoded(kept))
+        key = paths.current_spec(self._pipeline)
+        now = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
+        before = self._objects.get(key)
+        if before is None:
+            written = self._objects.put_if_absent(key, _encoded(now))
+        elif json.loads(before.data)["owner_epoch"] > owner_epoch:
+            written = False
+        else:
+            written = self._objects.put_if_match(key, _encoded(now), before.etag) is not None
+        if not written:
+            raise ConcurrencyError(
+                "SPEC_RECORD_CONTENDED",
+                f"Another owner of {self._pipeline!r} noted its declaration at the same time.",
+                hint="Run one stream per pipeline; this one can simply be started again.",
+            )
+
+    def _acceptance(self, old: PipelineSpec, new: PipelineSpec) -> str:
+        return paths.accepted_change(self._pipeline, old.fingerprint(), new.fingerprint())
+
+
+def _told(pipeline: str, changes: Sequence[SpecChange]) -> str:
+    listed = "; ".join(f"{change.field} from {change.old!r} to {change.new!r}" for change in changes)
+    return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
+
+
+def _encoded(record: SpecRecord | CurrentSpec | AcceptedChange) -> bytes:
+    return json.dumps(asdict(record), indent=1).encode()
+
+
+def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
+    """A recorded spec as this release reads it: keys that only a later release knows are left out.
+
+    Raises:
+        ContractError: SPEC_RECORD_UNREADABLE.
+    """
+    try:
+        return PipelineSpec.model_validate(declared)
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if not (unknown and all(_left_out(declared, location) for location in unknown)):
+            raise ContractError(
+                "SPEC_RECORD_UNREADABLE",
+                f"{key} is no declaration this release can read: {error}.",
+                hint="Run the release that wrote it; or, to compare with nothing, move specs/current.json away.",
+            ) from error
+    return _understood(declared, key)
+
+
+def _left_out(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
+    """Take the key at `location` out; False where the location does not lead to one."""
+    place: Any = declared
+    try:
+        for part in location[:-1]:
+            place = place[part]
+        del place[location[-1]]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True

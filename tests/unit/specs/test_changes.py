@@ -1,0 +1,167 @@
+"""Every edit of a declaration has an effect, and the dangerous ones are told from the others."""
+
+from __future__ import annotations
+
+import copy
+import types
+import typing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from deltaworks.specs.changes import RULES, Each, Effect, Into, Leaf, classify, unsafe
+from deltaworks.specs.pipeline import PipelineSpec
+
+DECLARED: dict[str, Any] = {
+    "pipeline": "shop",
+    "description": "Orders",
+    "owner": "shop",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "prefix": "shop/"},
+    "unwrap": {"path": "body"},
+    "event": {"name": {"path": "name"}, "time": {"path": "at"}, "id": ["id"]},
+    "tables": [
+        {"name": "events", "catch_all": True},
+        {
+            "name": "orders",
+            "when": {"name": "order"},
+            "columns": [
+                {"name": "amount", "path": "amount", "type": "decimal(12,2)"},
+                {"name": "country", "path": "country", "type": "string"},
+            ],
+        },
+    ],
+    "live": [{"name": "orders_live", "reads": "orders", "group_by": ["country"]}],
+    "gold": {"tables": [{"name": "daily", "sql": "d.sql", "reads": ["orders"], "partition_by": "event_date"}]},
+}
+ORDERS = ("tables", 1)
+
+
+def spec(*edits: tuple[tuple[str | int, ...], Any]) -> PipelineSpec:
+    """The pipeline with values set at paths."""
+    declared = copy.deepcopy(DECLARED)
+    for path, value in edits:
+        place: Any = declared
+        for part in path[:-1]:
+            place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
+        place[path[-1]] = value
+    return PipelineSpec.model_validate(declared)
+
+
+def models_in(annotation: Any) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        return {model for argument in typing.get_args(annotation) for model in models_in(argument)}
+    return set()
+
+
+def test_every_field_of_a_pipeline_has_an_effect() -> None:
+    waiting: list[type[BaseModel]] = [PipelineSpec]
+    while waiting:
+        model = waiting.pop()
+        rules = RULES[model]  # type: ignore[index]
+        assert set(rules) == set(model.model_fields), f"{model.__name__}: say in specs/changes.py what a change does"
+        for name, rule in rules.items():
+            if isinstance(rule, Into | Each):
+                assert models_in(model.model_fields[name].annotation) == {rule.model}, (model, name)
+                waiting.append(rule.model)
+
+
+def test_every_advice_can_be_said() -> None:
+    leaves = [
+        leaf
+        for rules in RULES.values()
+        for rule in rules.values()
+        for leaf in (
+            (rule,) if isinstance(rule, Leaf) else (rule.added, rule.removed) if isinstance(rule, Each) else ()
+        )
+    ]
+
+    for leaf in leaves:
+        assert leaf.advice.format(pipeline="p", table="t", name="n")
+
+
+def test_a_spec_has_not_changed_against_itself() -> None:
+    assert classify(spec(), spec()) == []
+
+
+def test_the_order_of_tables_and_columns_means_nothing() -> None:
+    turned = copy.deepcopy(DECLARED)
+    turned["tables"].reverse()
+    turned["tables"][0]["columns"].reverse()
+
+    assert classify(spec(), PipelineSpec.model_validate(turned)) == []
+
+
+COLUMNS = DECLARED["tables"][1]["columns"]
+GOLD = DECLARED["gold"]["tables"]
+NEW_TABLE = {"name": "refunds", "when": {"name": "refund"}}
+CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
+    ("pipeline", ("pipeline",), "store", Effect.REFUSED),
+    ("description", ("description",), "x", Effect.SAFE),
+    ("owner", ("owner",), "x", Effect.SAFE),
+    ("tags", ("tags",), ["x"], Effect.SAFE),
+    ("source.relay", ("source", "relay"), "other", Effect.NEW_GENERATION),
+    ("source.bucket", ("source", "bucket"), "other", Effect.MIXES),
+    ("source.prefix", ("source", "prefix"), "", Effect.MIXES),
+    ("source.compression", ("source", "compression"), "gzip", Effect.RESTART),
+    ("source.max_files_per_batch", ("source", "max_files_per_batch"), 7, Effect.RESTART),
+    ("unwrap", ("unwrap",), None, Effect.MIXES),
+    ("event.name", ("event", "name"), {"constant": "x"}, Effect.MIXES),
+    ("event.time.path", ("event", "time"), {"path": "sent"}, Effect.MIXES),
+    ("event.time.unit", ("event", "time"), {"path": "at", "unit": "epoch_millis"}, Effect.MIXES),
+    ("event.id", ("event", "id"), ["id", "part"], Effect.MIXES),
+    ("tables.refunds", ("tables",), [*DECLARED["tables"], NEW_TABLE], Effect.BACKFILL),
+    ("tables.events", ("tables",), DECLARED["tables"][1:], Effect.RESTART),
+    ("tables.orders.when", (*ORDERS, "when"), {"name": ["order", "order_v2"]}, Effect.BACKFILL),
+    ("tables.orders.partition_by", (*ORDERS, "partition_by"), ["country"], Effect.REFUSED),
+    ("tables.orders.zorder_by", (*ORDERS, "zorder_by"), ["amount"], Effect.SAFE),
+    ("tables.orders.writer", (*ORDERS, "writer"), "spark", Effect.RESTART),
+    (
+        "tables.orders.columns.tax",
+        (*ORDERS, "columns"),
+        [*COLUMNS, {"name": "tax", "path": "tax", "type": "double"}],
+        Effect.BACKFILL,
+    ),
+    ("tables.orders.columns.amount", (*ORDERS, "columns"), COLUMNS[1:], Effect.RESTART),
+    ("tables.orders.columns.amount.type", (*ORDERS, "columns", 0, "type"), "double", Effect.REFUSED),
+    ("tables.orders.columns.amount.path", (*ORDERS, "columns", 0, "path"), "total", Effect.MIXES),
+    ("tables.orders.columns.amount.required", (*ORDERS, "columns", 0, "required"), True, Effect.RESTART),
+    ("quarantine.retain_raw_bytes", ("quarantine", "retain_raw_bytes"), 10, Effect.RESTART),
+    ("stream.trigger_seconds", ("stream", "trigger_seconds"), 5, Effect.RESTART),
+    ("live.orders_live.window_minutes", ("live", 0, "window_minutes"), 5, Effect.REFUSED),
+    ("live.orders_live.watermark_minutes", ("live", 0, "watermark_minutes"), 5, Effect.RESTART),
+    ("live.orders_live", ("live",), [], Effect.RESTART),
+    ("gold.tables", ("gold", "tables"), [{**GOLD[0], "sql": "e.sql"}], Effect.SAFE),
+    ("gold.dedupe", ("gold", "dedupe"), {"across_days": 2}, Effect.SAFE),
+    ("maintenance.optimize", ("maintenance", "optimize"), False, Effect.SAFE),
+]
+
+
+@pytest.mark.parametrize(("field", "path", "value", "effect"), CASES, ids=lambda value: str(value)[:40])
+def test_an_edit_is_told_by_its_field_and_effect(
+    field: str, path: tuple[str | int, ...], value: Any, effect: Effect
+) -> None:
+    changes = classify(spec(), spec((path, value)))
+
+    assert [(change.field, change.effect) for change in changes] == [(field, effect)]
+    assert changes[0].old != changes[0].new
+    assert (unsafe(changes) != []) == (effect in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED))
+
+
+def test_an_advice_names_the_pipeline_and_the_table() -> None:
+    (added,) = classify(spec(), spec((("tables",), [*DECLARED["tables"], NEW_TABLE])))
+    (column,) = classify(
+        spec(), spec(((*ORDERS, "columns"), [*COLUMNS, {"name": "tax", "path": "tax", "type": "double"}]))
+    )
+
+    assert "deltaworks reprocess shop --tables refunds --from-start" in added.advice
+    assert "deltaworks reprocess shop --tables orders --from-start" in column.advice
+    assert (added.old, added.new) == (None, {"name": "refunds", "when": {"name": ["refund"]}})
+
+
+def test_several_edits_are_told_one_by_one() -> None:
+    edited = spec((("owner",), "x"), ((*ORDERS, "columns", 0, "type"), "double"), (("stream", "trigger_seconds"), 1))
+
+    assert [change.effect for change in classify(spec(), edited)] == [Effect.SAFE, Effect.REFUSED, Effect.RESTART]

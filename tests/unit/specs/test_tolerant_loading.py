@@ -1,0 +1,80 @@
+"""One pipeline that is declared wrongly does not stand in the way of the others, and is not passed over either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import load_catalog
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+
+MakeProject = Callable[..., Path]
+
+
+def with_a_second(root: Path, text: str) -> Path:
+    folder = root / "include" / "pipelines" / "store"
+    folder.mkdir(parents=True)
+    (folder / "pipeline.yaml").write_text(text)
+    return root
+
+
+@pytest.fixture
+def root(make_project: MakeProject) -> Path:
+    """A good pipeline `shop` beside a wrong one, `store`."""
+    return with_a_second(make_project(), PIPELINE.replace("pipeline: shop", "pipeline: store\ncolour: blue"))
+
+
+def test_the_others_are_read(root: Path) -> None:
+    catalog = load_catalog("local", root=root, tolerant=True)
+
+    assert list(catalog.pipelines) == ["shop"]
+    assert list(catalog.broken) == [("pipeline", "store")]
+
+
+def test_the_wrong_one_asked_for_raises_its_own_error(root: Path) -> None:
+    catalog = load_catalog("local", root=root, tolerant=True)
+
+    with pytest.raises(ConfigError, match="unknown key 'colour'") as caught:
+        catalog.pipeline("store")
+
+    assert caught.value.condition == "SPEC_INVALID"
+    with pytest.raises(ConfigError, match="PIPELINE_UNKNOWN"):
+        catalog.pipeline("other")
+
+
+def test_without_tolerance_the_first_mistake_is_raised(root: Path) -> None:
+    with pytest.raises(ConfigError, match="SPEC_INVALID"):
+        load_catalog("local", root=root)
+
+
+def test_a_wrong_relay_breaks_its_pipelines_with_its_own_error(make_project: MakeProject) -> None:
+    catalog = load_catalog("local", root=make_project(relay=RELAY + "colour: blue\n"), tolerant=True)
+
+    assert set(catalog.broken) == {("relay", "landing"), ("pipeline", "shop")}
+    with pytest.raises(ConfigError, match="colour"):
+        catalog.pipeline("shop")
+
+
+def test_an_override_of_a_wrong_pipeline_is_no_mistake_of_its_own(root: Path) -> None:
+    (root / "include" / "environments" / "local.yaml").write_text(
+        ENVIRONMENT + "overrides: {pipelines: {store: {stream: {trigger_seconds: 5}}}}\n"
+    )
+
+    assert list(load_catalog("local", root=root, tolerant=True).broken) == [("pipeline", "store")]
+
+
+def test_an_override_of_nothing_is_kept_as_a_mistake(make_project: MakeProject) -> None:
+    environment = ENVIRONMENT + "overrides: {pipelines: {shopp: {owner: x}}}\n"
+
+    catalog = load_catalog("local", root=make_project(environment=environment), tolerant=True)
+
+    assert [error.condition for error in catalog.broken.values()] == ["OVERRIDE_UNKNOWN"]
+    assert list(catalog.pipelines) == ["shop"]
+
+
+def test_a_wrong_environment_is_raised_all_the_same(make_project: MakeProject) -> None:
+    with pytest.raises(ConfigError, match="SPEC_INVALID"):
+        load_catalog("local", root=make_project(environment=ENVIRONMENT + "colour: blue\n"), tolerant=True)
