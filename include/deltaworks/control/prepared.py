@@ -19,12 +19,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTable:
-    """What a batch adds to one table: data files as `tables.files.WrittenFile` mappings."""
+    """What a batch adds to one table: data files as `tables.files.WrittenFile` mappings, and columns it needs first."""
 
     table: str
     writer: str
     rows: int
     files: tuple[dict[str, Any], ...]
+    new_columns: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class PreparedBatch:
             record = json.loads(data)
             if record["format"] != FORMAT:
                 raise ValueError(f"format {record['format']} is not {FORMAT}")
-            tables = tuple(PreparedTable(**{**table, "files": tuple(table["files"])}) for table in record.pop("tables"))
+            tables = tuple(_table(table) for table in record.pop("tables"))
             return cls(**record, tables=tables)
         except (ValueError, KeyError, TypeError) as error:
             raise ContractError(
@@ -81,6 +82,11 @@ class PreparedBatch:
     def quarantined(self) -> int:
         """Rows in quarantine."""
         return sum(table.rows for table in self.tables if table.table == "quarantine")
+
+
+def _table(record: dict[str, Any]) -> PreparedTable:
+    sequences = {name: tuple(record.get(name, ())) for name in ("files", "new_columns")}
+    return PreparedTable(**{**record, **sequences})
 
 
 def read_prepared(objects: ObjectStore, pipeline: str, generation: int, batch_id: int) -> PreparedBatch | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
+from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.types import TypeText
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 Compression = Literal["auto", "gzip", "none"]
 Scalar = str | int | float | bool
+Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
 
 #: Columns the engine adds to every bronze table; a declared column may not take their names.
 ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
@@ -24,6 +27,8 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("_seq", "long"),
     ("_position", "long"),
 )
+#: JSON of the fields no column takes, in tables that keep them.
+RESCUED_COLUMN = "_rescued"
 RESERVED_TABLES = ("quarantine",)
 #: Types whose values every reader spells the same in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
@@ -102,6 +107,33 @@ class TableSpec(Spec):
     partition_by: tuple[str, ...] = ("event_date",)
     zorder_by: tuple[str, ...] = ()
     writer: Literal["fan_out", "spark"] = "fan_out"
+    evolve: Evolve = "ignore"
+    rules: tuple[RuleSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _rules_hold_over_columns(self) -> Self:
+        names = [rule.name for rule in self.rules]
+        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+        problems = []
+        for index, rule in enumerate(self.rules):
+            if rule.name in names[:index]:
+                problems.append((index, "name", f"rule {rule.name!r} is declared twice"))
+            problem = problem_of(rule.check, types)
+            if problem is not None:
+                problems.append((index, "check", f"rule {rule.name!r}: {problem}"))
+        if problems:
+            raise ValidationError.from_exception_data(
+                "rules",
+                [
+                    InitErrorDetails(
+                        type=PydanticCustomError("rule", "{problem}", {"problem": problem}),
+                        loc=("rules", index, key),
+                        input=self.rules[index],
+                    )
+                    for index, key, problem in problems
+                ],
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -120,6 +152,8 @@ class TableSpec(Spec):
         for key in self.partition_by:
             if types[key] not in PARTITION_TYPES:
                 raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
+        if self.evolve == "add_columns" and self.writer == "spark":
+            raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
         overlap = sorted(set(self.partition_by) & set(self.zorder_by))
         if overlap:
             raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
@@ -127,7 +161,8 @@ class TableSpec(Spec):
 
     def column_types(self) -> dict[str, str]:
         """Every column with its type, envelope first, in the order of the table."""
-        return dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+        return types | ({RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {})
 
 
 class QuarantineSpec(Spec):
@@ -231,6 +266,11 @@ class PipelineSpec(Spec):
                     known = ", ".join(sorted(bronze))
                     raise ValueError(f"{reader.name!r} reads {read!r}, which is no table here; tables are {known}")
         for live in self.live:
+            if bronze[live.reads].evolve == "add_columns":
+                raise ValueError(
+                    f"{live.name!r} reads {live.reads!r}, whose columns change while it runs, which ends a live "
+                    f"table's query; declare evolve: rescue for {live.reads!r}"
+                )
             columns = bronze[live.reads].column_types()
             missing = [name for name in live.group_by if name not in columns]
             if missing:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import fs
 
+from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.evolution import Evolved, new_columns, together
+from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.reasons import QUARANTINE_PARTITION
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 #: What a task holds in Arrow before it writes files of all tables; bounds memory however skewed the routing is.
 FLUSH_BYTES = 256 << 20
 WRITE_THREADS = 4
+
+#: Stands where a task's record has the name of a table.
+FINDINGS = ""
 
 PayloadOpener = Callable[[Any], Payload]
 
@@ -44,6 +50,18 @@ class FileTarget:
     def filesystem(self) -> fs.FileSystem:
         """pyarrow's filesystem; local disk where there are no options."""
         return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
+
+
+@dataclass(slots=True)
+class Written:
+    """What a pass wrote, the files of each table in the order of the slices, and what it found out.
+
+    `new_columns` are the columns that tables have to be given before the files are committed.
+    """
+
+    files: dict[str, list[WrittenFile]] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+    new_columns: Evolved = field(default_factory=dict)
 
 
 class TableWriters:
@@ -86,14 +104,24 @@ def write_payloads(
     stamp: BatchStamp,
     target: FileTarget,
     *,
+    evolved: Evolved | None = None,
     flush_bytes: int = FLUSH_BYTES,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each."""
+    """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each.
+
+    What it found out beside rows comes last, under FINDINGS, where there is something. Data that must stop the stream
+    is told that way too: raised in a task, Spark would only try it again.
+    """
     writers = TableWriters(target, flush_bytes=flush_bytes)
-    for table, rows in Parser(spec).parse(payloads, stamp):
-        writers.add(table, rows)
-    writers.flush()
-    return [(table, asdict(file)) for table, file in writers.files]
+    parser = Parser(spec, evolved=evolved)
+    try:
+        for table, rows in parser.parse(payloads, stamp):
+            writers.add(table, rows)
+        writers.flush()
+    except ContractError as error:
+        parser.findings.failure = error
+    told: list[tuple[str, dict[str, Any]]] = [(table, asdict(file)) for table, file in writers.files]
+    return [*told, (FINDINGS, {"text": parser.findings.encode()})] if parser.findings else told
 
 
 def fan_out(
@@ -104,15 +132,17 @@ def fan_out(
     spec: PipelineSpec,
     stamp: BatchStamp,
     target: FileTarget,
-) -> dict[str, list[WrittenFile]]:
+    evolved: Evolved | None = None,
+) -> Written:
     """Write all tables of a batch in one Spark pass.
 
     Args:
         slices: one list of payload references a task, in order.
         opener: turns a reference into its payload, inside the task.
+        evolved: the columns that tables were given while they ran.
 
-    Returns:
-        The files of each table, in the order of the slices.
+    Raises:
+        ContractError: the data is such that the pipeline declares to stop; nothing was committed.
     """
     context = spark.sparkContext
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
@@ -121,13 +151,34 @@ def fan_out(
     def work(share: Iterable[list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for references in share:
-            yield from write_payloads(map(opener, references), pipeline, stamp, target)
+            yield from write_payloads(map(opener, references), pipeline, stamp, target, evolved=evolved)
 
-    written: dict[str, list[WrittenFile]] = {}
+    written = Written()
     for table, record in (
         context.parallelize([list(part) for part in slices], len(slices)).mapPartitions(work).collect()
     ):
-        written.setdefault(table, []).append(WrittenFile(**record))
+        if table == FINDINGS:
+            written.findings.add(Findings.decode(record["text"]))
+        else:
+            written.files.setdefault(table, []).append(WrittenFile(**record))
+    if written.findings.failure is not None:
+        raise written.findings.failure
+    return written
+
+
+def with_new_columns(one_pass: Callable[[Evolved], Written], spec: PipelineSpec, evolved: Evolved) -> Written:
+    """A pass over a batch; a second one with the columns that the first one found fields for, where it did.
+
+    Args:
+        one_pass: writes the batch, given all columns that tables have been given while they ran.
+        evolved: those they have by now.
+    """
+    written = one_pass(evolved)
+    added = new_columns(spec, evolved, written.findings.new_fields)
+    if added:
+        # The files of the first pass are in no commit: orphans that maintenance removes.
+        written = one_pass(together(evolved, added))
+        written.new_columns = added
     return written
 
 

@@ -7,23 +7,25 @@ one of its tables is then taken out of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
-from deltaworks.specs.types import Primitive, parse_type
-from deltaworks.streaming.columns import Misfit, Misfits, column
+from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
+from deltaworks.specs.types import Primitive
+from deltaworks.streaming.columns import Misfit, column
 from deltaworks.streaming.events import EventReader, IdReader, Router, holders
+from deltaworks.streaming.evolution import Evolved
+from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.framing import values
 from deltaworks.streaming.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.streaming.rules import RuleChecker, rule_failed
+from deltaworks.streaming.table_columns import Reasons, TableColumns, note, note_missing
 
 _INSTANT = pa.timestamp("us", tz="UTC")
-Reasons = dict[int, list[Reason]]
 #: Bytes of events that are converted at once; in Python objects they take some ten times as much.
 CHUNK_BYTES = 32 << 20
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
@@ -70,48 +72,14 @@ class Chunk:
         return len(self.events) + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
 
 
-class TableColumns:
-    """Converts the declared columns of one table."""
-
-    def __init__(self, table: TableSpec) -> None:
-        self.schema = arrow_schema(table.column_types())
-        self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
-
-    def convert(self, events: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Reasons]:
-        """The declared columns of `events`, and the reasons of those that do not fit, by index into `events`."""
-        reasons: Reasons = {}
-        arrays = []
-        parents: dict[tuple[str, ...], Sequence[dict[str, Any]]] = {(): events}
-        for spec, path, kind in self._columns:
-            parent = path[:-1]
-            if parent not in parents:
-                parents[parent] = holders(events, parent)
-            array, misfits = column([holder.get(path[-1]) for holder in parents[parent]], kind, unit=spec.unit)
-            _note(reasons, misfits, spec.path)
-            if spec.required:
-                _note_missing(reasons, array, misfits, spec.path)
-            arrays.append(array)
-        return arrays, reasons
-
-
-def _note(reasons: Reasons, misfits: Misfits, path: str) -> None:
-    for index, misfit in misfits.items():
-        reasons.setdefault(index, []).append(Reason(misfit.code, path, misfit.detail))
-
-
-def _note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str) -> None:
-    if not array.null_count:
-        return
-    for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
-        if index not in misfits:
-            missing = Reason(ReasonCode.MISSING_REQUIRED, path, f"{path} is missing")
-            reasons.setdefault(index, []).append(missing)
-
-
 class Parser:
-    """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread."""
+    """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
-    def __init__(self, spec: PipelineSpec, *, chunk_events: int = 20_000) -> None:
+    `findings` is what it found out beside rows, complete once `parse` has ended.
+    """
+
+    def __init__(self, spec: PipelineSpec, *, evolved: Evolved | None = None, chunk_events: int = 20_000) -> None:
+        self.findings = Findings()
         self._reader = EventReader(spec)
         self._router = Router(spec)
         self._ids = IdReader(spec)
@@ -119,7 +87,10 @@ class Parser:
         self._time_path = tuple(spec.event.time.path.split("."))
         self._time_text = spec.event.time.path
         self._time_unit = spec.event.time.unit
-        self._columns = {table.name: TableColumns(table) for table in spec.tables}
+        self._columns = {
+            table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ())) for table in spec.tables
+        }
+        self._rules = {table.name: RuleChecker(table) for table in spec.tables if table.rules}
         self._max_age_days = spec.event.time.max_age_days
         self._max_future_minutes = spec.event.time.max_future_minutes
         self._max_event_bytes = spec.source.max_event_bytes
@@ -127,7 +98,11 @@ class Parser:
         self._chunk_events = chunk_events
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
-        """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size."""
+        """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
+
+        Raises:
+            ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
+        """
         chunk = Chunk()
         keys: dict[int, str] = {}
         for payload in payloads:
@@ -170,22 +145,48 @@ class Parser:
         converted = {}
         for name, rows in chunk.rows_by_table.items():
             arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
-            converted[name] = arrays
+            converted[name] = pa.Table.from_arrays(
+                [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
+            )
             for index, each in of_table.items():
                 known = reasons.setdefault(rows[index], [])
                 known.extend(reason for reason in each if reason not in known)
-        for name, arrays in converted.items():
+        self._hold_to_rules(chunk, converted, reasons)
+        for name, table in converted.items():
             rows = chunk.rows_by_table[name]
-            table = pa.Table.from_arrays(
-                [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
-            )
-            if reasons:
-                table = table.filter(pa.array([row not in reasons for row in rows]))
-            if table.num_rows:
-                yield name, table
+            fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
+            if fitting.num_rows:
+                events = [chunk.events[row] for row in rows if row not in reasons]
+                yield name, self._columns[name].complete(fitting, events, self.findings)
         rejected = chunk.rejected + [self._rejected(chunk, keys, *each) for each in sorted(reasons.items())]
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
+
+    def _hold_to_rules(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
+        """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
+        fitting = frozenset(range(len(chunk.events))) - reasons.keys()
+        warned: list[tuple[str, list[int]]] = []
+        for name, checker in self._rules.items():
+            rows = [row for row in chunk.rows_by_table.get(name, ()) if row in fitting]
+            if not rows:
+                continue
+            table = converted[name]
+            if len(rows) < table.num_rows:
+                table = table.filter(pa.array([row in fitting for row in chunk.rows_by_table[name]]))
+            for rule, places in checker.failing(table):
+                failing = [rows[place] for place in places]
+                if rule.on_fail == "warn":
+                    warned.append((f"{name}.{rule.name}", failing))
+                    continue
+                if rule.on_fail == "fail":
+                    raise rule_failed(name, rule, seq=chunk.seqs[failing[0]], position=chunk.positions[failing[0]])
+                reason = Reason(ReasonCode.RULE, rule.name, f"{name}: not {rule.check}")
+                for row in failing:
+                    reasons.setdefault(row, []).append(reason)
+        for rule_name, failing in warned:
+            landing = sum(row not in reasons for row in failing)
+            if landing:
+                self.findings.rule_warnings[rule_name] += landing
 
     def _envelope(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons]:
         """The envelope columns of all events of the chunk, and the reasons of events without time or id."""
@@ -194,12 +195,12 @@ class Parser:
         parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
         found = [parent.get(self._time_path[-1]) for parent in parents]
         times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
-        _note(reasons, misfits, self._time_text)
-        _note_missing(reasons, times, misfits, self._time_text)
+        note(reasons, misfits, self._time_text)
+        note_missing(reasons, times, misfits, self._time_text)
         self._note_age(reasons, times, stamp)
         ids = pa.array(self._ids.read(events), pa.string())
         if self._ids.paths:
-            _note_missing(reasons, ids, {}, self._id_text)
+            note_missing(reasons, ids, {}, self._id_text)
         count = len(events)
         arrays = [
             ids,

@@ -1,0 +1,162 @@
+"""Rules of a table: SQL expressions over its columns, checked against their types when the spec is read.
+
+A rule is held by a row when it is not false: as with CHECK in SQL, an unknown answer (null) passes. The dialect is
+DuckDB's. An expression may use the row's columns and nothing else: no other table, no aggregate, no clock, no chance.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import StringConstraints
+
+from deltaworks.specs.base import Name, Spec
+from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, parse_type
+
+if TYPE_CHECKING:
+    import duckdb
+
+_DUCKDB_NAMES = {
+    "string": "VARCHAR",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "binary": "BLOB",
+}
+_UNKNOWN_COLUMN = re.compile(r'[Cc]olumn(?: named)? "([^"]+)"')
+#: The clock under the names SQL writes without parentheses; DuckDB has them as functions of these names or others.
+_CLOCKS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+#: No file, no network, no extension that is fetched: what a rule may touch is the row it is given.
+_CLOSED = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+
+
+class RuleSpec(Spec):
+    """What must not be false of a row, and what happens where it is."""
+
+    name: Name
+    check: Annotated[str, StringConstraints(min_length=1)]
+    on_fail: Literal["warn", "quarantine", "fail"] = "quarantine"
+
+
+def open_duckdb() -> duckdb.DuckDBPyConnection:
+    """An engine of its own in memory: one thread, UTC, cut off from files and network."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=dict(_CLOSED))
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def duckdb_type(kind: ColumnType) -> str:
+    """The DuckDB name of a declared type."""
+    match kind:
+        case Primitive(name):
+            return _DUCKDB_NAMES[name]
+        case Decimal(precision, scale):
+            return f"DECIMAL({precision},{scale})"
+        case Array(element):
+            return f"{duckdb_type(element)}[]"
+        case Map(value):
+            return f"MAP(VARCHAR, {duckdb_type(value)})"
+        case _:
+            fields = ", ".join(f'"{name}" {duckdb_type(field)}' for name, field in kind.fields)
+            return f"STRUCT({fields})"
+
+
+def selected(check: str) -> str:
+    """A rule as an item of a select list. Line breaks keep a comment in it from swallowing what follows."""
+    return f"(\n{check}\n)"
+
+
+def problem_of(check: str, columns: Mapping[str, str]) -> str | None:
+    """What is wrong with a rule over columns of these declared types; None where nothing is."""
+    return _problem_of(check, tuple(columns.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _problem_of(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
+    import duckdb
+
+    with open_duckdb() as connection:
+        misuse = _misuse(connection, check)
+        if misuse is not None:
+            return misuse
+        declared = ", ".join(f'"{name}" {duckdb_type(parse_type(kind))}' for name, kind in columns)
+        connection.execute(f"CREATE TABLE rows_ ({declared})").fetchall()
+        connection.execute("INSERT INTO rows_ DEFAULT VALUES").fetchall()
+        query = f"SELECT {selected(check)} FROM (SELECT * FROM rows_) AS row_"
+        try:
+            # As a condition no aggregate and no window is allowed.
+            kinds = [str(kind) for kind in connection.sql(f"{query} WHERE {selected(check)}").types]
+            # Constants are read when it runs: a text that is compared with a number is told here, not in a batch.
+            connection.execute(query).fetchall()
+        except duckdb.Error as error:
+            return _told(error, [name for name, _ in columns])
+    return None if kinds == ["BOOLEAN"] else f"this is {', '.join(kinds)}, not true or false"
+
+
+def _misuse(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
+    """What in the expression is not of the row alone, found in its syntax."""
+    ((answer,),) = connection.execute(
+        "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {selected(check)}"]
+    ).fetchall()
+    parsed = json.loads(answer)
+    if parsed.get("error"):
+        return f"this is no SQL expression: {str(parsed.get('error_message', '')).splitlines()[0]}"
+    statements = parsed["statements"]
+    node = statements[0]["node"]
+    if len(statements) != 1 or node.get("type") != "SELECT_NODE" or len(node["select_list"]) != 1:
+        return "write one expression"
+    if (node.get("from_table") or {}).get("type") not in (None, "EMPTY"):
+        return "a rule reads its row and no table"
+    for part in _parts(node["select_list"]):
+        if part.get("class") == "SUBQUERY":
+            return "a rule reads its row and no table: no SELECT in it"
+        name = str(part.get("function_name", "")).lower()
+        if part.get("class") == "COLUMN_REF" and str(part["column_names"][0]).lower() in _CLOCKS:
+            name = str(part["column_names"][0]).lower()
+        if name in _changing_functions():
+            return f"{name}() gives another answer every time; _ingested_at is the time of arrival"
+    return None
+
+
+def _parts(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from _parts(each)
+
+
+@functools.lru_cache(maxsize=1)
+def _changing_functions() -> frozenset[str]:
+    with open_duckdb() as connection:
+        found = connection.execute(
+            "SELECT function_name FROM duckdb_functions() WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
+        ).fetchall()
+    return frozenset(str(name).lower() for (name,) in found) | _CLOCKS
+
+
+def _told(error: Exception, columns: list[str]) -> str:
+    text = str(error).splitlines()[0]
+    unknown = _UNKNOWN_COLUMN.search(text)
+    if unknown is None or unknown[1] in columns:
+        return text
+    nearest = difflib.get_close_matches(unknown[1], columns, n=1, cutoff=0.5)
+    known = f"did you mean {nearest[0]!r}?" if nearest else f"its columns are {', '.join(columns)}"
+    return f"no column {unknown[1]!r} in this table; {known}"

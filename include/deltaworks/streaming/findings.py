@@ -1,0 +1,76 @@
+"""What a pass over a batch finds out beside rows: new fields, warnings of rules, and why it must stop.
+
+Each task has its own and sends it to the driver as plain data, where they are put together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltaworks.errors import ContractError
+
+#: New fields of one table that a task remembers; a producer that invents names without end is not followed further.
+MOST_NEW_FIELDS = 1_000
+
+Path = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Findings:
+    """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`."""
+
+    rule_warnings: Counter[str] = field(default_factory=Counter)
+    new_fields: dict[str, dict[Path, set[str]]] = field(default_factory=dict)
+    failure: ContractError | None = None
+
+    def note_field(self, table: str, path: Path, kind: str) -> None:
+        """A field of `table` that no column takes, with a value of this kind."""
+        known = self.new_fields.setdefault(table, {})
+        if path in known or len(known) < MOST_NEW_FIELDS:
+            known.setdefault(path, set()).add(kind)
+
+    def add(self, other: Findings) -> None:
+        """Take in what another task found."""
+        self.rule_warnings.update(other.rule_warnings)
+        for table, paths in other.new_fields.items():
+            for path, kinds in paths.items():
+                for kind in kinds:
+                    self.note_field(table, path, kind)
+        self.failure = self.failure or other.failure
+
+    def facts(self) -> dict[str, Any]:
+        """What the prepared batch and the ledger keep of it."""
+        return {"rule_warnings": dict(sorted(self.rule_warnings.items()))} if self.rule_warnings else {}
+
+    def encode(self) -> str:
+        """As text, to be sent to the driver."""
+        fields = [
+            [table, list(path), sorted(kinds)]
+            for table, paths in self.new_fields.items()
+            for path, kinds in paths.items()
+        ]
+        failure = self.failure.as_record() if self.failure else None
+        return json.dumps({"rule_warnings": self.rule_warnings, "new_fields": fields, "failure": failure})
+
+    @classmethod
+    def decode(cls, text: str) -> Findings:
+        """What `encode` wrote."""
+        record = json.loads(text)
+        found = cls(Counter(record["rule_warnings"]))
+        for table, path, kinds in record["new_fields"]:
+            found.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
+        found.failure = _failure(record["failure"])
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.rule_warnings or self.new_fields or self.failure)
+
+
+def _failure(record: Mapping[str, Any] | None) -> ContractError | None:
+    if record is None:
+        return None
+    return ContractError(record["condition"], record["message"], hint=record["hint"], retryable=record["retryable"])

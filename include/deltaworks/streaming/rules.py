@@ -1,0 +1,83 @@
+"""Holds the rows of a table to its rules: all rules of a chunk in one query over its Arrow columns.
+
+DuckDB reads the columns where they are. A rule that cannot be evaluated for some row (a text that is no number where
+it casts one) counts as failed for that row, and for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.errors import ContractError
+from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.rules import RuleSpec, open_duckdb, selected
+
+_ROWS = "rows_"
+
+
+class RuleChecker:
+    """The rules of one table. Used by one thread; its engine is opened with the first chunk."""
+
+    def __init__(self, table: TableSpec) -> None:
+        self.rules = table.rules
+        self._table = table.name
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def failing(self, rows: pa.Table) -> list[tuple[RuleSpec, list[int]]]:
+        """Each rule that some row fails, with the places of those rows.
+
+        Raises:
+            ContractError: RULE_UNUSABLE, a rule cannot be evaluated at all.
+        """
+        if not self.rules or not rows.num_rows:
+            return []
+        try:
+            verdicts = self._verdicts(rows, [f"CAST({selected(rule.check)} AS BOOLEAN)" for rule in self.rules])
+        except duckdb.Error:
+            verdicts = [self._carefully(rows, rule) for rule in self.rules]
+        found = []
+        for rule, verdict in zip(self.rules, verdicts, strict=True):
+            # Null is not false: as with CHECK in SQL, what is not known passes.
+            places = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
+            if places:
+                found.append((rule, places))
+        return found
+
+    def _carefully(self, rows: pa.Table, rule: RuleSpec) -> pa.ChunkedArray:
+        """The verdicts of one rule, with what cannot be evaluated as false."""
+        answered = f"TRY(coalesce(CAST({selected(rule.check)} AS BOOLEAN), true))"
+        try:
+            (verdict,) = self._verdicts(rows, [f"coalesce({answered}, false)"])
+        except duckdb.Error as error:
+            raise ContractError(
+                "RULE_UNUSABLE",
+                f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {error}",
+                hint="Mend its check in pipeline.yaml, then start the stream again.",
+            ) from error
+        return verdict
+
+    def _verdicts(self, rows: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
+        if self._connection is None:
+            self._connection = open_duckdb()
+        connection = self._connection
+        connection.register(_ROWS, rows)
+        try:
+            items = ", ".join(f"{expression} AS v{index}" for index, expression in enumerate(expressions))
+            # A plain projection keeps the order of rows.
+            answer = connection.sql(f"SELECT {items} FROM {_ROWS}").to_arrow_table()
+        finally:
+            connection.unregister(_ROWS)
+        return list(answer.columns)
+
+
+def rule_failed(table: str, rule: RuleSpec, *, seq: int, position: int) -> ContractError:
+    """What ends the stream where a rule says `on_fail: fail`."""
+    return ContractError(
+        "RULE_FAILED",
+        f"Event {position} of file event {seq} fails rule {rule.name!r} of table {table!r}: {rule.check}",
+        hint="Mend the data or the rule, or declare on_fail: quarantine, then start the stream again.",
+    )
