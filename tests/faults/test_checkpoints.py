@@ -17,10 +17,8 @@ Tell = Callable[..., Verdict]
 MakeStage = Callable[..., Stage]
 
 
-def checkpoint(stage: Stage, ordinal: int = 1) -> Path:
-    return Path(stage.storage.prefix if stage.storage.prefix.startswith("/") else f"/{stage.storage.prefix}") / (
-        paths.checkpoint(PIPELINE, 1, ordinal)
-    )
+def checkpoint(stage: Stage) -> Path:
+    return Path(stage.storage.prefix) / paths.checkpoint(PIPELINE, 1, 1)
 
 
 def delete_commit(stage: Stage, batch: int) -> None:

@@ -146,7 +146,7 @@ def test_clocks_an_hour_apart_do_not_move_a_lease_and_lose_nothing(
 ) -> None:
     stage = make_stage(tables=4)
     stage.land(files=2)
-    held = [Fault(point="prepared", action="sleep", seconds=25), Fault(point="committed:.*", nth=3)]
+    held = [Fault(point="prepared", action="sleep", seconds=30), Fault(point="committed:.*", nth=3)]
     with Driver(stage, faults=held, clock_seconds=-3600) as behind:
         behind.await_point("prepared")
         with Driver(stage, clock_seconds=3600, off=off) as ahead:

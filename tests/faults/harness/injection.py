@@ -124,10 +124,9 @@ def install(fault: Callable[[str], None]) -> None:
 
     from deltaworks.control.lease import Lease
     from deltaworks.streaming import ledger, runner
-    from deltaworks.streaming.writers import TableSet
 
     _after(Lease, "acquire", lambda *_: fault("leased"))
-    _after(TableSet, "fence", lambda *_: fault("fenced"))
+    _after(runner.TableSet, "fence", lambda *_: fault("fenced"))
     _after(ledger.Ledger, "_append", lambda _, name, *__: name == ledger.BATCH_METADATA_STORE and fault("half_ledger"))
     _before(runner, "source_slice", lambda *_: fault("begun"))
     _before(

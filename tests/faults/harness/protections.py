@@ -68,11 +68,11 @@ def _ledger() -> None:
 
 def _owner_epoch() -> None:
     """No owner epoch is raised or compared."""
-    from deltaworks.streaming import writers
+    from deltaworks.streaming import runner, writers
     from deltaworks.tables import commit
 
     writers.check_owner = commit.check_owner = lambda *_: None
-    writers.TableSet.fence = lambda *_: None  # type: ignore[method-assign,assignment]
+    runner.TableSet.fence = lambda *_: None  # type: ignore[method-assign,assignment]
 
 
 def _lease_watch() -> None:
@@ -83,15 +83,16 @@ def _lease_watch() -> None:
 
 
 def _same_snapshot() -> None:
-    """delta-rs may take a new snapshot by itself between our look at a transaction and the commit."""
-    from deltaworks.tables import commit
+    """Between the look at a transaction and the commit the table is opened anew."""
+    from deltalake import DeltaTable
 
-    original = commit.CommitProperties
+    original = DeltaTable.create_write_transaction
 
-    def retrying(**options: Any) -> Any:
-        return original(**{**options, "max_commit_retries": 15})
+    def from_a_newer_one(self: DeltaTable, *positional: Any, **named: Any) -> Any:
+        self.update_incremental()
+        return original(self, *positional, **named)
 
-    commit.CommitProperties = retrying  # type: ignore[misc,assignment]
+    DeltaTable.create_write_transaction = from_a_newer_one
 
 
 def _lease() -> None:
@@ -171,6 +172,16 @@ def _whole_objects() -> None:
     LocalObjects.put_if_absent = in_place  # type: ignore[method-assign]
 
 
+def _suspension() -> None:
+    """A table that fails fails the batch, for all tables."""
+    from deltaworks.streaming.holds import TableHolds
+
+    def insist(_: TableHolds, table: str, batch_id: int, error: Exception) -> None:
+        raise error
+
+    TableHolds.suspend = insist  # type: ignore[method-assign]
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
     "prepared": _prepared,
@@ -185,6 +196,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "quarantine": _quarantine,
     "one_commit_a_table": _one_commit_a_table,
     "whole_objects": _whole_objects,
+    "suspension": _suspension,
 }
 
 
