@@ -27,7 +27,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
-from deltaworks.streaming.writers import TableSet
+from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
 MASTER = "local[2]"

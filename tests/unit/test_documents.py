@@ -17,10 +17,12 @@ from ruamel.yaml import YAML
 from deltaworks.cli import app
 from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.stop import StopRequest
+from deltaworks.control.write_turn import TurnRecord
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.file_events.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
@@ -238,7 +240,10 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 PreparedBatch,
                 PreparedTable,
                 WrittenFile,
+                HeldTable,
                 LeaseRecord,
+                ResumeRequest,
+                TurnRecord,
                 SpecRecord,
                 CurrentSpec,
                 AcceptedChange,

@@ -18,7 +18,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(pipelines.app, name="pipelines")
-for module in (stack, streams, tables, batches, sql, generate, demo):
+app.add_typer(tables.app, name="tables")
+for module in (stack, streams, batches, sql, generate, demo):
     module.register(app)
 
 

@@ -268,7 +268,25 @@ def _judge_live(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _F
             f"{heartbeat.backlog_files} files wait and the last batch was completed {_duration(progress_seconds)} ago.",
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
-    return _judge_backlog(heartbeat, now, limits)
+    return _suspended(heartbeat, now) or _judge_backlog(heartbeat, now, limits)
+
+
+def _suspended(heartbeat: Heartbeat, now: datetime) -> _Finding | None:
+    """Tables whose commits failed. The stream goes on without them; somebody has to mend them."""
+    tables = [held for held in heartbeat.held if held.get("reason") == "suspended"]
+    if not tables:
+        return None
+    first = tables[0]
+    names = ", ".join(str(held.get("table")) for held in tables)
+    suspended_seconds = max(_age_seconds(str(held.get("at")), now) for held in tables)
+    return _Finding(
+        "unhealthy",
+        "TABLE_SUSPENDED",
+        f"Held back for {_duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
+        f"{first.get('since_batch')}: [{first.get('condition')}] {first.get('message')}",
+        f"Mend the table (the condition says how), then `deltaworks tables resume {heartbeat.pipeline} "
+        f"{first.get('table')}`. Nothing is lost meanwhile; the other tables go on.",
+    )
 
 
 def _judge_backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _Finding:

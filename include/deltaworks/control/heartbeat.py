@@ -22,7 +22,7 @@ State = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How a stream or a relay is. Times are ISO 8601 in UTC."""
+    """How a stream or a relay is. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back."""
 
     pipeline: str
     owner: str
@@ -40,6 +40,7 @@ class Heartbeat:
     backlog_bytes: int | None = None
     oldest_pending_at: str | None = None
     error: dict[str, Any] | None = None
+    held: tuple[dict[str, Any], ...] = ()
     host: str = ""
     pid: int = 0
     ui: str | None = None
@@ -51,7 +52,8 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
     if found is None:
         return None
     known = {field.name for field in dataclasses.fields(Heartbeat)}
-    return Heartbeat(**{name: value for name, value in json.loads(found.data).items() if name in known})
+    record = {name: value for name, value in json.loads(found.data).items() if name in known}
+    return Heartbeat(**{**record, "held": tuple(record.get("held") or ())})
 
 
 class HeartbeatWriter:

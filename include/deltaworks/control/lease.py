@@ -36,23 +36,43 @@ class LeaseRecord:
     pid: int
     run: str
     written_at: str
+    ttl_seconds: float = 0.0
 
     def encode(self) -> bytes:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> LeaseRecord:
-        return cls(**json.loads(data))
+    def decode(cls, data: bytes) -> LeaseRecord | None:
+        """The record, or None for an object that is torn or none of ours."""
+        try:
+            record = json.loads(data)
+            return cls(**{name: record[name] for name in cls.__slots__ if name in record})
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
 class Lease:
-    """One process's claim on one lease object. Use it once: acquire, then release."""
+    """One process's claim on one lease object. Use it once: acquire, then release.
 
-    def __init__(self, objects: ObjectStore, key: str, *, ttl_seconds: float, name: str) -> None:
+    Args:
+        known_epoch: the highest owner epoch the tables know. Asked where the object is absent or cannot be read, so
+            that a lease that was deleted or damaged does not begin anew below what fences the tables.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        key: str,
+        *,
+        ttl_seconds: float,
+        name: str,
+        known_epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._objects = objects
         self._key = key
         self._ttl = ttl_seconds
         self._name = name
+        self._known_epoch = known_epoch
         self._owner = uuid.uuid4().hex
         self._record: LeaseRecord | None = None
         self._etag = ""
@@ -99,10 +119,12 @@ class Lease:
 
     @staticmethod
     def _is_free(found: Found) -> bool:
-        return LeaseRecord.decode(found.data).released
+        record = LeaseRecord.decode(found.data)
+        return record is not None and record.released
 
     def _claim(self, found: Found | None) -> bool:
-        epoch = LeaseRecord.decode(found.data).epoch + 1 if found else 1
+        before = LeaseRecord.decode(found.data) if found else None
+        epoch = (before.epoch if before else self._known_epoch()) + 1
         record = self._make(epoch=epoch, beat=0)
         if found is None:
             won = self._objects.put_if_absent(self._key, record.encode())
@@ -127,6 +149,7 @@ class Lease:
             pid=os.getpid(),
             run=current_run(),
             written_at=iso_now(),
+            ttl_seconds=self._ttl,
         )
 
     def _held(self, found: Found | None) -> ConcurrencyError:
@@ -183,6 +206,29 @@ class Lease:
             self._objects.put_if_match(self._key, record.encode(), self._etag)
         except DeltaworksError:
             return
+
+
+class LeaseWatch:
+    """An outsider's view of a lease: whether somebody holds it. Reads only."""
+
+    def __init__(self, objects: ObjectStore, key: str, *, silent_seconds: float) -> None:
+        self._objects = objects
+        self._key = key
+        self._silent = silent_seconds
+        self._seen: tuple[str, float] | None = None
+
+    def runs(self) -> bool:
+        """Whether the lease is held, and not unchanged for so long that its holder must be gone."""
+        found = self._objects.get(self._key)
+        if found is None:
+            return False
+        record = LeaseRecord.decode(found.data)
+        if record is not None and record.released:
+            return False
+        if self._seen is None or self._seen[0] != found.etag:
+            self._seen = (found.etag, time.monotonic())
+        silent = max(self._silent, 2 * record.ttl_seconds) if record else self._silent
+        return time.monotonic() - self._seen[1] < silent
 
 
 def watch(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float = 0.5) -> threading.Thread:

@@ -28,6 +28,11 @@ def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
     return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")
 
 
+def reprocess(pipeline: str, name: str) -> str:
+    """The plan of a reprocess (`<id>.json`), or one thing in its folder (`<id>/files.json`, `<id>/staging/<table>`)."""
+    return pipeline_control(pipeline, f"reprocess/{name}")
+
+
 def spec_record(pipeline: str, fingerprint: str) -> str:
     """A declaration the stream has started with."""
     return pipeline_control(pipeline, f"specs/{fingerprint}.json")
@@ -46,3 +51,28 @@ def accepted_change(pipeline: str, old: str, new: str) -> str:
 def live_checkpoint(pipeline: str, table_name: str) -> str:
     """Spark's checkpoint of a live table's query."""
     return pipeline_control(pipeline, f"checkpoints/live/{table_name}")
+
+
+def held_table(pipeline: str, name: str) -> str:
+    """The object that says that a table is held."""
+    return pipeline_control(pipeline, f"held/{name}.json")
+
+
+def requests(pipeline: str) -> str:
+    """The folder of what others ask of the stream."""
+    return pipeline_control(pipeline, "requests") + "/"
+
+
+def resume_request(pipeline: str, name: str) -> str:
+    """The object that asks the stream to catch a held table up."""
+    return f"{requests(pipeline)}resume-{name}.json"
+
+
+def turn_request(pipeline: str, name: str) -> str:
+    """The object that asks for the write turn of a table, and grants it."""
+    return f"{requests(pipeline)}turn-{name}.json"
+
+
+def prepared_replay(pipeline: str, ordinal: int) -> str:
+    """The object that fixes what a replay of quarantined rows writes."""
+    return pipeline_control(pipeline, f"replays/{ordinal:012d}.json")

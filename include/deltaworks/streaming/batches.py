@@ -5,12 +5,14 @@
 - *complete*: the ledger rows.
 
 A batch met again, after any crash, starts at the first of the three that has not happened: files already written are
-committed, not written anew. Nothing here rests on a clock, on a replay being identical, or on Airflow.
+committed, not written anew. A table that is held is left out of the commits, and catches up later from the same
+records. Nothing here rests on a clock, on a replay being identical, or on Airflow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,17 +22,29 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.generations import Generations, read_end_offset
+from deltaworks.control.held_tables import HeldTable
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
 from deltaworks.control.provenance import current_run
 from deltaworks.errors import TransientError
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.fan_out import FileTarget, PayloadOpener, balanced, fan_out, partitioning
+from deltaworks.streaming.commit_phase import ShareCommits, commit_shares
+from deltaworks.streaming.evolution import Evolved, as_records
+from deltaworks.streaming.fan_out import (
+    FileTarget,
+    PayloadOpener,
+    Written,
+    balanced,
+    fan_out,
+    partitioning,
+    with_new_columns,
+)
+from deltaworks.streaming.holds import TableHolds
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.parse import BatchStamp
-from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableSet, TableWriter, staging_key
+from deltaworks.streaming.table_set import TableSet
+from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.tables.commit import Step
-from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
@@ -72,7 +86,10 @@ class Ownership:
 
 
 class BatchProcessor:
-    """Lands batches of one pipeline. Used by one thread at a time."""
+    """Lands batches of one pipeline, and between them serves those who wait for its tables.
+
+    Batches come from one thread. `serve` may be called from another one: it waits for no batch; a batch waits for it.
+    """
 
     def __init__(
         self,
@@ -98,11 +115,41 @@ class BatchProcessor:
         self._ownership = ownership
         self._opener = opener
         self._fault = fault
-        self._writers: dict[str, TableWriter] = {
+        writers: dict[str, TableWriter] = {
             "fan_out": FanOutWriter(tables.handles),
             "spark": SparkWriter(spark, lake, tables.handles),
         }
+        self._commits = ShareCommits(tables, writers, owner=ownership.step)
         self._last_completed = ledger.last_completed()
+        self._busy = threading.Lock()
+        self._holds = TableHolds(
+            lake,
+            objects,
+            spec.pipeline,
+            generation=generations.generation,
+            tables=tables,
+            commits=self._commits,
+            ledger=ledger,
+            owner=ownership.step,
+            spare=self._remove_staged,
+            reached=fault,
+        )
+        self._holds.start(self._last_completed)
+
+    @property
+    def held(self) -> list[HeldTable]:
+        """The tables whose commits are held back now."""
+        return self._holds.records()
+
+    def serve(self) -> bool:
+        """Look at what others ask of the stream's tables; False where a batch is under way, which looks itself."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            self._holds.serve(self._last_completed)
+        finally:
+            self._busy.release()
+        return True
 
     def continue_on(self, generations: Generations) -> None:
         """Number batches by another checkpoint from now on."""
@@ -115,9 +162,14 @@ class BatchProcessor:
             FencedError: a successor has taken over; nothing more was written.
             TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed under another checkpoint.
         """
+        with self._busy:
+            return self._process(source, spark_batch_id)
+
+    def _process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
         batch_id = self._generations.current.first_batch + spark_batch_id
         if self._last_completed is not None and batch_id <= self._last_completed:
             return None
+        self._holds.serve(self._last_completed)
         started = time.monotonic()
         prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, batch_id)
         resumed = prepared is not None
@@ -179,19 +231,32 @@ class BatchProcessor:
                 spec_fingerprint=stamp.fingerprint,
                 code_version=__version__,
                 offsets={"start": start, "end": end},
-                source=source.metadata,
-                tables=tuple(self._share(name, files) for name, files in sorted(written.items())),
+                source=source.metadata | written.findings.facts(),
+                tables=tuple(self._share(name, written) for name in sorted(written.files)),
             ),
         )
         self._fault("prepared")
         return fixed
 
-    def _write(self, source: SourceSlice, stamp: BatchStamp) -> dict[str, list[WrittenFile]]:
+    def _write(self, source: SourceSlice, stamp: BatchStamp) -> Written:
         if not source.references:
-            return {}
+            return Written()
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         slices = balanced(source.references, source.sizes, self._spec.stream.tasks_per_batch)
-        return fan_out(self._spark, slices, opener=self._opener, spec=self._spec, stamp=stamp, target=self._target())
+        target = self._target()
+
+        def one_pass(evolved: Evolved) -> Written:
+            return fan_out(
+                self._spark,
+                slices,
+                opener=self._opener,
+                spec=self._spec,
+                stamp=stamp,
+                target=target,
+                evolved=evolved,
+            )
+
+        return with_new_columns(one_pass, self._spec, self._tables.evolved())
 
     def _target(self) -> FileTarget:
         storage, pipeline = self._lake.storage, self._spec.pipeline
@@ -204,26 +269,35 @@ class BatchProcessor:
         options = None if storage.scheme == "file" else storage.arrow_options()
         return FileTarget(options, roots, partition_by)
 
-    def _share(self, name: str, files: list[WrittenFile]) -> PreparedTable:
+    def _share(self, name: str, written: Written) -> PreparedTable:
+        files = written.files[name]
         return PreparedTable(
             table=name,
             writer=self._tables.writer_by_table[name],
             rows=sum(file.rows for file in files),
             files=tuple(asdict(file) for file in files),
+            new_columns=as_records(written.new_columns.get(name, ())),
         )
 
     def _land(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:
         owner = self._ownership.step
         started = time.monotonic()
-        steps = self._tables.commit(
-            prepared, self._writers, owner=owner, after_each=lambda step: self._fault(f"committed:{step.table_name}")
+        steps = commit_shares(
+            prepared,
+            self._commits,
+            tables=self._tables,
+            is_held=self._holds.holds,
+            suspend=self._holds.suspend,
+            after_each=lambda step: self._fault(f"committed:{step.table_name}"),
         )
         self._fault("committed")
         commit_seconds = time.monotonic() - started
         self._ledger.complete(prepared, steps, owner=owner)
         self._fault("completed")
         self._last_completed = prepared.batch_id
-        self._remove_staged(prepared)
+        for share in prepared.tables:
+            if not self._holds.holds(share.table):
+                self._remove_staged(prepared, share)
         return BatchReport(
             batch_id=prepared.batch_id,
             rows=prepared.rows,
@@ -238,11 +312,10 @@ class BatchProcessor:
             complete_seconds=time.monotonic() - started - commit_seconds,
         )
 
-    def _remove_staged(self, prepared: PreparedBatch) -> None:
-        for share in prepared.tables:
-            if share.writer != "spark":
-                continue
-            for file in share.files:
-                # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
-                with contextlib.suppress(Exception):
-                    self._objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")
+    def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:
+        if share.writer != "spark":
+            return
+        for file in share.files:
+            # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
+            with contextlib.suppress(Exception):
+                self._objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")

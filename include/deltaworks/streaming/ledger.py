@@ -68,7 +68,11 @@ BATCH_METADATA_SCHEMA = arrow_schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What one step of a batch did. `outcome`: committed, already_committed or empty."""
+    """What one step of a batch did.
+
+    `outcome` is committed or already_committed; held where the table's commits are held back (no version then), and
+    caught_up once such a share has been committed after all.
+    """
 
     step: str
     table_name: str
@@ -77,13 +81,22 @@ class StepOutcome:
     rows: int
     files: int
     bytes: int
-    delta_version: int
+    delta_version: int | None
     seconds: float
 
 
 def owner_step(pipeline: str, epoch: int) -> Step:
     """The application transaction that carries the owner epoch in every table of a pipeline."""
     return Step(f"{pipeline}/owner", epoch)
+
+
+def known_owner_epoch(lake: Lake, pipeline: str) -> int:
+    """The highest owner epoch that quarantine or the ledger was committed to under; 0 before the first."""
+    app_id = owner_step(pipeline, 0).app_id
+    keys = [paths.table(pipeline, "quarantine")]
+    keys += [paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)]
+    found = [lake.open(key) for key in keys]
+    return max((table.transaction_version(app_id) or 0 for table in found if table is not None), default=0)
 
 
 class Ledger:
@@ -121,6 +134,51 @@ class Ledger:
         offset = json.loads(found[0]["end_offset"])
         return offset if isinstance(offset, dict) else None
 
+    def uncommitted(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
+        """Batches that are complete but for a held table's share, by table and in order.
+
+        Args:
+            table: look for this one only.
+            since_batch: nothing was held before it, as far as is known; keeps the search short.
+        """
+        import pyarrow.dataset as ds
+
+        store = self._tables[BATCH_METADATA_STORE]
+        refresh(store)
+        # Comparisons, and no list of values: these are what files are skipped by.
+        wanted = (ds.field("outcome") == "held") | (ds.field("outcome") == "caught_up")
+        wanted = wanted & (ds.field("generation") == self._generation) & (ds.field("batch_id") >= since_batch)
+        if table is not None:
+            wanted = wanted & (ds.field("table_name") == table)
+        columns = ["table_name", "batch_id", "outcome"]
+        found = store.to_pyarrow_dataset().to_table(columns=columns, filter=wanted).to_pylist()
+        done = {(row["table_name"], row["batch_id"]) for row in found if row["outcome"] == "caught_up"}
+        held = {(row["table_name"], row["batch_id"]) for row in found} - done
+        missing: dict[str, list[int]] = {}
+        for name, batch_id in sorted(held):
+            missing.setdefault(name, []).append(batch_id)
+        return missing
+
+    def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
+        """Record shares of one table, in the order of their batches, that were held back and are committed now."""
+        if not steps:
+            return
+        last, table = steps[-1][0].batch_id, steps[-1][1].table_name
+        step = Step(f"{self._pipeline}/g{self._generation}/caught_up/{table}", last)
+        now = utc_now()
+        rows = [
+            {
+                "pipeline": batch.pipeline,
+                "generation": batch.generation,
+                "batch_id": batch.batch_id,
+                **asdict(outcome),
+                "outcome": "caught_up",
+                "at": now,
+            }
+            for batch, outcome in steps
+        ]
+        self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
+
     def complete(self, batch: PreparedBatch, steps: Sequence[StepOutcome], *, owner: Step) -> None:
         """Record the batch as complete; steps first, so that a complete batch always has them."""
         now = utc_now()
@@ -146,8 +204,13 @@ class Ledger:
         self._append(CHECKPOINT_STORE, batch, [row], owner)
 
     def _append(self, name: str, batch: PreparedBatch, rows: list[dict[str, Any]], owner: Step) -> None:
-        schema = CHECKPOINT_STORE_SCHEMA if name == CHECKPOINT_STORE else BATCH_METADATA_SCHEMA
         step = self._step(name, batch.batch_id)
+        self._write(name, rows, step=step, batch_id=batch.batch_id, operation="complete_batch", owner=owner)
+
+    def _write(
+        self, name: str, rows: list[dict[str, Any]], *, step: Step, batch_id: int, operation: str, owner: Step
+    ) -> None:
+        schema = CHECKPOINT_STORE_SCHEMA if name == CHECKPOINT_STORE else BATCH_METADATA_SCHEMA
         self._lake.append(
             self._tables[name],
             self._keys[name],
@@ -156,8 +219,8 @@ class Ledger:
             owner=owner,
             user_metadata=user_metadata(
                 pipeline=self._pipeline,
-                batch=batch.batch_id,
-                operation="complete_batch",
+                batch=batch_id,
+                operation=operation,
                 step=step.app_id,
                 step_version=step.version,
             ),

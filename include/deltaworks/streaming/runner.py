@@ -30,10 +30,11 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.backlog import Backlog
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.streaming.file_payloads import FileOpener, source_slice
-from deltaworks.streaming.ledger import Ledger, owner_step
+from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.streaming.live import start_live_query
 from deltaworks.streaming.progress import ProgressLog
-from deltaworks.streaming.writers import TableSet
+from deltaworks.streaming.stall_watchdog import end_where_stalled
+from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 STOPPED_SECONDS = 20.0
+#: How often somebody who waits for a table is looked for while no batch comes: one listing each.
+SERVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,11 @@ class IngestRun:
         started = time.monotonic()
         settings = self._spec.stream
         lease = Lease(
-            self._objects, self._key("lease.json"), ttl_seconds=settings.lease_ttl_seconds, name=self._spec.pipeline
+            self._objects,
+            self._key("lease.json"),
+            ttl_seconds=settings.lease_ttl_seconds,
+            name=self._spec.pipeline,
+            known_epoch=lambda: known_owner_epoch(Lake(self._storage), self._spec.pipeline),
         )
         # Before the lease is ours the heartbeat belongs to whoever holds it.
         epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
@@ -152,9 +159,9 @@ class IngestRun:
             specs.record(self._spec, owner_epoch=epoch)
             generations = self._checkpoint(ledger)
             processor.continue_on(generations)
-            queries = [self._start(processor, generations, progress), *self._start_live()]
+            queries = [self._start(processor, generations, progress), *self._start_live(lease)]
             self._heartbeat.update(state="running")
-            return self._watch(queries)
+            return self._watch(queries, processor)
         finally:
             for query in queries:
                 _stop_quietly(query)
@@ -163,7 +170,7 @@ class IngestRun:
     def _open(self, lease: Lease, epoch: int) -> tuple[BatchProcessor, Ledger]:
         spec, lake = self._spec, Lake(self._storage)
         owner = owner_step(spec.pipeline, epoch)
-        tables = TableSet(lake, spec)
+        tables = TableSet(lake, spec, spark=self._spark)
         tables.open()
         tables.fence(owner)
         first = Generations.first()
@@ -234,11 +241,19 @@ class IngestRun:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._spec.stream.trigger_seconds} seconds").start()
 
-    def _start_live(self) -> list[StreamingQuery]:
+    def _start_live(self, lease: Lease) -> list[StreamingQuery]:
         if self._available_now:
             return []
         self._schedule_in("live")
-        return [start_live_query(self._spark, self._catalog, self._spec.pipeline, live) for live in self._spec.live]
+
+        def still_ours() -> None:
+            if lease.lost:
+                raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
+
+        return [
+            start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
+            for live in self._spec.live
+        ]
 
     def _schedule_in(self, pool: str) -> None:
         """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
@@ -265,8 +280,8 @@ class IngestRun:
             report.commit_seconds,
         )
 
-    def _watch(self, queries: list[StreamingQuery]) -> str:
-        started = time.monotonic()
+    def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor) -> str:
+        started = served = time.monotonic()
         backlog = Backlog(self._catalog, self._spec.pipeline)
         while True:
             for query in queries:
@@ -280,9 +295,28 @@ class IngestRun:
                 return self._stopping("max_run_seconds")
             if now - started >= 2 * self._spec.stream.max_run_seconds:
                 return self._stopping("max_run_seconds without a batch")
-            self._check_stall(now)
+            end_where_stalled(
+                self._spec.pipeline,
+                self._batch_started,
+                now,
+                stall_seconds=self._spec.stream.stall_seconds,
+                heartbeat=self._heartbeat,
+            )
+            if now - served >= SERVE_SECONDS:
+                served = now
+                self._serve(processor)
             self._heartbeat.update(state="running" if self._batch_started else "idle", **backlog.read(queries[0]))
             time.sleep(POLL_SECONDS)
+
+    def _serve(self, processor: BatchProcessor) -> None:
+        """Answer those who wait for a table, also while no batch comes."""
+        try:
+            processor.serve()
+        except FencedError:
+            raise
+        except Exception as error:  # looked at again in seconds; a batch that meets the same fails
+            log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
+        self._heartbeat.update(held=tuple(held.as_brief() for held in processor.held))
 
     def _stopping(self, reason: str) -> str:
         self._heartbeat.update(state="stopping")
@@ -299,18 +333,6 @@ class IngestRun:
         raise TransientError(
             "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
         )
-
-    def _check_stall(self, now: float) -> None:
-        """Watchdog: a batch that hangs in a call that never returns can only be ended from outside."""
-        started = self._batch_started
-        if started is None or now - started < self._spec.stream.stall_seconds:
-            return
-        message = f"A batch of {self._spec.pipeline!r} has run for {now - started:.0f} seconds."
-        error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
-        self._heartbeat.close(state="failed", error=error.as_record())
-        log.error("%s", error)
-        print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-        end_now(driving_jvm(), exit_code=error.exit_code)
 
 
 def _collected(batch: DataFrame) -> pa.Table:

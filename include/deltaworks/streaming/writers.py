@@ -6,30 +6,24 @@ repeated commit changes nothing. What they commit is what the prepared batch nam
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ContractError
-from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.evolution import add_columns
 from deltaworks.streaming.ledger import StepOutcome
-from deltaworks.streaming.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
-from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh
+from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-COMMIT_THREADS = 8
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def step_of_table(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
@@ -61,6 +55,9 @@ class FanOutWriter:
         started = time.monotonic()
         step = step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id)
         files = [WrittenFile(**record) for record in share.files]
+        if share.new_columns:
+            added = commit_metadata(batch, step, "add_columns")
+            add_columns(self._tables[share.table], share.new_columns, owner=owner, user_metadata=added)
         outcome = commit_step(
             self._tables[share.table],
             [file.add_action() for file in files],
@@ -82,7 +79,11 @@ class FanOutWriter:
 
 
 class SparkWriter:
-    """Appends the staged files of a table through Spark, with the batch as Delta's own idempotent transaction."""
+    """Appends a table's files through Spark, with the batch as Delta's own idempotent transaction.
+
+    Delta skips an append whose transaction the table has already, and fails one that races another of the same
+    transaction: so a former owner that wakes up between check and append adds nothing.
+    """
 
     name = "spark"
 
@@ -101,7 +102,7 @@ class SparkWriter:
         landed_before = before is not None and before >= step.version
         files = [WrittenFile(**record) for record in share.files]
         if not landed_before:
-            self._append(batch, share.table, files, step)
+            self._append(batch, share, files, step)
             refresh(handle)
         return StepOutcome(
             step=step.app_id,
@@ -125,12 +126,10 @@ class SparkWriter:
         if fenced is not None:
             check_owner(fenced, owner)
 
-    def _append(self, batch: PreparedBatch, table: str, files: list[WrittenFile], step: Step) -> None:
-        storage = self._lake.storage
-        staged = [storage.spark_uri(f"{staging_key(batch.pipeline, table)}/{file.path}") for file in files]
-        target = storage.spark_uri(paths.table(batch.pipeline, table))
+    def _append(self, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step) -> None:
+        target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))
         (
-            self._spark.read.parquet(*staged)
+            self._frame(batch.pipeline, share, files)
             .write.format("delta")
             .mode("append")
             .option("txnAppId", step.app_id)
@@ -138,6 +137,28 @@ class SparkWriter:
             .option("userMetadata", commit_metadata(batch, step, "append"))
             .save(target)
         )
+
+    def _frame(self, pipeline: str, share: PreparedTable, files: list[WrittenFile]) -> DataFrame:
+        """The share's rows: staged files as they are; files written for delta-rs with their partition's values."""
+        storage = self._lake.storage
+        if share.writer == self.name:
+            staged = [storage.spark_uri(f"{staging_key(pipeline, share.table)}/{file.path}") for file in files]
+            return self._spark.read.parquet(*staged)
+        by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+        for file in files:
+            address = storage.spark_uri(f"{paths.table(pipeline, share.table)}/{file.path}")
+            by_partition.setdefault(tuple(file.partition.items()), []).append(address)
+        frames = [self._with_partition(share.table, dict(values), each) for values, each in by_partition.items()]
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+    def _with_partition(self, table: str, values: dict[str, str | None], addresses: list[str]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        types = {field.name: str(json.loads(field.to_json())["type"]) for field in self._tables[table].schema().fields}
+        frame = self._spark.read.parquet(*addresses)
+        for name, value in values.items():
+            frame = frame.withColumn(name, F.lit(value).cast(types[name]))
+        return frame
 
 
 def commit_metadata(batch: PreparedBatch, step: Step, operation: str) -> str:
@@ -150,93 +171,3 @@ def commit_metadata(batch: PreparedBatch, step: Step, operation: str) -> str:
         step=step.app_id,
         step_version=step.version,
     )
-
-
-class TableSet:
-    """All bronze tables of a pipeline, quarantine included: created, fenced and committed to together."""
-
-    def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
-        self._lake = lake
-        self._spec = spec
-        self.writer_by_table = {table.name: table.writer for table in spec.tables} | {"quarantine": "fan_out"}
-        self.handles: dict[str, DeltaTable] = {}
-
-    def open(self) -> None:
-        """Open every table, creating those that are missing and adding columns newly declared.
-
-        Raises:
-            ContractError: TABLE_SCHEMA_DIFFERS when a column on disk has another type than declared.
-        """
-        declared = {table.name: (arrow_schema(table.column_types()), table.partition_by) for table in self._spec.tables}
-        declared["quarantine"] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
-        created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-
-        def one(name: str) -> tuple[str, DeltaTable]:
-            schema, partition_by = declared[name]
-            key = paths.table(self._spec.pipeline, name)
-            # A Lake of its own for each thread: handles are not shared.
-            handle = Lake(self._lake.storage).ensure(key, schema, user_metadata=created, partition_by=partition_by)
-            _check_schema(handle, schema, name, created)
-            return name, handle
-
-        with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-            self.handles = dict(pool.map(one, declared))
-
-    def fence(self, owner: Step) -> None:
-        """Raise the owner epoch in every table delta-rs commits to, so that a former owner's commits fail. Idempotent.
-
-        A table that Spark commits to may have features delta-rs cannot commit with: there the writer looks.
-        """
-        metadata = user_metadata(
-            pipeline=self._spec.pipeline,
-            batch="none",
-            operation="raise_owner",
-            step=owner.app_id,
-            step_version=owner.version,
-        )
-        fenced = [handle for name, handle in self.handles.items() if self.writer_by_table[name] == "fan_out"]
-        with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-            list(pool.map(lambda handle: raise_owner(handle, owner, user_metadata=metadata), fenced))
-
-    def commit(
-        self,
-        batch: PreparedBatch,
-        writers: dict[str, TableWriter],
-        *,
-        owner: Step,
-        after_each: Callable[[StepOutcome], None] | None = None,
-    ) -> list[StepOutcome]:
-        """Commit every share of the batch, tables in parallel; raises the first failure after all have been tried."""
-
-        def one(share: PreparedTable) -> StepOutcome:
-            outcome = writers[share.writer].commit(batch, share, owner=owner)
-            if after_each is not None:
-                after_each(outcome)
-            return outcome
-
-        with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-            return list(pool.map(one, batch.tables))
-
-
-def _check_schema(handle: DeltaTable, declared: pa.Schema, name: str, user_metadata_text: str) -> None:
-    from deltalake import Field, Schema
-
-    on_disk = {field.name: field for field in handle.schema().fields}
-    wanted = {field.name: field for field in Schema.from_arrow(declared).fields}
-    different = [
-        f"{column} is {on_disk[column].type} on disk and {field.type} in pipeline.yaml"
-        for column, field in wanted.items()
-        if column in on_disk and on_disk[column].type != field.type
-    ]
-    if different:
-        raise ContractError(
-            "TABLE_SCHEMA_DIFFERS",
-            f"Table {name!r}: {'; '.join(different)}.",
-            hint="Declare the type the table has, or give the column a new name.",
-        )
-    missing = [
-        Field(field.name, field.type, nullable=True) for column, field in wanted.items() if column not in on_disk
-    ]
-    if missing:
-        handle.alter.add_columns(missing, commit_properties=CommitProperties({"userMetadata": user_metadata_text}))
-        refresh(handle)

@@ -23,7 +23,7 @@ from deltaworks.streaming.batches import BatchProcessor, Ownership, SourceSlice
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
-from deltaworks.streaming.writers import TableSet
+from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
 RICH_COLUMNS = [
@@ -150,7 +150,7 @@ class Shop:
             self.objects.put(f"{started}/metadata", b"{}")  # what Spark writes first
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
-        tables = TableSet(self.lake, self.spec)
+        tables = TableSet(self.lake, self.spec, spark=self.spark)
         tables.open()
         if takeover:
             tables.fence(owner)

@@ -211,3 +211,26 @@ def test_an_older_heartbeat_is_never_judged_healthier(heartbeat: Heartbeat) -> N
 
     assert much_later.unhealthy
     assert now_verdict.state in ("healthy", "lagging", "starting", "unhealthy")
+
+
+SUSPENDED = {
+    "table": "orders",
+    "reason": "suspended",
+    "since_batch": 7,
+    "at": ago(600),
+    "condition": "COMMIT_REFUSED",
+    "message": "no",
+    "by": "the stream",
+}
+
+
+def test_a_suspended_table_is_unhealthy_and_says_what_to_do() -> None:
+    verdict = verdict_on(beat(held=(SUSPENDED,)))
+
+    assert (verdict.state, verdict.cause) == ("unhealthy", "TABLE_SUSPENDED")
+    assert "orders since batch 7: [COMMIT_REFUSED] no" in verdict.detail
+    assert "deltaworks tables resume games orders" in verdict.next_step
+
+
+def test_a_table_that_is_lent_is_no_trouble() -> None:
+    assert verdict_on(beat(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"

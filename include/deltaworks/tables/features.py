@@ -1,0 +1,72 @@
+"""Which tables delta-rs may commit files to, written by us, without breaking a promise of the table.
+
+A commit of ready-made files is checked by nobody: delta-rs looks neither at CHECK constraints nor at NOT NULL, and
+files written by the declared schema know nothing of column mapping, generated or identity columns. So what a table asks
+of its writers is compared with a list of what is known to be harmless for such a commit; everything else, features
+that are not born yet among them, goes through Spark, which enforces it or refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deltalake import DeltaTable
+
+#: Writer features an append of ready-made files honours: either they concern other operations, or their use in this
+#: table is looked at below.
+_HARMLESS = frozenset(
+    {
+        "appendOnly",  # appending is what we do
+        "invariants",  # columns are looked at
+        "checkConstraints",  # the configuration is looked at
+        "generatedColumns",  # columns are looked at
+        "allowColumnDefaults",  # columns are looked at
+        "changeDataFeed",  # an append needs no change files
+        "deletionVectors",  # concerns deletes
+        "vacuumProtocolCheck",  # concerns VACUUM
+        "timestampNtz",  # no declared type is one
+        "columnMapping",  # the configuration is looked at
+        "identityColumns",  # columns are looked at
+    }
+)
+#: What old writer versions, which list no features, imply beyond the list above.
+_LEGACY_WRITER = 7
+_COLUMN_KEYS = {
+    "delta.invariants": "a column invariant",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
+    "CURRENT_DEFAULT": "a column with a default",
+}
+
+
+def reasons_for_spark(table: DeltaTable) -> list[str]:
+    """Why this table's commits have to go through Spark, in words; empty where delta-rs may commit to it.
+
+    Reads the open table's snapshot only.
+    """
+    protocol = table.protocol()
+    found = []
+    if protocol.min_writer_version >= _LEGACY_WRITER:
+        unknown = sorted(set(protocol.writer_features or ()) - _HARMLESS)
+        found += [f"the writer feature {name}" for name in unknown]
+    if protocol.min_writer_version > _LEGACY_WRITER:
+        found.append(f"writer version {protocol.min_writer_version}")
+    configuration = table.metadata().configuration
+    found += sorted(f"the constraint {key}" for key in configuration if key.startswith("delta.constraints."))
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        found.append("column mapping")
+    return found + list(_of_columns(json.loads(table.schema().to_json())))
+
+
+def _of_columns(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for field in schema.get("fields", ()):
+        name = f"{path}{field['name']}"
+        if not field.get("nullable", True):
+            yield f"NOT NULL of {name}"
+        for key, what in _COLUMN_KEYS.items():
+            if key in (field.get("metadata") or {}):
+                yield f"{what} ({name})"
+        if isinstance(field["type"], dict) and field["type"].get("type") == "struct":
+            yield from _of_columns(field["type"], f"{name}.")

@@ -1,0 +1,192 @@
+"""A pipeline on local disk whose batches are prepared by the test: the whole engine but the pass that writes files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from deltaworks.control import paths
+from deltaworks.control.generations import Generations
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
+from deltaworks.streaming.ledger import Ledger, owner_step
+from deltaworks.streaming.reasons import QUARANTINE_SCHEMA
+from deltaworks.streaming.table_set import TableSet
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.lake import Lake
+
+TABLES = ("clicks", "orders", "logins")
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+def crash_at(point: str) -> Callable[[str], None]:
+    """A fault that ends the process at `point`."""
+
+    def fault(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    return fault
+
+
+def declared(**columns: str) -> dict[str, Any]:
+    """A declaration of three tables; `columns` changes the type of a table's one column."""
+    return {
+        "pipeline": "shop",
+        "description": "orders",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+        "tables": [
+            {
+                "name": name,
+                "when": {"name": name},
+                "columns": [{"name": "level", "path": "level", "type": columns.get(name, "int")}],
+            }
+            for name in TABLES
+        ],
+    }
+
+
+@dataclass
+class Stage:
+    """The lake, and what lands batches in it."""
+
+    root: Path
+    spec: PipelineSpec
+    epoch: int = 0
+
+    @classmethod
+    def at(cls, root: Path, **columns: str) -> Stage:
+        return cls(root, PipelineSpec.model_validate(declared(**columns)))
+
+    def declare(self, **columns: str) -> None:
+        """Change the declaration, as an edit of pipeline.yaml does before the next start."""
+        self.spec = PipelineSpec.model_validate(declared(**columns))
+
+    @property
+    def storage(self) -> StorageSpec:
+        return StorageSpec(root=f"file://{self.root}/lake")
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.storage)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.storage)
+
+    def processor(
+        self, *, fault: Callable[[str], None] = lambda point: None, spark: Any = None, takeover: bool = True
+    ) -> BatchProcessor:
+        """A new owner, as a new process makes it."""
+        self.epoch += takeover
+        owner = owner_step("shop", self.epoch)
+        tables = TableSet(self.lake, self.spec, spark=spark)
+        tables.open()
+        tables.fence(owner)
+        return BatchProcessor(
+            spark,
+            self.spec,
+            self.lake,
+            self.objects,
+            generations=Generations.first(),
+            ledger=Ledger(self.lake, "shop", 1),
+            tables=tables,
+            ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
+            opener=lambda reference: reference,
+            fault=fault,
+        )
+
+    def prepare(self, batch_id: int, tables: tuple[str, ...] = (*TABLES, "quarantine"), rows: int = 2) -> None:
+        """Write a batch's files and fix it, as the pass of a driver does that dies right after."""
+        shares = tuple(self._share(name, batch_id, rows) for name in sorted(tables))
+        prepare(
+            self.objects,
+            PreparedBatch(
+                pipeline="shop",
+                generation=1,
+                batch_id=batch_id,
+                spark_batch_id=batch_id,
+                checkpoint=1,
+                owner="o",
+                owner_epoch=1,
+                run="manual",
+                prepared_at="2024-01-01T00:00:00.000+00:00",
+                ingested_at_us=0,
+                spec_fingerprint="f",
+                code_version="0",
+                offsets={"start": None, "end": {"seq": batch_id}},
+                source={"files": 1},
+                tables=shares,
+            ),
+        )
+
+    def _share(self, name: str, batch_id: int, rows: int) -> PreparedTable:
+        if name == "quarantine":
+            schema, partition_by = QUARANTINE_SCHEMA, ("quarantine_date",)
+        else:
+            schema = arrow_schema(self.spec.table(name).column_types())
+            partition_by = self.spec.table(name).partition_by
+        level = None
+        if "level" in schema.names:
+            level = {"int": 7, "string": "7", "array<int>": [7]}[self.spec.table(name).column_types()["level"]]
+        values = [{"_seq": batch_id, "_position": position, "level": level} for position in range(rows)]
+        data = pa.Table.from_pylist(
+            [{column: value for column, value in row.items() if column in schema.names} for row in values],
+            schema=schema,
+        )
+        root = f"{self.storage.prefix}/{paths.table('shop', name)}"
+        files = [
+            write_file(fs.LocalFileSystem(), root, part, partition=partition)
+            for partition, part in split_by_partition(data, partition_by)
+        ]
+        return PreparedTable(table=name, writer="fan_out", rows=rows, files=tuple(asdict(file) for file in files))
+
+    def land(self, processor: BatchProcessor, batch_id: int, **options: Any) -> BatchReport | None:
+        """Prepare a batch and land it."""
+        self.prepare(batch_id, **options)
+        return processor.process(SourceSlice([], [], {}), batch_id)
+
+    def landed(self, name: str) -> Counter[tuple[int, int]]:
+        """How often each row is in a table."""
+        rows = self.lake.rows(paths.table("shop", name), columns=["_seq", "_position"])
+        assert rows is not None
+        return Counter((row["_seq"], row["_position"]) for row in rows.to_pylist())
+
+    def expected(self, *batches: int, rows: int = 2) -> Counter[tuple[int, int]]:
+        """Every row of these batches once."""
+        return Counter((batch, position) for batch in batches for position in range(rows))
+
+    def steps(self, name: str) -> list[tuple[int, str]]:
+        """The ledger's steps of a table: batch and outcome, in the order of batches."""
+        rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
+        assert rows is not None
+        found = [(row["batch_id"], row["outcome"]) for row in rows.to_pylist() if row["table_name"] == name]
+        return sorted(found, key=lambda step: (step[0], step[1] == "caught_up"))
+
+    def break_table(self, name: str) -> Callable[[], None]:
+        """Make every commit to a table fail, whoever makes it; what is returned mends it."""
+        log = self.root / "lake" / paths.table("shop", name) / "_delta_log"
+        aside = log.with_name("log_aside")
+        log.rename(aside)
+        log.write_text("no folder")
+
+        def mend() -> None:
+            log.unlink()
+            aside.rename(log)
+
+        return mend
