@@ -267,7 +267,7 @@ class BatchProcessor:
             roots[name] = arrow_path(storage, key)
             partition_by[name] = () if staged else columns
         options = None if storage.scheme == "file" else storage.arrow_options()
-        return FileTarget(options, roots, partition_by)
+        return FileTarget(options, roots, partition_by, self._tables.indexed_columns())
 
     def _share(self, name: str, written: Written) -> PreparedTable:
         files = written.files[name]

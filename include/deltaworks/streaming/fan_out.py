@@ -7,6 +7,7 @@ a task that dies, or that ran twice, are in no commit and are removed as orphans
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -22,12 +23,15 @@ from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.reasons import QUARANTINE_PARTITION
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a task holds in Arrow before it writes files of all tables; bounds memory however skewed the routing is.
+#: What a task holds in Arrow at most, however many tables there are and however skewed the routing is.
 FLUSH_BYTES = 256 << 20
+#: What a table holds in Arrow before its rows are written: files of a tenth to a third of that.
+FILE_BYTES = 128 << 20
 WRITE_THREADS = 4
 
 #: Stands where a task's record has the name of a table.
@@ -41,11 +45,13 @@ class FileTarget:
     """Where a task writes: pyarrow's options of the storage and the folder of each table.
 
     `arrow_options` holds keys: it travels to tasks inside Spark's serialised closure and is never printed.
+    `indexed` says which columns have statistics, for tables that do not keep to Delta's default.
     """
 
     arrow_options: dict[str, Any] | None
     roots: dict[str, str]
     partition_by: dict[str, tuple[str, ...]]
+    indexed: dict[str, IndexedColumns] = field(default_factory=dict)
 
     def filesystem(self) -> fs.FileSystem:
         """pyarrow's filesystem; local disk where there are no options."""
@@ -65,37 +71,69 @@ class Written:
 
 
 class TableWriters:
-    """Gathers rows by table and writes them as files. Not safe to share between threads."""
+    """Gathers rows by table and writes them as files. Not safe to share between threads.
 
-    def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES) -> None:
+    A table that holds `file_bytes` is written on its own: its files roll. Where all tables together hold `flush_bytes`,
+    the largest are written until half of that is left, so that a hundred small tables do not pay for one hot one.
+    """
+
+    def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES, file_bytes: int = FILE_BYTES) -> None:
         self._target = target
         self._filesystem = target.filesystem()
         self._flush_bytes = flush_bytes
+        self._file_bytes = file_bytes
         self._held: dict[str, list[pa.Table]] = {}
-        self._held_bytes = 0
+        self._bytes: dict[str, int] = {}
+        self.held_bytes = 0
         self.files: list[tuple[str, WrittenFile]] = []
 
     def add(self, table: str, rows: pa.Table) -> None:
-        """Take rows; writes out what is held when it has grown too large."""
+        """Take rows; writes out what has grown too large."""
         self._held.setdefault(table, []).append(rows)
-        self._held_bytes += rows.nbytes
-        if self._held_bytes >= self._flush_bytes:
-            self.flush()
+        self._bytes[table] = self._bytes.get(table, 0) + rows.nbytes
+        self.held_bytes += rows.nbytes
+        if self._bytes[table] >= self._file_bytes:
+            self._flush([table])
+        if self.held_bytes >= self._flush_bytes:
+            self._flush(self._largest())
+
+    def _largest(self) -> list[str]:
+        """The fewest tables that leave no more than half of the bound held, the largest first."""
+        chosen, left = [], self.held_bytes
+        for table in sorted(self._bytes, key=lambda name: -self._bytes[name]):
+            if left <= self._flush_bytes // 2:
+                break
+            chosen.append(table)
+            left -= self._bytes[table]
+        return chosen
 
     def flush(self) -> None:
-        """Write all rows held, several files at once."""
-        work = [
-            (table, values, part)
-            for table, held in self._held.items()
-            for values, part in split_by_partition(pa.concat_tables(held), self._target.partition_by[table])
-        ]
-        self._held, self._held_bytes = {}, 0
+        """Write all rows held."""
+        self._flush(list(self._held))
+
+    def _flush(self, tables: Sequence[str]) -> None:
+        """Write these tables, several files at once; what is cut into partitions at a time is bounded too."""
         with ThreadPoolExecutor(WRITE_THREADS) as pool:
-            self.files.extend(pool.map(self._write, work))
+            work = (
+                (table, values, part)
+                for table in tables
+                for values, part in split_by_partition(pa.concat_tables(self._take(table)), self._by(table))
+            )
+            while some := list(itertools.islice(work, 4 * WRITE_THREADS)):
+                self.files.extend(pool.map(self._write, some))
+
+    def _by(self, table: str) -> tuple[str, ...]:
+        return self._target.partition_by[table]
+
+    def _take(self, table: str) -> list[pa.Table]:
+        self.held_bytes -= self._bytes.pop(table)
+        return self._held.pop(table)
 
     def _write(self, work: tuple[str, dict[str, str | None], pa.Table]) -> tuple[str, WrittenFile]:
         table, values, rows = work
-        return table, write_file(self._filesystem, self._target.roots[table], rows, partition=values)
+        indexed = self._target.indexed.get(table, DEFAULT_COLUMNS)
+        written = write_file(self._filesystem, self._target.roots[table], rows, partition=values, indexed=indexed)
+        return table, written
 
 
 def write_payloads(
@@ -106,13 +144,14 @@ def write_payloads(
     *,
     evolved: Evolved | None = None,
     flush_bytes: int = FLUSH_BYTES,
+    file_bytes: int = FILE_BYTES,
 ) -> list[tuple[str, dict[str, Any]]]:
     """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each.
 
     What it found out beside rows comes last, under FINDINGS, where there is something. Data that must stop the stream
     is told that way too: raised in a task, Spark would only try it again.
     """
-    writers = TableWriters(target, flush_bytes=flush_bytes)
+    writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     parser = Parser(spec, evolved=evolved)
     try:
         for table, rows in parser.parse(payloads, stamp):

@@ -26,6 +26,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, check_owner, raise_owner, refresh
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,6 +203,11 @@ class TableSet:
                 waiting = [column for column in self._waiting.get(table.name, ()) if column.name not in names]
                 found[table.name] = (*present, *waiting)
         return found
+
+    def indexed_columns(self) -> dict[str, IndexedColumns]:
+        """Which columns have statistics, for the tables whose properties say so."""
+        found = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
+        return {name: indexed for name, indexed in found.items() if indexed != DEFAULT_COLUMNS}
 
     def note_waiting(self, share: PreparedTable) -> None:
         """Remember the columns a held share will bring, so that later batches bring no other ones in their place."""

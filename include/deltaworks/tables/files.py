@@ -1,13 +1,8 @@
-"""Parquet files of a Delta table, written by us: one file with its add action, statistics included.
-
-Statistics follow the Delta protocol: row count, null count, min and max per leaf column; long strings are cut to
-`STRING_PREFIX` characters, a maximum so that it still bounds what it stands for.
-"""
+"""Parquet files of a Delta table, written by us: one file with its add action, statistics included."""
 
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import hashlib
 import re
 import time
@@ -16,23 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
-STRING_PREFIX = 32
-STATISTICS_COLUMNS = 32
-_LARGEST_CHARACTER = "\U0010ffff"
-_EXACT = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_date,
-    pa.types.is_timestamp,
-)
+from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +59,18 @@ def _folder_text(value: str | None) -> str:
 
 
 def write_file(
-    filesystem: fs.FileSystem, root: str, data: pa.Table, *, partition: Mapping[str, str | None]
+    filesystem: fs.FileSystem,
+    root: str,
+    data: pa.Table,
+    *,
+    partition: Mapping[str, str | None],
+    indexed: IndexedColumns = DEFAULT_COLUMNS,
 ) -> WrittenFile:
     """Write `data`, without its partition columns, as one file below `root`.
 
     Args:
         root: the table's folder in terms of `filesystem` (bucket/key, or an absolute path).
+        indexed: which columns the table keeps statistics of.
     """
     body = data.drop_columns(list(partition)) if partition else data
     path = data_file_path(partition)
@@ -92,79 +83,13 @@ def write_file(
     with filesystem.open_output_stream(target) as stream:
         stream.write(buffer)
     return WrittenFile(
-        path=path, size=buffer.size, rows=body.num_rows, partition=dict(partition), stats=statistics(body)
+        path=path, size=buffer.size, rows=body.num_rows, partition=dict(partition), stats=statistics(body, indexed)
     )
 
 
-def statistics(data: pa.Table) -> str:
-    """The add action's `stats` for the first STATISTICS_COLUMNS columns."""
-    minimum: dict[str, Any] = {}
-    maximum: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for name in data.column_names[:STATISTICS_COLUMNS]:
-        _collect(name, data.column(name), minimum, maximum, nulls)
-    record = {"numRecords": data.num_rows, "minValues": minimum, "maxValues": maximum, "nullCount": nulls}
-    return orjson.dumps(record).decode()
-
-
-def _collect(
-    name: str, column: pa.ChunkedArray, minimum: dict[str, Any], maximum: dict[str, Any], nulls: dict[str, Any]
-) -> None:
-    if pa.types.is_struct(column.type):
-        children: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {})
-        for field in column.type:
-            _collect(field.name, pc.struct_field(column, field.name), *children)
-        for target, child in zip((minimum, maximum, nulls), children, strict=True):
-            if child:
-                target[name] = child
-        return
-    nulls[name] = column.null_count
-    if column.null_count == len(column):
-        return
-    bounds = _bounds(column)
-    if bounds is not None:
-        minimum[name], maximum[name] = bounds
-
-
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    kind = column.type
-    if pa.types.is_string(kind):
-        found = pc.min_max(column)
-        low, high = found["min"].as_py(), _string_maximum(found["max"].as_py())
-        return None if high is None else (low[:STRING_PREFIX], high)
-    if not any(matches(kind) for matches in _EXACT):
-        return None
-    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
-        return None  # NaN is not ordered, and JSON has no word for either
-    found = pc.min_max(column)
-    return _rendered(found["min"].as_py(), upper=False), _rendered(found["max"].as_py(), upper=True)
-
-
-def _string_maximum(value: str) -> str | None:
-    """A text of bounded length that is not below `value`, or None where none can be made."""
-    if len(value) <= STRING_PREFIX:
-        return value
-    prefix = value[:STRING_PREFIX]
-    return None if value[STRING_PREFIX] == _LARGEST_CHARACTER else prefix + _LARGEST_CHARACTER
-
-
-def _rendered(value: Any, *, upper: bool) -> Any:
-    if isinstance(value, dt.datetime):
-        # Statistics hold milliseconds: a maximum is rounded up so that it still bounds the microseconds.
-        if upper and value.microsecond % 1000:
-            value += dt.timedelta(milliseconds=1)
-        return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        # All its digits: a double next to it may lie on the wrong side.
-        return orjson.Fragment(f"{value:f}")
-    return value
-
-
 def partition_text(value: Any) -> str | None:
-    """A partition value as the Delta log writes it."""
-    if value is None:
+    """A partition value as the Delta log writes it. It has no word for an empty text: that is null, as Spark has it."""
+    if value is None or value == "":
         return None
     if isinstance(value, bool):
         return str(value).lower()
@@ -172,9 +97,14 @@ def partition_text(value: Any) -> str | None:
 
 
 def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """The rows of each partition value, in one table each."""
+    """The rows of each partition value, in one table each. An empty text goes with the nulls, as in Spark."""
     if not partition_by:
         return [({}, data)]
+    for name in partition_by:
+        if pa.types.is_string(data.schema.field(name).type):
+            column = data.column(name)
+            emptied = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+            data = data.set_column(data.schema.get_field_index(name), name, emptied)
     groups = data.select(list(partition_by)).group_by(list(partition_by), use_threads=False).aggregate([])
     if groups.num_rows == 1:
         values = groups.to_pylist()[0]

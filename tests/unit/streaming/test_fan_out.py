@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.fan_out import FileTarget, balanced, partitioning, write_payloads
+from deltaworks.streaming.fan_out import FileTarget, TableWriters, balanced, partitioning, write_payloads
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -97,3 +99,46 @@ def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], ta
 
     part = sum(sizes) / min(tasks, len(sizes))
     assert all(sum(share) <= part + max(sizes) for share in shares)
+
+
+@pytest.mark.parametrize("hot_share", [0.0, 0.9])
+def test_what_is_held_stays_below_its_bound_with_a_hundred_tables_and_one_hot(tmp_path: Path, hot_share: float) -> None:
+    names = [f"t{number}" for number in range(100)]
+    where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    writers = TableWriters(where, flush_bytes=200 * rows.nbytes, file_bytes=100 * rows.nbytes)
+    most = 0
+    turns = random.Random(1)
+
+    added: Counter[str] = Counter()
+    for _ in range(3_000):
+        name = "t0" if turns.random() < hot_share else turns.choice(names)
+        writers.add(name, rows)
+        added[name] += rows.num_rows
+        most = max(most, writers.held_bytes)
+    writers.flush()
+
+    written: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for table, file in writers.files:
+        written[table] += file.rows
+        files[table] += 1
+    assert written == added
+    assert most < 200 * rows.nbytes
+    assert writers.held_bytes == 0
+    if hot_share:
+        # The hot table rolls; the others are left to grow to one file, or few.
+        assert files["t0"] >= 20
+        assert max(files[name] for name in names[1:]) <= 4
+
+
+def test_a_table_rolls_its_files_at_the_size_declared(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    where = FileTarget(None, {"t": str(tmp_path / "t")}, {"t": ()})
+    writers = TableWriters(where, flush_bytes=1 << 30, file_bytes=3 * rows.nbytes)
+
+    for _ in range(7):
+        writers.add("t", rows)
+    writers.flush()
+
+    assert [file.rows for _, file in writers.files] == [3_000, 3_000, 1_000]

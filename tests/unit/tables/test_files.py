@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
@@ -21,123 +19,14 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import (
-    STATISTICS_COLUMNS,
-    STRING_PREFIX,
     data_file_path,
     partition_text,
     split_by_partition,
-    statistics,
     write_file,
 )
 from deltaworks.tables.lake import Lake
 
 UTC = dt.UTC
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.builds(
-    lambda character, count, tail: character * count + tail,
-    st.sampled_from(["a", "é", "\U0010ffff", "\x00", "~"]),
-    st.integers(30, 36),
-    st.text(st.sampled_from("a\U0010ffff"), max_size=4),
-)
-INSTANTS = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59), timezones=st.just(UTC))
-COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    "string": (pa.string(), TEXT),
-    "long": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
-    "double": (pa.float64(), st.floats()),
-    "float": (pa.float32(), st.floats(width=32)),
-    "date": (pa.date32(), st.dates(dt.date(1900, 1, 1))),
-    "timestamp": (pa.timestamp("us", tz="UTC"), INSTANTS),
-    "small decimal": (pa.decimal128(5, 2), st.decimals(-999, 999, places=2, allow_nan=False)),
-    "large decimal": (
-        pa.decimal128(38, 10),
-        st.integers(-(10**38) + 1, 10**38 - 1).map(lambda digits: decimal.Decimal(digits).scaleb(-10, EXACT)),
-    ),
-    "boolean": (pa.bool_(), st.booleans()),
-    "binary": (pa.binary(), st.binary(max_size=4)),
-    "array": (pa.list_(pa.int64()), st.lists(st.integers(0, 9), max_size=2)),
-}
-EXACT = decimal.Context(prec=60)
-
-
-def read_bound(text: Any, kind: pa.DataType) -> Any:
-    """A bound as a reader of the log understands it."""
-    if pa.types.is_timestamp(kind):
-        return dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
-    if pa.types.is_floating(kind):
-        return float(text)
-    return dt.date.fromisoformat(text) if pa.types.is_date(kind) else text
-
-
-def in_order(value: Any) -> Any:
-    """Texts are ordered by their UTF-8 bytes, by Spark as by delta-rs."""
-    return value.encode() if isinstance(value, str) else value
-
-
-@st.composite
-def column_values(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
-    kind, strategy = COLUMNS[draw(st.sampled_from(sorted(COLUMNS)))]
-    return kind, draw(st.lists(st.none() | strategy, max_size=6))
-
-
-@settings(max_examples=400, deadline=None)
-@given(column_values())
-@example((pa.string(), ["a" * 32 + "\U0010ffff" + "x"]))
-@example((pa.float64(), [math.nan, 1.0]))
-@example((pa.float64(), [math.inf]))
-@example((pa.decimal128(38, 10), [decimal.Decimal("0.1234567891"), decimal.Decimal("9007199254740993.0000000001")]))
-@example((pa.timestamp("us", tz="UTC"), [dt.datetime(2024, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC)]))
-def test_bounds_bound_every_value_and_nulls_are_counted(column: tuple[pa.DataType, list[Any]]) -> None:
-    kind, values = column
-    data = pa.table({"c": pa.array(values, kind)})
-
-    said = json.loads(statistics(data), parse_float=decimal.Decimal, parse_constant=_no_json)
-
-    present = [value for value in data["c"].to_pylist() if value is not None]
-    assert said["numRecords"] == len(values)
-    assert said["nullCount"]["c"] == len(values) - len(present)
-    assert ("c" in said["minValues"]) == ("c" in said["maxValues"])
-    if "c" in said["minValues"]:
-        low, high = (read_bound(said[side]["c"], kind) for side in ("minValues", "maxValues"))
-        for value in present:
-            assert in_order(low) <= in_order(value) <= in_order(high)
-
-
-def _no_json(constant: str) -> None:
-    raise AssertionError(f"{constant} is no JSON")
-
-
-@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=6))
-def test_bounds_of_plain_numbers_are_tight(values: list[int]) -> None:
-    said = json.loads(statistics(pa.table({"c": pa.array(values, pa.int64())})))
-
-    assert (said["minValues"]["c"], said["maxValues"]["c"]) == (min(values), max(values))
-
-
-def test_long_texts_are_cut_and_short_ones_are_not() -> None:
-    said = json.loads(statistics(pa.table({"long": ["b" * 100], "short": ["b" * STRING_PREFIX]})))
-
-    assert len(said["minValues"]["long"]) == STRING_PREFIX
-    assert len(said["maxValues"]["long"]) == STRING_PREFIX + 1
-    assert said["maxValues"]["short"] == "b" * STRING_PREFIX
-
-
-def test_fields_of_structs_have_statistics_of_their_own() -> None:
-    kind = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
-    rows = [{"a": 1, "b": {"c": "x"}}, None, {"a": None, "b": None}, {"a": 3, "b": {"c": None}}]
-
-    said = json.loads(statistics(pa.table({"s": pa.array(rows, kind)})))
-
-    assert said["minValues"] == {"s": {"a": 1, "b": {"c": "x"}}}
-    assert said["maxValues"] == {"s": {"a": 3, "b": {"c": "x"}}}
-    assert said["nullCount"] == {"s": {"a": 2, "b": {"c": 3}}}
-
-
-def test_only_the_first_columns_have_statistics() -> None:
-    said = json.loads(statistics(pa.table({f"c{number}": [number] for number in range(STATISTICS_COLUMNS + 5)})))
-
-    assert len(said["nullCount"]) == STATISTICS_COLUMNS
-
-
 PARTITIONED = pa.schema([("day", pa.date32()), ("name", pa.string()), ("flag", pa.bool_()), ("row", pa.int64())])
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -173,7 +62,7 @@ def test_splitting_loses_no_row_and_puts_each_into_its_partition(
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, None), (True, "true"), (7, "7"), (dt.date(2024, 2, 29), "2024-02-29"), ("null", "null")],
+    [(None, None), ("", None), (True, "true"), (7, "7"), (dt.date(2024, 2, 29), "2024-02-29"), ("null", "null")],
 )
 def test_partition_values_are_written_as_the_log_writes_them(value: object, text: str | None) -> None:
     assert partition_text(value) == text
