@@ -20,6 +20,7 @@ from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.replays import PreparedReplay
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.stop import StopRequest
 from deltaworks.control.write_turn import TurnRecord
@@ -33,6 +34,7 @@ from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.streaming.progress import PROGRESS_SCHEMA
+from deltaworks.streaming.quarantine import REPLAYS_SCHEMA
 from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.tables.files import WrittenFile
 
@@ -228,6 +230,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
     return [
         ("bronze", {name for name, _ in ENVELOPE_COLUMNS}),
         ("quarantine", set(QUARANTINE_SCHEMA.names)),
+        ("quarantine replays", set(REPLAYS_SCHEMA.names)),
         ("quarantine reasons", {str(code) for code in ReasonCode}),
         ("file event log", set(FILE_EVENT_COLUMNS)),
         ("message quarantine", set(MESSAGE_QUARANTINE_COLUMNS)),
@@ -239,6 +242,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
             for kind in (
                 PreparedBatch,
                 PreparedTable,
+                PreparedReplay,
                 WrittenFile,
                 HeldTable,
                 LeaseRecord,

@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from deltaworks.cli import batches, demo, generate, pipelines, sql, stack, streams, tables
+from deltaworks.cli import batches, demo, generate, pipelines, quarantine, reprocess, sql, stack, streams, tables
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -18,8 +18,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(pipelines.app, name="pipelines")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(tables.app, name="tables")
-for module in (stack, streams, batches, sql, generate, demo):
+for module in (stack, streams, batches, reprocess, sql, generate, demo):
     module.register(app)
 
 

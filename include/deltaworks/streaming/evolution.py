@@ -113,7 +113,9 @@ def as_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
     return tuple({**asdict(column), "path": list(column.path)} for column in columns)
 
 
-def add_columns(table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owner: Step, user_metadata: str) -> None:
+def add_columns(
+    table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owner: Step | None, user_metadata: str
+) -> None:
     """Give the table the columns a prepared batch names. Idempotent; columns that are there are left as they are.
 
     Raises:
@@ -126,11 +128,12 @@ def add_columns(table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owne
         missing = _missing(table, records)
         if not missing:
             return
-        check_owner(table, owner)
+        if owner is not None:
+            check_owner(table, owner)
         properties = CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
-            app_transactions=[Transaction(owner.app_id, owner.version)],
+            app_transactions=[Transaction(owner.app_id, owner.version)] if owner is not None else [],
         )
         try:
             table.alter.add_columns(missing, commit_properties=properties)

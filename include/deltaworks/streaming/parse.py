@@ -33,12 +33,16 @@ _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had."""
+    """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had.
+
+    `events` are single events of it with their positions, values and bytes, where not all are to be read.
+    """
 
     seq: int
     key: str
     data: bytes | None
     problem: Reason | None = None
+    events: tuple[tuple[int, Any, bytes], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +111,24 @@ class Parser:
         keys: dict[int, str] = {}
         for payload in payloads:
             keys[payload.seq] = payload.key
-            if payload.data is None:
+            if payload.data is None and payload.events is None:
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
                 chunk.rejected.append(Rejected(payload.seq, WHOLE_OBJECT, payload.key, b"", None, (problem,)))
                 continue
-            for position, found in enumerate(self._reader.spread(values(payload.data))):
-                self._take(chunk, payload, position, found)
+            for position, value, raw in self.framed(payload):
+                self._take(chunk, payload, position, (value, raw))
                 if chunk.is_full(self._chunk_events):
                     yield from self._finish(chunk, keys, stamp)
                     chunk = Chunk()
         yield from self._finish(chunk, keys, stamp)
+
+    def framed(self, payload: Payload) -> Iterator[tuple[int, Any, bytes]]:
+        """Each event of a payload: its position, value and bytes."""
+        if payload.events is not None:
+            yield from payload.events
+            return
+        for position, (value, raw) in enumerate(self._reader.spread(values(payload.data or b""))):
+            yield position, value, raw
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
         name = None
