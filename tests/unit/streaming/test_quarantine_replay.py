@@ -145,6 +145,28 @@ def test_of_two_at_once_each_row_is_landed_by_one(stage: Stage, make_spec: MakeS
     assert first.rows_by_table["orders"] + others[0].rows_by_table["orders"] == 6
 
 
+def test_what_another_prepared_and_left_half_done_is_completed_as_it_was_prepared(
+    stage: Stage, make_spec: MakeSpec
+) -> None:
+    stage.ingest(spec_with(make_spec), event("a") + event("b") + event("c"))
+    mended, died = spec_with(make_spec, "string"), []
+
+    def die(reached: str) -> None:
+        if reached == "committed:events":
+            raise Died
+
+    def meanwhile(reached: str) -> None:
+        if reached == "files_written" and not died:
+            died.append(True)
+            with pytest.raises(Died):
+                replay(stage, mended, limit=1, fault=die)
+
+    replay(stage, mended, fault=meanwhile)
+
+    assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (1, 1), (1, 2)])
+    assert not stage.open_places()
+
+
 def test_a_row_whose_place_a_table_has_already_is_not_added_again(stage: Stage, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("two"))
     mended = spec_with(make_spec, "string")
