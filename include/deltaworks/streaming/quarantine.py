@@ -1,7 +1,7 @@
 """Reads a pipeline's quarantine: which rows are open, counted and shown.
 
-A row is open while no replay has landed it. Rows are never deleted from quarantine: what became of them is in an
-append-only table beside it. Everything is read through DuckDB, a batch of rows at a time.
+A row is open while no replay has landed it, or its object was reprocessed since. Replays delete nothing here: what
+became of rows is in an append-only table beside. Everything is read through DuckDB, a batch of rows at a time.
 """
 
 from __future__ import annotations
@@ -16,23 +16,9 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.streaming.reasons import QUARANTINE_SCHEMA
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.streaming.replay_record import LANDED, REPLAYS, REPLAYS_SCHEMA, REPROCESSED
 from deltaworks.tables.lake import Lake
 
-REPLAYS = "quarantine_replays"
-LANDED, STILL_REJECTED = "landed", "still_rejected"
-REPLAYS_SCHEMA = arrow_schema(
-    {
-        "replay_id": "string",
-        "replay": "long",
-        "_seq": "long",
-        "_position": "long",
-        "outcome": "string",
-        "table_names": "array<string>",
-        "at": "timestamp",
-        "spec_fingerprint": "string",
-    }
-)
 #: What identifies a row, and what is needed to cut a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
 
@@ -77,8 +63,12 @@ class Quarantine:
         self._view(lake, "rows_", paths.table(pipeline, "quarantine"), QUARANTINE_SCHEMA)
         self._view(lake, "replays", paths.pipeline_control(pipeline, REPLAYS), REPLAYS_SCHEMA)
         self._connection.execute(
-            f"CREATE VIEW open_rows AS SELECT * FROM rows_ ANTI JOIN "
-            f"(SELECT _seq, _position FROM replays WHERE outcome = '{LANDED}') AS landed USING (_seq, _position)"
+            "CREATE VIEW landed AS SELECT _seq, _position FROM replays AS one"
+            f" WHERE outcome = '{LANDED}' AND NOT EXISTS (SELECT 1 FROM replays AS later"
+            f" WHERE later.outcome = '{REPROCESSED}' AND later._seq = one._seq AND later.replay >= one.replay)"
+        )
+        self._connection.execute(
+            "CREATE VIEW open_rows AS SELECT * FROM rows_ ANTI JOIN landed USING (_seq, _position)"
         )
 
     def _view(self, lake: Lake, name: str, key: str, schema: pa.Schema) -> None:
@@ -118,6 +108,13 @@ class Quarantine:
         if limit is not None:
             query, values = f"{query} LIMIT ?", [*values, limit]
         return self._connection.sql(query, params=values).to_arrow_table()
+
+    def closed_places(self, condition: str = "true") -> set[tuple[int, int]]:
+        """The places of rows that are in quarantine and not open, where `condition` on `_seq` holds."""
+        rows = self._rows(
+            f"SELECT _seq, _position FROM rows_ SEMI JOIN landed USING (_seq, _position) WHERE {condition}", []
+        )
+        return {(row["_seq"], row["_position"]) for row in rows}
 
     def still_open(self, keys: pa.Table) -> list[dict[str, Any]]:
         """The rows of these keys that are open, whole, in the order they arrived."""

@@ -4,7 +4,8 @@ The open rows are read again by the code of the stream, slice by slice. A slice 
 the three records of a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds
 them to every table under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* adds the rows' record
 to `quarantine_replays`, under a step like the others. Whatever dies in between, the next call completes first. Of two
-that replay at once, one fixes the next ordinal; the other completes that one and selects anew.
+that replay at once, one waits for the other; and were it not so, one would fix the next ordinal, and the other complete
+that one and select anew.
 
 Rows keep `_seq`, `_position` and `_batch_id`; a row whose place a table has already is not added to it again. Gold
 follows by itself: the dates the files are in have changed.
@@ -12,74 +13,21 @@ follows by itself: the dates the files are in have changed.
 
 from __future__ import annotations
 
+import contextlib
 import time
-import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
-from deltaworks import __version__
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now, utc_now
-from deltaworks.control.held_tables import read_held
+from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
-from deltaworks.control.prepared import PreparedTable
-from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.replays import PreparedReplay, prepare_replay, read_replay
-from deltaworks.errors import ConcurrencyError
-from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.evolution import Evolved, add_columns, as_records
-from deltaworks.streaming.fan_out import Written, partitioning, with_new_columns
-from deltaworks.streaming.file_payloads import FileOpener
-from deltaworks.streaming.parse import Parser
-from deltaworks.streaming.quarantine import (
-    LANDED,
-    REPLAYS,
-    REPLAYS_SCHEMA,
-    STILL_REJECTED,
-    Quarantine,
-    QuarantineFilter,
-    slices,
-)
-from deltaworks.streaming.replay_pass import ReplayRows, keys_of, reasons_left, replay_rows
-from deltaworks.streaming.replay_payloads import PayloadFinder
-from deltaworks.streaming.table_set import TableSet
-from deltaworks.tables.commit import Step, commit_step, refresh
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.streaming.quarantine import Quarantine, QuarantineFilter, slices
+from deltaworks.streaming.replayer import Fault, Replayer, ReplayResult
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
-OPERATION = "replay_quarantine"
-Fault = Callable[[str], None]
-
-
-@dataclass(slots=True, kw_only=True)
-class ReplayResult:
-    """What a replay did, or in a dry run would do. Counts are rows; `rows_by_table` are those added to each table."""
-
-    pipeline: str
-    dry_run: bool
-    selected: int = 0
-    landed: int = 0
-    still_rejected: int = 0
-    not_replayable: int = 0
-    replays: int = 0
-    completed_earlier: int = 0
-    rows_by_table: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    causes: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-
-def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one table in one replay."""
-    return Step(f"{pipeline}/replay/{table}", ordinal)
+LEASE_SECONDS = 30
 
 
 def replay_quarantine(
@@ -100,216 +48,49 @@ def replay_quarantine(
 
     Raises:
         ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE.
-        ConcurrencyError: COMMIT_CONTENDED. The next call completes what was prepared.
+        ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
+            next call completes what was prepared.
     """
     started = time.monotonic()
     result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
     replayer = Replayer(catalog, pipeline, result, fault=fault)
-    if not dry_run:
-        replayer.open()
-        result.completed_earlier = replayer.complete_torn()
-    keys = Quarantine(replayer.lake, pipeline).keys(wanted, limit=limit)
-    for part in slices(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES):
-        if dry_run:
+
+    def parts() -> Iterator[pa.Table]:
+        keys = Quarantine(replayer.lake, pipeline).keys(wanted, limit=limit)
+        return slices(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES)
+
+    if dry_run:
+        for part in parts():
             replayer.count(part)
-        else:
-            while not replayer.land(part):
-                replayer.complete_torn()
+    else:
+        replayer.open()
+        with rereading(catalog, pipeline):
+            result.completed_earlier = replayer.complete_torn()
+            for part in parts():
+                while not replayer.land(part):
+                    replayer.complete_torn()
     result.seconds = time.monotonic() - started
     return result
 
 
-class Replayer:
-    """Replays slices of one pipeline's quarantine. Used by one thread."""
+@contextlib.contextmanager
+def rereading(catalog: Catalog, pipeline: str) -> Iterator[None]:
+    """The right to read again what has landed: a replay does not run beside a reprocess, which decides by quarantine.
 
-    def __init__(self, catalog: Catalog, pipeline: str, result: ReplayResult, *, fault: Fault) -> None:
-        self._spec = catalog.pipeline(pipeline)
-        self.lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._tables = TableSet(self.lake, self._spec)
-        self._partition_by = partitioning(self._spec)
-        self._log = FileEventLog(self.lake, self._spec.source.relay)
-        self._opener = FileOpener(
-            catalog.environment.landing,
-            compression=self._spec.source.compression,
-            max_object_bytes=self._spec.source.max_object_bytes,
-        )
-        self._result = result
-        self._fault = fault
-        self._record: DeltaTable | None = None
+    Raises:
+        ConcurrencyError: LEASE_HELD.
+    """
+    objects = open_objects(catalog.environment.lake)
+    lease = Lease(objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
+    lease.acquire(wait_seconds=2 * LEASE_SECONDS)
+    try:
+        yield
+    finally:
+        lease.release()
 
-    def open(self) -> None:
-        """Open what is written: the tables, with columns newly declared, and the record."""
-        self._tables.open()
-        created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-        self._record = self.lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
 
-    def _key(self, table: str) -> str:
-        if table == REPLAYS:
-            return paths.pipeline_control(self._spec.pipeline, REPLAYS)
-        return paths.table(self._spec.pipeline, table)
-
-    def _next_ordinal(self) -> int:
-        """The ordinal after that of the last complete replay."""
-        if self._record is None:
-            raise RuntimeError("open the replayer first")
-        refresh(self._record)
-        return 1 + (self._record.transaction_version(replay_step(self._spec.pipeline, REPLAYS, 0).app_id) or 0)
-
-    def complete_torn(self) -> int:
-        """Complete the replay that was prepared and is not complete; how many there were, one or none."""
-        replay = read_replay(self._objects, self._spec.pipeline, self._next_ordinal())
-        if replay is None:
-            return 0
-        self._commit(replay)
-        return 1
-
-    def count(self, keys: pa.Table) -> None:
-        """What `land` would do, by the spec alone; nothing is written."""
-        found, _ = self._read(Quarantine(self.lake, self._spec.pipeline).still_open(keys))
-        found.without({table.name: "table_written_by_spark" for table in self._spec.tables if table.writer == "spark"})
-        self._count(found)
-
-    def land(self, keys: pa.Table) -> bool:
-        """Land the rows of these keys that fit; False where another process fixed the next replay first."""
-        # The ordinal first: what is selected after it has seen every replay before it.
-        ordinal = self._next_ordinal()
-        rows = Quarantine(self.lake, self._spec.pipeline).still_open(keys)
-        found, new_columns = self._read(rows)
-        found.without(self._blocked(found))
-        if found.landed or found.rejected:
-            replay = self._prepared(ordinal, found, new_columns)
-            self._fault("files_written")
-            if not prepare_replay(self._objects, replay):
-                return False
-            self._fault("prepared")
-            self._commit(replay)
-            self._result.replays += 1
-        self._count(found)
-        return True
-
-    def _read(self, rows: Sequence[Mapping[str, Any]]) -> tuple[ReplayRows, Evolved]:
-        found: list[ReplayRows] = []
-        now_us = time.time_ns() // 1000
-
-        def one_pass(evolved: Evolved) -> Written:
-            parser = Parser(self._spec, evolved=evolved)
-            payloads = PayloadFinder(self._log, self._opener, parser).find(rows)
-            found.append(replay_rows(parser, rows, payloads, now_us=now_us, fingerprint=self._spec.fingerprint()))
-            return Written(findings=parser.findings)
-
-        written = with_new_columns(one_pass, self._spec, self._tables.evolved())
-        return found[-1], written.new_columns
-
-    def _blocked(self, found: ReplayRows) -> dict[str, str]:
-        """The tables nothing can be added to now, and why."""
-        held = read_held(self._objects, self._spec.pipeline)
-        blocked = {}
-        for name in found.by_table:
-            if name in held:
-                blocked[name] = "table_held"
-            elif name not in self._tables.handles:
-                blocked[name] = "table_not_open"
-            elif self._tables.writer_by_table[name] != "fan_out":
-                blocked[name] = "table_written_by_spark"
-        return blocked
-
-    def _prepared(self, ordinal: int, found: ReplayRows, new_columns: Evolved) -> PreparedReplay:
-        spec, replay_id, at = self._spec, uuid.uuid4().hex, utc_now()
-        shares = []
-        for name, parts in sorted(found.by_table.items()):
-            rows = self._absent(name, pa.concat_tables(parts))
-            if rows.num_rows:
-                columns = as_records(new_columns.get(name, ()))
-                shares.append(self._write(name, rows, self._partition_by[name], columns))
-        shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": spec.fingerprint()}
-        outcomes = [(key, LANDED, tables) for key, tables in sorted(found.landed.items())]
-        outcomes += [(key, STILL_REJECTED, ()) for key in sorted(found.rejected)]
-        record = [
-            {**shared, "_seq": seq, "_position": position, "outcome": outcome, "table_names": list(tables)}
-            for (seq, position), outcome, tables in outcomes
-        ]
-        shares.append(self._write(REPLAYS, pa.Table.from_pylist(record, schema=REPLAYS_SCHEMA), (), ()))
-        return PreparedReplay(
-            pipeline=spec.pipeline,
-            ordinal=ordinal,
-            replay_id=replay_id,
-            run=current_run(),
-            prepared_at=iso_now(),
-            spec_fingerprint=spec.fingerprint(),
-            code_version=__version__,
-            tables=tuple(shares),
-        )
-
-    def _absent(self, name: str, rows: pa.Table) -> pa.Table:
-        """The rows whose place the table has not: an event may have come another way, by reprocessing its object."""
-        handle = self._tables.handles[name]
-        refresh(handle)
-        wanted = pa.compute.unique(rows.column("_seq"))
-        places = handle.to_pyarrow_dataset().to_table(
-            columns=["_seq", "_position"], filter=ds.field("_seq").isin(wanted)
-        )
-        present = set(keys_of(places))
-        return rows.filter(pa.array([key not in present for key in keys_of(rows)], pa.bool_())) if present else rows
-
-    def _write(
-        self, name: str, rows: pa.Table, partition_by: Sequence[str], new_columns: tuple[dict[str, Any], ...]
-    ) -> PreparedTable:
-        root = arrow_path(self.lake.storage, self._key(name))
-        files = [
-            write_file(self.lake.filesystem, root, part, partition=values)
-            for values, part in split_by_partition(rows, partition_by)
-        ]
-        return PreparedTable(
-            table=name,
-            writer="fan_out",
-            rows=rows.num_rows,
-            files=tuple(asdict(file) for file in files),
-            new_columns=new_columns,
-        )
-
-    def _commit(self, replay: PreparedReplay) -> None:
-        """Commit every share, the record of the rows last. Idempotent."""
-        held = read_held(self._objects, replay.pipeline)
-        for share in replay.tables:
-            if share.table in held:
-                raise ConcurrencyError(
-                    "TABLE_HELD",
-                    f"Replay {replay.ordinal} of {replay.pipeline!r} has rows for {share.table!r}, which is held.",
-                    hint=f"Replay again once `deltaworks tables resume {replay.pipeline} {share.table}` has freed it.",
-                )
-            step = replay_step(replay.pipeline, share.table, replay.ordinal)
-            made = user_metadata(
-                pipeline=replay.pipeline,
-                batch=f"replay {replay.ordinal}",
-                operation=OPERATION,
-                step=step.app_id,
-                step_version=step.version,
-            )
-            handle = self._handle(share.table)
-            if share.new_columns:
-                add_columns(handle, share.new_columns, owner=None, user_metadata=made)
-            files = [WrittenFile(**record) for record in share.files]
-            outcome = commit_step(handle, [file.add_action() for file in files], step=step, user_metadata=made)
-            if outcome.landed_now and share.table != REPLAYS:
-                self._result.rows_by_table[share.table] += share.rows
-            self._fault(f"committed:{share.table}")
-
-    def _handle(self, table: str) -> DeltaTable:
-        handle = self._record if table == REPLAYS else self._tables.handles.get(table)
-        handle = handle or self.lake.open(self._key(table))
-        if handle is None:
-            raise self._tables.problems[table]
-        return handle
-
-    def _count(self, found: ReplayRows) -> None:
-        result = self._result
-        result.selected += len(found.landed) + len(found.rejected) + len(found.missing)
-        result.landed += len(found.landed)
-        result.still_rejected += len(found.rejected)
-        result.not_replayable += len(found.missing)
-        result.reasons.update(reasons_left(found))
-        result.causes.update(found.missing.values())
-        if result.dry_run:
-            for name, parts in found.by_table.items():
-                result.rows_by_table[name] += sum(part.num_rows for part in parts)
+def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
+    """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
+    replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
+    replayer.open()
+    replayer.complete_torn()

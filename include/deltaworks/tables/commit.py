@@ -119,7 +119,7 @@ def _through_torn_listings(look: Callable[[], T]) -> T:
 
 def commit_step(
     table: DeltaTable,
-    actions: Sequence[AddAction],
+    actions: Sequence[AddAction] | Callable[[DeltaTable], Sequence[AddAction]],
     *,
     step: Step,
     owner: Step | None = None,
@@ -129,6 +129,7 @@ def commit_step(
 
     Args:
         table: an open table; it is brought up to date first, and used by this thread only.
+        actions: the files; or what says, given the table as it is committed to, which ones.
         owner: the owner epoch this commit is made under; it fails when a higher one has been raised.
 
     Raises:
@@ -149,7 +150,7 @@ def commit_step(
             check_owner(table, owner)
         try:
             table.create_write_transaction(
-                list(actions),
+                list(actions(table) if callable(actions) else actions),
                 mode="append",
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from collections import Counter
@@ -18,15 +19,24 @@ from deltaworks.control.held_tables import HeldTable
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming import quarantine_replay
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.quarantine import Quarantine, QuarantineFilter
-from deltaworks.streaming.quarantine_replay import ReplayResult, replay_quarantine
+from deltaworks.streaming.quarantine_replay import replay_quarantine
+from deltaworks.streaming.replay_record import note_reprocessed
+from deltaworks.streaming.replayer import ReplayResult
 from deltaworks.tables.changes import changed_partitions
 from tests.unit.streaming.replay_stage import ARRIVED_US, Stage
 
 MakeSpec = Callable[..., PipelineSpec]
 ALL = QuarantineFilter()
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
+
+
+@pytest.fixture
+def without_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exclusion among replays rests on no lease: what follows holds without it."""
+    monkeypatch.setattr(quarantine_replay, "rereading", lambda catalog, pipeline: contextlib.nullcontext())
 
 
 @pytest.fixture
@@ -127,6 +137,7 @@ def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothin
 
 
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.usefixtures("without_lease")
 def test_of_two_at_once_each_row_is_landed_by_one(stage: Stage, make_spec: MakeSpec, point: str) -> None:
     """The second runs whole while the first one is paused, which then wakes up."""
     stage.ingest(spec_with(make_spec), b"".join(event(f"l{number}") for number in range(6)))
@@ -145,6 +156,7 @@ def test_of_two_at_once_each_row_is_landed_by_one(stage: Stage, make_spec: MakeS
     assert first.rows_by_table["orders"] + others[0].rows_by_table["orders"] == 6
 
 
+@pytest.mark.usefixtures("without_lease")
 def test_what_another_prepared_and_left_half_done_is_completed_as_it_was_prepared(
     stage: Stage, make_spec: MakeSpec
 ) -> None:
@@ -179,6 +191,53 @@ def test_a_row_whose_place_a_table_has_already_is_not_added_again(stage: Stage, 
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (1, 1)])
     assert (result.landed, result.rows_by_table["orders"]) == (2, 1)
     assert not stage.open_places()
+
+
+def test_a_row_that_came_another_way_after_the_replay_was_prepared_is_not_added_again(
+    stage: Stage, make_spec: MakeSpec
+) -> None:
+    stage.ingest(spec_with(make_spec), event("one") + event("two"), event("three"))
+    mended = spec_with(make_spec, "string")
+
+    def meanwhile(point: str) -> None:
+        if point == "prepared":
+            stage.seq = 0
+            stage.ingest(mended, event("one"), event("three"))
+
+    replay(stage, mended, fault=meanwhile)
+
+    everything = Counter([(1, 0), (1, 1), (2, 0)])
+    assert stage.places("orders") == stage.places("events") == everything
+    assert {row["event_date"] for row in stage.rows("orders")} == {dt.date(2023, 11, 14)}
+    assert not stage.open_places()
+
+
+def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, make_spec: MakeSpec) -> None:
+    stage.ingest(spec_with(make_spec), event("one"), event("two"))
+    mended = spec_with(make_spec, "string")
+    replay(stage, mended)
+    for name in ("events", "orders"):  # as a reprocess with the old spec leaves it
+        table = stage.lake.open(paths.table("shop", name))
+        assert table is not None
+        table.delete("_seq = 1")
+
+    for _ in range(2):
+        note_reprocessed(stage.lake, "shop", [1, 7], reprocess_id="r1", fingerprint="fp")
+
+    found = Quarantine(stage.lake, "shop")
+    assert found.keys(ALL).column("_seq").to_pylist() == [1]
+    assert found.closed_places() == {(2, 0)}
+    assert replay(stage, mended).landed == 1
+    assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (2, 0)])
+    assert Quarantine(stage.lake, "shop").keys(ALL).num_rows == 0
+
+
+def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine_replay, "LEASE_SECONDS", 1)
+    catalog = stage.catalog(spec_with(make_spec))
+
+    with quarantine_replay.rereading(catalog, "shop"), pytest.raises(ConcurrencyError, match="LEASE_HELD"):
+        replay_quarantine(catalog, "shop", ALL, dry_run=False)
 
 
 def test_only_what_is_wanted_is_replayed(stage: Stage, make_spec: MakeSpec) -> None:
