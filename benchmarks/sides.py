@@ -75,6 +75,7 @@ def processor_of(
         tables=tables,
         ownership=Ownership(owner="benchmark", step=owner),
         opener=FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto"),
+        end_of=lambda generations, batch: {"seq": batch},
     )
     return processor, tables
 

@@ -8,21 +8,25 @@ new one that goes on after the last batch of the ledger; `generation` grows only
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after."""
+    """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after.
+
+    A `retired` one is not used again: the next start goes on from the ledger with another.
+    """
 
     ordinal: int
     first_batch: int
     start: dict[str, Any] | None
+    retired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +49,107 @@ class Generations:
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
+    @classmethod
+    def decode(cls, data: bytes, *, key: str) -> Generations:
+        """Read the object.
+
+        Raises:
+            ContractError: GENERATIONS_UNREADABLE.
+        """
+        try:
+            record = json.loads(data)
+            names = CheckpointRecord.__slots__
+            checkpoints = [{name: each[name] for name in names if name in each} for each in record["checkpoints"]]
+            return cls(record["generation"], tuple(CheckpointRecord(**each) for each in checkpoints))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ContractError(
+                "GENERATIONS_UNREADABLE",
+                f"{key} cannot be read: {error}.",
+                hint="Restore it from the storage's versions, or remove it: it is made anew from the ledger.",
+            ) from error
+
+
+def read_generations(objects: ObjectStore, pipeline: str) -> Generations | None:
+    """The record as it is, None where there is none."""
+    key = paths.pipeline_control(pipeline, "generations.json")
+    found = objects.get(key)
+    return Generations.decode(found.data, key=key) if found else None
+
 
 def current_checkpoint(
     objects: ObjectStore, pipeline: str, *, last_completed: int | None, end_offset: dict[str, Any] | None
 ) -> Generations:
-    """The checkpoint to run on: the one recorded, or a new one where that was lost.
+    """The checkpoint to run on: the one recorded, or a new one where that was lost or retired.
+
+    A record that was lost while the ledger has batches is made anew, with a checkpoint that was never used.
 
     Args:
         last_completed: the ledger's newest batch, None before the first.
         end_offset: the source offset that batch ended at.
 
     Idempotent. Call it while holding the pipeline's lease.
+
+    Raises:
+        ContractError: LEDGER_WITHOUT_OFFSET when a new checkpoint is needed and nobody knows where it starts.
     """
     key = paths.pipeline_control(pipeline, "generations.json")
     found = objects.get(key)
     if found is None:
-        fresh = Generations.first()
-        if not objects.put_if_absent(key, fresh.encode()):
+        first = _first_of(objects, pipeline, last_completed, end_offset)
+        if not objects.put_if_absent(key, first.encode()):
             raise _contended(pipeline)
-        return fresh
-    record = json.loads(found.data)
-    known = Generations(record["generation"], tuple(CheckpointRecord(**each) for each in record["checkpoints"]))
-    if not _lost(objects, pipeline, known, last_completed):
+        return first
+    known = Generations.decode(found.data, key=key)
+    if not known.current.retired and not _lost(objects, pipeline, known, last_completed):
         return known
-    after = CheckpointRecord(
-        ordinal=known.current.ordinal + 1,
-        first_batch=-1 if last_completed is None else last_completed + 1,
-        start=end_offset,
-    )
+    after = _after(pipeline, known.current, last_completed, end_offset)
     renewed = Generations(known.generation, (*known.checkpoints, after))
     if objects.put_if_match(key, renewed.encode(), found.etag) is None:
         raise _contended(pipeline)
     return renewed
+
+
+def _after(
+    pipeline: str, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
+) -> CheckpointRecord:
+    """The checkpoint that follows: after the ledger's last batch, or where one that completed none began."""
+    if last_completed is None or last_completed < before.first_batch:
+        return CheckpointRecord(before.ordinal + 1, before.first_batch, before.start)
+    if end_offset is None:
+        raise ContractError(
+            "LEDGER_WITHOUT_OFFSET",
+            f"The ledger of {pipeline!r} does not say where batch {last_completed} ended, and its checkpoint is gone.",
+            hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
+        )
+    return CheckpointRecord(before.ordinal + 1, last_completed + 1, end_offset)
+
+
+def _first_of(
+    objects: ObjectStore, pipeline: str, last_completed: int | None, end_offset: dict[str, Any] | None
+) -> Generations:
+    first = Generations.first()
+    if last_completed is None:
+        return first
+    folder = paths.checkpoint(pipeline, first.generation, 1).rpartition("/")[0] + "/"
+    used = [key.removeprefix(folder).partition("/")[0] for key in objects.list(folder)]
+    newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
+    before = CheckpointRecord(max(newest, 1), 0, None)
+    return Generations(first.generation, (_after(pipeline, before, last_completed, end_offset),))
+
+
+def retire_checkpoint(objects: ObjectStore, pipeline: str) -> Generations:
+    """Have the next start leave the current checkpoint and go on from the ledger. Idempotent.
+
+    Call it while holding the pipeline's lease: a stream that runs would go on with what it has.
+    """
+    key = paths.pipeline_control(pipeline, "generations.json")
+    found = objects.get(key)
+    known = Generations.decode(found.data, key=key) if found else Generations.first()
+    retired = Generations(known.generation, (*known.checkpoints[:-1], replace(known.current, retired=True)))
+    etag = objects.put_if_match(key, retired.encode(), found.etag) if found else None
+    if etag is None and not (found is None and objects.put_if_absent(key, retired.encode())):
+        raise _contended(pipeline)
+    return retired
 
 
 def _lost(objects: ObjectStore, pipeline: str, known: Generations, last_completed: int | None) -> bool:
@@ -97,12 +170,25 @@ def _contended(pipeline: str) -> ConcurrencyError:
 
 def read_end_offset(
     objects: ObjectStore, pipeline: str, generations: Generations, spark_batch_id: int
-) -> dict[str, Any] | None:
-    """A batch's end offset of the one source, from Spark's own offset log; None where the log has no such batch."""
+) -> dict[str, Any]:
+    """A batch's end offset of the one source, from Spark's own offset log.
+
+    Raises:
+        TransientError: OFFSET_LOG_UNREADABLE. Without it a batch would not know where it ends, and so the next one
+            not where it starts.
+    """
     folder = paths.checkpoint(pipeline, generations.generation, generations.current.ordinal)
-    found = objects.get(f"{folder}/offsets/{spark_batch_id}")
-    if found is None:
-        return None
-    lines = found.data.decode().splitlines()
-    offset = json.loads(lines[2])
-    return offset if isinstance(offset, dict) else None
+    key = f"{folder}/offsets/{spark_batch_id}"
+    found = objects.get(key)
+    try:
+        offset = json.loads(found.data.decode().splitlines()[2]) if found else None
+    except (ValueError, IndexError):
+        offset = None
+    if not isinstance(offset, dict):
+        raise TransientError(
+            "OFFSET_LOG_UNREADABLE",
+            f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
+            f"{'damaged' if found else 'absent'}.",
+            hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` tells what is damaged.",
+        )
+    return offset

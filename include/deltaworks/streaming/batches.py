@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.generations import Generations, read_end_offset
+from deltaworks.control.generations import Generations, read_end_offset, retire_checkpoint
 from deltaworks.control.held_tables import HeldTable
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
@@ -93,7 +93,7 @@ class BatchProcessor:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         spec: PipelineSpec,
         lake: Lake,
         objects: ObjectStore,
@@ -104,7 +104,14 @@ class BatchProcessor:
         ownership: Ownership,
         opener: PayloadOpener,
         fault: Callable[[str], None] = lambda point: None,
+        end_of: Callable[[Generations, int], dict[str, Any]] | None = None,
     ) -> None:
+        """Take over the pipeline's tables.
+
+        Args:
+            spark: None for one that only finishes what is prepared.
+            end_of: says where one of Spark's batches ends; Spark's own offset log by default.
+        """
         self._spark = spark
         self._spec = spec
         self._lake = lake
@@ -115,6 +122,7 @@ class BatchProcessor:
         self._ownership = ownership
         self._opener = opener
         self._fault = fault
+        self._end_of = end_of or (lambda current, batch: read_end_offset(objects, spec.pipeline, current, batch))
         writers: dict[str, TableWriter] = {
             "fan_out": FanOutWriter(tables.handles),
             "spark": SparkWriter(spark, lake, tables.handles),
@@ -160,39 +168,43 @@ class BatchProcessor:
 
         Raises:
             FencedError: a successor has taken over; nothing more was written.
-            TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed under another checkpoint.
+            TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed with another slice than Spark's is now;
+                OFFSET_LOG_UNREADABLE, Spark's log does not say what the slice is.
         """
         with self._busy:
             return self._process(source, spark_batch_id)
 
     def _process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
         batch_id = self._generations.current.first_batch + spark_batch_id
+        end = self._end_of(self._generations, spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
+            # Spark repeats the last batch where it could not note it; anything else is another slice.
+            if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
+                self._give_up_checkpoint(batch_id)
             return None
         self._holds.serve(self._last_completed)
         started = time.monotonic()
         prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, batch_id)
         resumed = prepared is not None
         if prepared is None:
-            prepared = self._prepare(source, spark_batch_id, batch_id)
+            prepared = self._prepare(source, spark_batch_id, batch_id, end)
         report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
-        if prepared.checkpoint != self._generations.current.ordinal:
-            self._give_up_checkpoint(prepared)
+        if prepared.checkpoint != self._generations.current.ordinal or prepared.offsets.get("end") != end:
+            self._give_up_checkpoint(batch_id)
         return report
 
-    def _give_up_checkpoint(self, prepared: PreparedBatch) -> None:
+    def _give_up_checkpoint(self, batch_id: int) -> None:
         """End on a checkpoint whose slice is not what this batch landed.
 
         A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
-        slice. What Spark planned beyond that slice would count as done here; the next checkpoint starts at its end.
+        slice; or Spark has planned the batch anew, since files of its checkpoint were lost. What it planned beyond the
+        slice that landed would count as done here; the next checkpoint starts at the end of what the ledger has.
         """
-        current = self._generations.current
-        folder = paths.checkpoint(prepared.pipeline, prepared.generation, current.ordinal)
-        self._objects.delete(f"{folder}/metadata")
+        retire_checkpoint(self._objects, self._spec.pipeline)
         raise TransientError(
             "CHECKPOINT_SUPERSEDED",
-            f"Batch {prepared.batch_id} of {prepared.pipeline!r} was fixed under checkpoint {prepared.checkpoint}, "
-            f"not {current.ordinal}; it has landed as it was fixed.",
+            f"Batch {batch_id} of {self._spec.pipeline!r} has landed with another slice than the one that checkpoint "
+            f"{self._generations.current.ordinal} has for it.",
             hint="Nothing: the next run goes on after it with a new checkpoint.",
         )
 
@@ -204,14 +216,10 @@ class BatchProcessor:
             return None
         return self._land(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _prepare(self, source: SourceSlice, spark_batch_id: int, batch_id: int) -> PreparedBatch:
+    def _prepare(self, source: SourceSlice, spark_batch_id: int, batch_id: int, end: dict[str, Any]) -> PreparedBatch:
         spec = self._spec
-        start = (
-            read_end_offset(self._objects, spec.pipeline, self._generations, spark_batch_id - 1)
-            if spark_batch_id
-            else self._generations.current.start
-        )
-        end = read_end_offset(self._objects, spec.pipeline, self._generations, spark_batch_id)
+        before = spark_batch_id - 1
+        start = self._end_of(self._generations, before) if spark_batch_id else self._generations.current.start
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp)
         self._fault("files_written")
@@ -241,13 +249,16 @@ class BatchProcessor:
     def _write(self, source: SourceSlice, stamp: BatchStamp) -> Written:
         if not source.references:
             return Written()
+        if self._spark is None:
+            raise TransientError("SPARK_ABSENT", "A batch is read by Spark, which does not run here.")
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
+        spark = self._spark
         slices = balanced(source.references, source.sizes, self._spec.stream.tasks_per_batch)
         target = self._target()
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
-                self._spark,
+                spark,
                 slices,
                 opener=self._opener,
                 spec=self._spec,

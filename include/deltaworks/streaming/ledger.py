@@ -99,6 +99,12 @@ def known_owner_epoch(lake: Lake, pipeline: str) -> int:
     return max((table.transaction_version(app_id) or 0 for table in found if table is not None), default=0)
 
 
+def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
+    """The newest complete batch, without creating the ledger where there is none."""
+    store = lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE))
+    return store.transaction_version(f"{pipeline}/g{generation}/{CHECKPOINT_STORE}") if store else None
+
+
 class Ledger:
     """One pipeline's ledger in one generation. Not safe to share between threads."""
 
@@ -178,6 +184,12 @@ class Ledger:
             for batch, outcome in steps
         ]
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
+
+    def begin_after(self, batch_id: int, *, owner: Step) -> None:
+        """Count every batch up to `batch_id` as complete, in a ledger that is made anew and knows no more of them."""
+        for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
+            step = self._step(name, batch_id)
+            self._write(name, [], step=step, batch_id=batch_id, operation="begin_ledger", owner=owner)
 
     def complete(self, batch: PreparedBatch, steps: Sequence[StepOutcome], *, owner: Step) -> None:
         """Record the batch as complete; steps first, so that a complete batch always has them."""

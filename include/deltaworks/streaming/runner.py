@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.generations import Generations, current_checkpoint
+from deltaworks.control.generations import Generations
 from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.heartbeat import HeartbeatWriter
 from deltaworks.control.lease import Lease, watch
@@ -28,13 +28,15 @@ from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.file_events import stream as file_event_stream
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.backlog import Backlog
-from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
-from deltaworks.streaming.file_payloads import FileOpener, source_slice
-from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
+from deltaworks.streaming.batches import BatchProcessor, BatchReport
+from deltaworks.streaming.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.streaming.file_payloads import source_slice
+from deltaworks.streaming.ledger import known_owner_epoch
 from deltaworks.streaming.live import start_live_query
 from deltaworks.streaming.progress import ProgressLog
+from deltaworks.streaming.query_listener import IngestListener, listening
+from deltaworks.streaming.run_start import checkpoint_to_run_on, open_batches
 from deltaworks.streaming.stall_watchdog import end_where_stalled
-from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class IngestRun:
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._storage = catalog.environment.lake
-        self._objects = open_objects(self._storage)
+        self._objects = CountingObjects(open_objects(self._storage))
         self._available_now = available_now
         self._fault = fault
         self._stop = StopFlag(self._objects, self._key("stop.json"))
@@ -144,59 +146,35 @@ class IngestRun:
             # A DAG that is not paused starts the next run at once: not every few seconds, then.
             time.sleep(STOPPED_SECONDS)
             return "stop flag"
-        progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch)
+        measures = DriverMeasures(self._spark, self._objects)
+        progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = SpecRecords(self._objects, self._spec.pipeline)
         try:
             specs.check(self._spec)
-            processor, ledger = self._open(lease, epoch)
+            processor, ledger = open_batches(
+                self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch, fault=self._fault
+            )
             # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
             torn = processor.finish_torn()
             if torn is not None:
                 self._note(torn, progress)
             # After the torn batch, which was prepared with the former one, and before the next, which is not.
             specs.record(self._spec, owner_epoch=epoch)
-            generations = self._checkpoint(ledger)
+            generations = checkpoint_to_run_on(self._objects, self._spec.pipeline, ledger)
             processor.continue_on(generations)
-            queries = [self._start(processor, generations, progress), *self._start_live(lease)]
-            self._heartbeat.update(state="running")
-            return self._watch(queries, processor)
+            with listening(self._spark, self._listener(progress)):
+                try:
+                    queries = [self._start(processor, generations, progress), *self._start_live(lease)]
+                    self._heartbeat.update(state="running")
+                    return self._watch(queries, processor, progress)
+                finally:
+                    for query in queries:
+                        _stop_quietly(query)
+                    progress.await_end()
         finally:
-            for query in queries:
-                _stop_quietly(query)
             progress.close()
-
-    def _open(self, lease: Lease, epoch: int) -> tuple[BatchProcessor, Ledger]:
-        spec, lake = self._spec, Lake(self._storage)
-        owner = owner_step(spec.pipeline, epoch)
-        tables = TableSet(lake, spec, spark=self._spark)
-        tables.open()
-        tables.fence(owner)
-        first = Generations.first()
-        ledger = Ledger(lake, spec.pipeline, first.generation)
-        processor = BatchProcessor(
-            self._spark,
-            spec,
-            lake,
-            self._objects,
-            generations=first,
-            ledger=ledger,
-            tables=tables,
-            ownership=Ownership(owner=lease.owner, step=owner),
-            opener=FileOpener(
-                self._catalog.environment.landing,
-                compression=spec.source.compression,
-                max_object_bytes=spec.source.max_object_bytes,
-            ),
-            fault=self._fault,
-        )
-        return processor, ledger
-
-    def _checkpoint(self, ledger: Ledger) -> Generations:
-        last = ledger.last_completed()
-        end = ledger.end_offset(last) if last is not None else None
-        return current_checkpoint(self._objects, self._spec.pipeline, last_completed=last, end_offset=end)
 
     def _read(self, start_seq: int) -> DataFrame:
         source = self._spec.source
@@ -227,7 +205,7 @@ class IngestRun:
             finally:
                 self._batch_started = None
             if report is not None:
-                self._note(report, progress)
+                self._note(report, progress, spark_batch_id=spark_batch_id)
             self._first_batch_done = self._first_batch_done or time.monotonic()
 
         self._schedule_in("ingest")
@@ -255,15 +233,23 @@ class IngestRun:
             for live in self._spec.live
         ]
 
+    def _listener(self, progress: ProgressLog) -> IngestListener:
+        return IngestListener(
+            f"{self._spec.pipeline}.ingest",
+            on_progress=progress.spark_progress,
+            on_idle=progress.idle,
+            on_terminated=progress.terminated,
+        )
+
     def _schedule_in(self, pool: str) -> None:
         """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
-    def _note(self, report: BatchReport, progress: ProgressLog) -> None:
+    def _note(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
         self._rows += report.rows
         self._quarantined += report.quarantined
-        progress.add(report)
+        progress.add(report, spark_batch_id=spark_batch_id)
         self._heartbeat.update(
             batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined
         )
@@ -280,7 +266,7 @@ class IngestRun:
             report.commit_seconds,
         )
 
-    def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor) -> str:
+    def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()
         backlog = Backlog(self._catalog, self._spec.pipeline)
         while True:
@@ -305,7 +291,9 @@ class IngestRun:
             if now - served >= SERVE_SECONDS:
                 served = now
                 self._serve(processor)
-            self._heartbeat.update(state="running" if self._batch_started else "idle", **backlog.read(queries[0]))
+            behind = backlog.read(queries[0])
+            progress.note_backlog(behind)
+            self._heartbeat.update(state="running" if self._batch_started else "idle", **behind)
             time.sleep(POLL_SECONDS)
 
     def _serve(self, processor: BatchProcessor) -> None:

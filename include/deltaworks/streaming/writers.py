@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import TransientError
 from deltaworks.streaming.evolution import add_columns
 from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
@@ -87,8 +88,8 @@ class SparkWriter:
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession, lake: Lake, tables: dict[str, DeltaTable]) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | None, lake: Lake, tables: dict[str, DeltaTable]) -> None:
+        self._session = spark
         self._lake = lake
         self._tables = tables
 
@@ -115,6 +116,13 @@ class SparkWriter:
             delta_version=handle.version(),
             seconds=time.monotonic() - started,
         )
+
+    @property
+    def _spark(self) -> SparkSession:
+        """Spark. Without it, this writer only sees what has landed; the stream commits the rest."""
+        if self._session is None:
+            raise TransientError("SPARK_ABSENT", "This share is committed by Spark, which does not run here.")
+        return self._session
 
     def _check_owner(self, pipeline: str, owner: Step) -> None:
         """Spark takes one transaction a commit, so the owner is compared beforehand, where delta-rs raised it.

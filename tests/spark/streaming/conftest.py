@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.generations import Generations, current_checkpoint
+from deltaworks.control.generations import Generations, current_checkpoint, read_end_offset
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -136,6 +136,13 @@ class Shop:
         folder = paths.checkpoint("shop", 1, self.generations().current.ordinal)
         self.objects.put(f"{folder}/offsets/{spark_batch_id}", f'v1\n{{}}\n{{"seq":{seq}}}\n'.encode())
 
+    def end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        """What Spark's offset log says, or, where a test keeps none, always the same."""
+        folder = paths.checkpoint("shop", 1, generations.current.ordinal)
+        if self.objects.get(f"{folder}/offsets/{spark_batch_id}") is None:
+            return {"seq": 1_000 + spark_batch_id}
+        return read_end_offset(self.objects, "shop", generations, spark_batch_id)
+
     def processor(
         self,
         *,
@@ -165,6 +172,7 @@ class Shop:
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
             opener=FileOpener(self.environment.landing, compression="auto"),
             fault=fault,
+            end_of=self.end_of,
         )
 
     def table(self, name: str) -> pa.Table:

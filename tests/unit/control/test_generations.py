@@ -7,9 +7,15 @@ import json
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.generations import CheckpointRecord, Generations, current_checkpoint, read_end_offset
+from deltaworks.control.generations import (
+    CheckpointRecord,
+    Generations,
+    current_checkpoint,
+    read_end_offset,
+    retire_checkpoint,
+)
 from deltaworks.control.objects import LocalObjects, ObjectStore
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 OFFSETS_OF_SPARK = 'v1\n{"batchWatermarkMs":0}\n{"seq": 12, "files": 3}\n'
 
@@ -86,10 +92,80 @@ def test_the_end_of_a_batch_is_read_from_sparks_offset_log(objects: ObjectStore)
     write_checkpoint(objects, 1, 2)
 
     assert read_end_offset(objects, "games", generations, 1) == {"seq": 13, "files": 3}
-    assert read_end_offset(objects, "games", generations, 2) is None
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"v1\n{}", b"v1\n{}\n-\n", b'v1\n{}\n{"seq": 1'])
+def test_a_batch_whose_end_spark_does_not_tell_is_not_prepared(
+    local_objects: LocalObjects, damage: bytes | None
+) -> None:
+    generations = checkpoint(local_objects, None)
+    if damage is not None:
+        local_objects.put(f"{paths.checkpoint('games', 1, 1)}/offsets/2", damage)
+
+    with pytest.raises(TransientError, match="OFFSET_LOG_UNREADABLE"):
+        read_end_offset(local_objects, "games", generations, 2)
 
 
 def test_a_record_survives_json() -> None:
-    generations = Generations(2, (CheckpointRecord(1, 0, None), CheckpointRecord(2, 5, {"seq": 1})))
+    generations = Generations(2, (CheckpointRecord(1, 0, None), CheckpointRecord(2, 5, {"seq": 1}, retired=True)))
 
-    assert json.loads(generations.encode())["checkpoints"][1] == {"ordinal": 2, "first_batch": 5, "start": {"seq": 1}}
+    assert Generations.decode(generations.encode(), key="k") == generations
+
+
+def test_a_record_of_an_earlier_release_is_read(local_objects: LocalObjects) -> None:
+    record = {"generation": 1, "checkpoints": [{"ordinal": 1, "first_batch": 0, "start": None}]}
+    local_objects.put(paths.pipeline_control("games", "generations.json"), json.dumps(record).encode())
+
+    assert checkpoint(local_objects, None) == Generations.first()
+
+
+def test_a_record_that_cannot_be_read_is_refused(local_objects: LocalObjects) -> None:
+    local_objects.put(paths.pipeline_control("games", "generations.json"), b'{"generation": 1, "che')
+
+    with pytest.raises(ContractError, match="GENERATIONS_UNREADABLE"):
+        checkpoint(local_objects, 4, {"seq": 16})
+
+
+class TestRetired:
+    """A checkpoint that is retired is never used again."""
+
+    def test_the_next_one_goes_on_after_the_ledgers_last_batch(self, objects: ObjectStore) -> None:
+        checkpoint(objects, None)
+        write_checkpoint(objects, 1, 5)
+        retire_checkpoint(objects, "games")
+
+        renewed = checkpoint(objects, 4, {"seq": 16})
+
+        assert renewed.current == CheckpointRecord(ordinal=2, first_batch=5, start={"seq": 16})
+        assert checkpoint(objects, 4, {"seq": 16}) == renewed
+
+    def test_one_that_completed_no_batch_begins_where_it_began(self, local_objects: LocalObjects) -> None:
+        checkpoint(local_objects, None)
+        retire_checkpoint(local_objects, "games")
+        assert checkpoint(local_objects, None).current == CheckpointRecord(2, 0, None)
+
+        write_checkpoint(local_objects, 2, 3)
+        retire_checkpoint(local_objects, "games")
+        renewed = checkpoint(local_objects, 2, {"seq": 14})
+        retire_checkpoint(local_objects, "games")
+
+        assert renewed.current == CheckpointRecord(3, 3, {"seq": 14})
+        assert checkpoint(local_objects, 2, {"seq": 14}).current == CheckpointRecord(4, 3, {"seq": 14})
+
+    def test_nobody_guesses_where_a_new_one_starts(self, local_objects: LocalObjects) -> None:
+        checkpoint(local_objects, None)
+        retire_checkpoint(local_objects, "games")
+
+        with pytest.raises(ContractError, match="LEDGER_WITHOUT_OFFSET"):
+            checkpoint(local_objects, 4, None)
+
+
+def test_a_lost_record_is_followed_by_a_checkpoint_that_was_never_used(objects: ObjectStore) -> None:
+    checkpoint(objects, None)
+    write_checkpoint(objects, 1, 3)
+    write_checkpoint(objects, 2, 3)
+    objects.delete(paths.pipeline_control("games", "generations.json"))
+
+    renewed = checkpoint(objects, 5, {"seq": 30})
+
+    assert renewed.current == CheckpointRecord(ordinal=3, first_batch=6, start={"seq": 30})

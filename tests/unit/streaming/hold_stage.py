@@ -109,6 +109,7 @@ class Stage:
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
             opener=lambda reference: reference,
             fault=fault,
+            end_of=lambda generations, batch: {"seq": batch},
         )
 
     def prepare(self, batch_id: int, tables: tuple[str, ...] = (*TABLES, "quarantine"), rows: int = 2) -> None:

@@ -1,0 +1,90 @@
+"""What a run does between winning the lease and starting its query: tables, ledger, and the checkpoint to run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from deltaworks.control.checkpoint_check import refuse_damaged_checkpoint, refuse_lost_ledger
+from deltaworks.control.generations import Generations, current_checkpoint, read_generations
+from deltaworks.control.lease import Lease
+from deltaworks.control.objects import ObjectStore
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.batches import BatchProcessor, Ownership
+from deltaworks.streaming.file_payloads import FileOpener
+from deltaworks.streaming.ledger import Ledger, owner_step, read_last_completed
+from deltaworks.streaming.table_set import TableSet
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_batches(
+    spark: SparkSession | None,
+    catalog: Catalog,
+    spec: PipelineSpec,
+    objects: ObjectStore,
+    *,
+    lease: Lease,
+    epoch: int,
+    fault: Callable[[str], None] = lambda point: None,
+    refuse_lost: bool = True,
+) -> tuple[BatchProcessor, Ledger]:
+    """Open and fence the tables and the ledger of a pipeline whose lease is ours.
+
+    Args:
+        spark: None for one that only finishes what is prepared.
+        refuse_lost: whether to refuse a ledger that has lost batches.
+
+    Raises:
+        ContractError: LEDGER_BEHIND, or quarantine cannot be opened.
+        FencedError: a successor has taken over.
+    """
+    lake = Lake(catalog.environment.lake)
+    owner = owner_step(spec.pipeline, epoch)
+    first = Generations.first()
+    if refuse_lost:
+        # Before the ledger is created where it is gone.
+        refuse_lost_ledger(
+            objects,
+            spec.pipeline,
+            read_generations(objects, spec.pipeline),
+            generation=first.generation,
+            last_completed=read_last_completed(lake, spec.pipeline, first.generation),
+        )
+    tables = TableSet(lake, spec, spark=spark)
+    tables.open()
+    tables.fence(owner)
+    ledger = Ledger(lake, spec.pipeline, first.generation)
+    processor = BatchProcessor(
+        spark,
+        spec,
+        lake,
+        objects,
+        generations=first,
+        ledger=ledger,
+        tables=tables,
+        ownership=Ownership(owner=lease.owner, step=owner),
+        opener=FileOpener(
+            catalog.environment.landing,
+            compression=spec.source.compression,
+            max_object_bytes=spec.source.max_object_bytes,
+        ),
+        fault=fault,
+    )
+    return processor, ledger
+
+
+def checkpoint_to_run_on(objects: ObjectStore, pipeline: str, ledger: Ledger) -> Generations:
+    """The checkpoint recorded, or a new one after the ledger's last batch. Call it once a torn batch is finished.
+
+    Raises:
+        ContractError: CHECKPOINT_DAMAGED, LEDGER_WITHOUT_OFFSET, GENERATIONS_UNREADABLE.
+    """
+    last = ledger.last_completed()
+    end = ledger.end_offset(last) if last is not None else None
+    current = current_checkpoint(objects, pipeline, last_completed=last, end_offset=end)
+    refuse_damaged_checkpoint(objects, pipeline, current)
+    return current
