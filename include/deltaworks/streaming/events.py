@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -28,6 +28,14 @@ def value_at(value: Any, path: Path) -> Any:
     return value
 
 
+def reader_of(path: Path) -> Callable[[Any], Any]:
+    """`value_at` for one path; a path of one name, the common one, costs no loop."""
+    if len(path) != 1:
+        return lambda value: value_at(value, path)
+    name = path[0]
+    return lambda value: value.get(name) if isinstance(value, dict) else None
+
+
 def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
     """The object at `path` in each event; an empty one where there is none."""
     if len(path) == 1:
@@ -44,9 +52,10 @@ class EventReader:
     def __init__(self, spec: PipelineSpec) -> None:
         self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
         self._unwrap_text = ".".join(self._unwrap)
+        self._inner_of = reader_of(self._unwrap)
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
-        self._name_path = tuple(self._name_path_text.split("."))
+        self._name_of = reader_of(tuple(self._name_path_text.split(".")))
 
     def spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
         """The values with their bytes; one whose wrapper holds an array becomes one a element, each wrapped alone."""
@@ -54,7 +63,7 @@ class EventReader:
 
     def _spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
         for value, raw in found:
-            inner = value_at(value, self._unwrap)
+            inner = self._inner_of(value)
             if type(inner) is str and inner.lstrip().startswith("["):
                 try:
                     inner = orjson.loads(inner)
@@ -89,7 +98,7 @@ class EventReader:
     def _unwrapped(self, value: Any) -> Any:
         if type(value) is not dict:
             return value
-        inner = value_at(value, self._unwrap)
+        inner = self._inner_of(value)
         if type(inner) is str:
             try:
                 return orjson.loads(inner)
@@ -107,7 +116,7 @@ class EventReader:
         """
         if self._constant_name is not None:
             return self._constant_name
-        name = value_at(event, self._name_path)
+        name = self._name_of(event)
         if type(name) is str and name:
             return name
         raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
