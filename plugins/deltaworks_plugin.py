@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from airflow.plugins_manager import AirflowPlugin
 
 from deltaworks.airflow.links import LINKS, server_path
+from deltaworks.airflow.timetables import GoldTimetable
 
 Message = MutableMapping[str, Any]
 
@@ -36,6 +37,7 @@ class DeltaworksPlugin(AirflowPlugin):
 
     name = "deltaworks"
     operator_extra_links: ClassVar[list[Any]] = list(LINKS)
+    timetables: ClassVar[list[Any]] = [GoldTimetable]
     fastapi_apps: ClassVar[list[Any]] = [
         {"app": ProgressApplication(), "url_prefix": "/deltaworks", "name": "Deltaworks progress"}
     ]

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.plan import dates_of
 from deltaworks.job import print_results, run_job
 from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
@@ -15,12 +16,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
+    parser.add_argument("--dates", type=dates_of, help="these only: 2026-01-01..2026-01-07 or with commas between")
     parser.add_argument("--full", action="store_true", help="build every partition, changed or not")
     arguments = parser.parse_args()
     catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     spark = build_session(catalog.environment, app_name=f"rebuild_gold.{arguments.pipeline}")
-    result = rebuild_gold(spark, catalog, arguments.pipeline, tables=arguments.tables, full=arguments.full)
+    result = rebuild_gold(
+        spark, catalog, arguments.pipeline, tables=arguments.tables, full=arguments.full, dates=arguments.dates
+    )
     print_results(result.tables)
     return 0
 

@@ -21,6 +21,7 @@ from deltaworks.control.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.replays import PreparedReplay
+from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.stop import StopRequest
 from deltaworks.control.write_turn import TurnRecord
@@ -35,6 +36,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.streaming.progress import PROGRESS_SCHEMA
 from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, ReasonCode
+from deltaworks.streaming.reprocess import TableReprocess
 from deltaworks.streaming.replay_record import REPLAYS_SCHEMA
 from deltaworks.tables.files import WrittenFile
 
@@ -248,6 +250,10 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 LeaseRecord,
                 ResumeRequest,
                 TurnRecord,
+                ReprocessPlan,
+                StagedFiles,
+                StagedTable,
+                TableReprocess,
                 SpecRecord,
                 CurrentSpec,
                 AcceptedChange,

@@ -11,8 +11,12 @@ from deltaworks.airflow import names
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.airflow.retry_policy import JobRetryPolicy
 from deltaworks.airflow.runbooks import gold_runbook
+from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+
+#: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
+DATES_ARGUMENT = "--dates={{ ds if dag_run.run_type == 'backfill' else params.dates }}"
 
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -21,16 +25,22 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.gold_dag_id(spec.pipeline),
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
-        schedule=names.cron(spec.gold.schedule),
+        schedule=_timetable(spec.gold.schedule),
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
+        allowed_run_types=names.WITH_BACKFILL,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=6),
         tags=sorted({"gold", spec.pipeline, *spec.tags}),
         default_args={"owner": spec.owner},
         params={
             "tables": table_choice([table.name for table in spec.gold.tables], "Gold tables to build"),
+            "dates": Param(
+                "",
+                type="string",
+                title="Dates",
+                description="Only these: 2026-01-01..2026-01-07, or with commas between; empty for what has changed",
+            ),
             "full": Param(
                 False,
                 type="boolean",
@@ -42,13 +52,24 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         rebuild_gold_task(
             spec,
             environment,
+            arguments=(DATES_ARGUMENT,),
             param_arguments=(ParamArgument("tables", "--tables"), ParamArgument("full", "--full")),
         )
     return dag
 
 
+def _timetable(expression: str | None) -> GoldTimetable | None:
+    if expression is None:
+        return None
+    return GoldTimetable(expression, timezone="UTC", run_immediately=False)
+
+
 def rebuild_gold_task(
-    spec: PipelineSpec, environment: EnvironmentSpec, *, param_arguments: tuple[ParamArgument, ...] = ()
+    spec: PipelineSpec,
+    environment: EnvironmentSpec,
+    *,
+    arguments: tuple[str, ...] = (),
+    param_arguments: tuple[ParamArgument, ...] = (),
 ) -> SparkJobOperator:
     """The task that rebuilds gold tables; it announces them as assets when it succeeds."""
     return SparkJobOperator(
@@ -56,6 +77,7 @@ def rebuild_gold_task(
         job="rebuild_gold",
         pipeline=spec.pipeline,
         environment=environment,
+        arguments=arguments,
         param_arguments=param_arguments,
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
         **job_settings(),

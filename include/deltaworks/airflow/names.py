@@ -24,6 +24,9 @@ START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 #: Run types of DAGs that work on the present state of tables: a backfill would repeat one run many times.
 NO_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
 
+#: Run types of DAGs whose runs can work on one date.
+WITH_BACKFILL: Final[Any] = (*NO_BACKFILL, "backfill")
+
 #: Who a job works for; it ends up in every Delta commit the job makes.
 RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
 
@@ -50,6 +53,11 @@ def stream_dag_id(pipeline: str) -> str:
 def gold_dag_id(pipeline: str) -> str:
     """The DAG that rebuilds a pipeline's gold tables."""
     return f"gold__{pipeline}"
+
+
+def reprocess_dag_id(pipeline: str) -> str:
+    """The DAG that reads what a pipeline has landed again."""
+    return f"reprocess__{pipeline}"
 
 
 def maintenance_dag_id(pipeline: str) -> str:

@@ -66,6 +66,7 @@ class SparkJobOperator(SparkSubmitOperator):
         job: str,
         pipeline: str,
         environment: EnvironmentSpec,
+        arguments: Sequence[str] = (),
         param_arguments: Sequence[ParamArgument] = (),
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
@@ -74,7 +75,7 @@ class SparkJobOperator(SparkSubmitOperator):
     ) -> None:
         super().__init__(
             application=str(spark_job(job)),
-            application_args=["--pipeline", pipeline],
+            application_args=["--pipeline", pipeline, *arguments],
             env_vars={RUN_VARIABLE: RUN_TEMPLATE},
             conn_id=conn_id,
             name=name,

@@ -95,10 +95,14 @@ def gold_runbook(spec: PipelineSpec) -> str:
 
 Rebuilds the partitions that new data has touched since the last build, however late that data is; the rest
 is left alone. It works from the tables as they are, not from the time it was scheduled for, so a missed run
-needs no catching up and a second run does no harm. Not to be backfilled for the same reason.
+needs no catching up and a second run does no harm.
 
-**Trigger it** with `tables` to build only some, with `full` to build every partition anew (after a change
-of SQL).
+**Trigger it** with `tables` to build only some, with `dates` to build these dates whatever has changed, with
+`full` to build every partition anew. A change of SQL is seen by itself.
+
+**Backfill**: `airflow backfill create --dag-id gold__{spec.pipeline} --from-date 2026-01-01 --to-date
+2026-01-31` makes one run a date, each of which builds that date anew (also in Airflow's own form). Tables that any
+change affects are left out: they are not made of dates.
 
 **When red.** The last lines of the task log name the condition. SQL that does not run and tables that are
 not as declared are not retried: mend the SQL under `include/pipelines/{spec.pipeline}/gold`, then clear the
@@ -128,4 +132,30 @@ what is done is not done twice. A conflict with the stream is retried.
 
 **Stop**: pause the DAG; a running step can be marked failed at any time without harm to the tables.
 **Start**: unpause it. Owner: {spec.owner}.
+"""
+
+
+def reprocess_runbook(spec: PipelineSpec) -> str:
+    """For `reprocess__<pipeline>`."""
+    return f"""
+### Reprocess of `{spec.pipeline}`
+Reads objects that have landed again, with the declaration of now, and puts their rows in the place of the
+old ones, or into shadow tables beside them. For a rule or a path that was mended, and to fill a table or a
+column that is new. **It counts and changes nothing until "Count only" is off.**
+
+1. Trigger it with one way to select filled in, and read the counts in the log.
+2. Trigger it again with "Count only" off.
+
+The stream goes on. It yields each table for the moment of its commit. Every table gets one commit; rows keep
+their `_batch_id`, `_seq` and `_position`, so repeating changes nothing. The next gold build sees the dates
+that were touched. Live tables are not counted anew.
+
+**When red.** The last line of the task log names the condition. Clear the task: it goes on with what it had
+begun.
+- `REPROCESS_OBJECTS_GONE`: the landing bucket has no longer all objects. Restore them, or let their rows be.
+- `REPROCESS_SPEC_DIFFERS`: `deltaworks stop {spec.pipeline}` and `deltaworks start {spec.pipeline}` first, so
+  that the stream lands rows the same way.
+- `TURN_NOT_GRANTED`, `DELTA_CONFLICT`, `LEASE_HELD`: another job was at work; retried.
+
+**Stop**: mark the task failed; nothing is left half done. Owner: {spec.owner}.
 """

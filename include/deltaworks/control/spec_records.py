@@ -81,6 +81,19 @@ class SpecRecords:
         found = self._objects.get(key)
         return None if found is None else _understood(json.loads(found.data)["spec"], key)
 
+    def places(self) -> set[tuple[str, str, str]]:
+        """Relay, bucket and prefix of every spec a stream has started with."""
+        folder = paths.pipeline_control(self._pipeline, "specs") + "/"
+        found = set()
+        for key in self._objects.list(folder):
+            if "/" in key.removeprefix(folder) or key == paths.current_spec(self._pipeline):
+                continue
+            recorded = self._objects.get(key)
+            if recorded is not None:
+                source = json.loads(recorded.data)["spec"]["source"]
+                found.add((source["relay"], source["bucket"], source["prefix"]))
+        return found
+
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:
         """What `spec` changes against the one the stream last started with."""
         current = self.current()

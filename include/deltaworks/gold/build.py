@@ -6,6 +6,7 @@ again. Appends to the inputs go on meanwhile: a build reads the versions it has 
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,9 @@ from pyspark.sql.types import DateType
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
-from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, fingerprint, read_built_from
+from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, fingerprint, read_built_from
 from deltaworks.gold.inputs import InputViews, PinnedInput, pin_inputs
-from deltaworks.gold.plan import GoldPlan, full_plan, plan_rebuild
+from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import GoldTableSpec, PipelineSpec
 from deltaworks.tables.changes import changed_partitions
@@ -69,16 +70,19 @@ class GoldResult:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One gold table with all that its build needs."""
+    """One gold table with all that its build needs. `stays` is what it remains built from, where only dates asked for
+    are made anew: the others are as old as before."""
 
     plan: GoldPlan
     sql: str
     sql_path: Path
     fingerprint: str
     inputs: Mapping[str, PinnedInput]
+    stays: BuiltFrom | None = None
 
     @property
     def built_from(self) -> dict[str, int]:
+        """Versions of the inputs that are read."""
         return {name: pinned.version for name, pinned in self.inputs.items() if pinned.version is not None}
 
 
@@ -89,6 +93,7 @@ def rebuild_gold(
     *,
     tables: Sequence[str] | None = None,
     full: bool = False,
+    dates: frozenset[dt.date] | None = None,
 ) -> GoldResult:
     """Bring gold tables up to date with their inputs as they are now.
 
@@ -97,6 +102,8 @@ def rebuild_gold(
     Args:
         tables: names of gold tables; by default all of the pipeline.
         full: rebuild whole tables, whatever changed.
+        dates: rebuild these dates of the gold tables, whatever changed, and no others. What changed elsewhere is left
+            to the next build without dates, which sees it as before.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING or GOLD_PARTITION_NOT_DATE.
@@ -106,7 +113,7 @@ def rebuild_gold(
     lake = Lake(catalog.environment.lake)
     wanted = _selected(spec, tables)
     inputs = pin_inputs(lake, spec, sorted({name for table in wanted for name in table.reads}))
-    jobs = [_job(catalog, spec, lake, table, inputs, full=full) for table in wanted]
+    jobs = [_job(catalog, spec, lake, table, inputs, full=full, dates=dates) for table in wanted]
     results = []
     with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
         views.prepare([job.plan for job in jobs if job.plan.has_work])
@@ -139,18 +146,24 @@ def _job(
     inputs: Mapping[str, PinnedInput],
     *,
     full: bool,
+    dates: frozenset[dt.date] | None,
 ) -> _Job:
     own = {name: inputs[name] for name in table.reads}
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
     digest = fingerprint(table, sql, spec.gold.dedupe, own)
+    stays = None
     if all(pinned.version is None for pinned in own.values()):
         plan = GoldPlan(table, frozenset(), frozenset(), "none of its inputs exists yet")
     elif full:
         plan = full_plan(table, "a full rebuild was asked for")
+    elif dates is not None:
+        built = read_built_from(lake, paths.table(spec.pipeline, table.name))
+        plan = dated_plan(table, dates) if built.known else full_plan(table, built.reason)
+        stays = built if built.known else None
     else:
         plan = _plan(lake, spec, table, own, digest)
-    return _Job(plan, sql, path, digest, own)
+    return _Job(plan, sql, path, digest, own, stays)
 
 
 def _plan(
@@ -174,7 +187,7 @@ def _build(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views
     table, key = job.plan.table, paths.table(spec.pipeline, job.plan.table.name)
     answer = _answer(spark, job, views)
     if not job.plan.full and not _same_columns(spark, lake.storage.spark_uri(key), answer):
-        job = replace(job, plan=full_plan(table, "the columns of its answer changed"))
+        job = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None)
         answer = _answer(spark, job, views)
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     _write(answer, lake.storage.spark_uri(key), job, pipeline=spec.pipeline, batch=batch)
@@ -235,7 +248,8 @@ def _same_columns(spark: SparkSession, uri: str, answer: DataFrame) -> bool:
 
 def _write(answer: DataFrame, uri: str, job: _Job, *, pipeline: str, batch: str) -> None:
     column = job.plan.table.partition_by
-    said = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
+    stays = job.stays or BuiltFrom(job.built_from, job.fingerprint)
+    said = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint}
     metadata = user_metadata(pipeline=pipeline, batch=batch, operation=OPERATION, **said)
     # Rebalanced, a small date becomes one file and a large one is still split.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)

@@ -11,6 +11,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
@@ -45,6 +46,18 @@ def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
     return GoldPlan(table, output_dates=None, input_dates=None, reason=reason)
 
 
+def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
+    """Rebuild these dates, changed or not. Nothing is to be done where a table is not made of dates."""
+    if table.affects == "all":
+        return GoldPlan(table, frozenset(), frozenset(), "it is not built by date: any change affects all of it")
+    return GoldPlan(
+        table,
+        output_dates=dates,
+        input_dates=frozenset(_shifted(dates, [-offset for offset in table.affects.days])),
+        reason=f"{len(dates)} date(s) were asked for",
+    )
+
+
 def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None) -> GoldPlan:
     """Rebuild what the changes of the table's inputs touch.
 
@@ -70,6 +83,27 @@ def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: D
         input_dates=frozenset(_shifted(output, [-offset for offset in offsets])),
         reason=f"{len(touched)} date(s) of its inputs changed",
     )
+
+
+def dates_of(text: str) -> frozenset[dt.date] | None:
+    """The dates a text names: `2026-01-01`, `2026-01-01,2026-01-03` or `2026-01-01..2026-01-07` (both included); None
+    for an empty text.
+
+    Raises:
+        ConfigError: GOLD_DATES_INVALID.
+    """
+    found: set[dt.date] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        start, separator, end = part.partition("..")
+        try:
+            first = dt.date.fromisoformat(start)
+            last = dt.date.fromisoformat(end) if separator else first
+        except ValueError as error:
+            raise ConfigError(
+                "GOLD_DATES_INVALID", f"{part!r} names no date.", hint="Write 2026-01-01 or 2026-01-01..2026-01-07."
+            ) from error
+        found |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
+    return frozenset(found) or None
 
 
 def widened(dates: Iterable[dt.date], days: int) -> frozenset[dt.date]:

@@ -38,6 +38,12 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.sql.adaptive.enabled": ("true", "partition counts follow the data"),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": ("false", "fewer, fuller output files"),
     "spark.sql.streaming.minBatchesToRetain": ("50", "offsets of old batches stay readable for repair"),
+    "spark.sql.streaming.metricsEnabled": ("true", "rates and delays of queries are among the driver's metrics"),
+    "spark.metrics.conf.*.sink.prometheusServlet.class": (
+        "org.apache.spark.metrics.sink.PrometheusServlet",
+        "the driver's metrics for Prometheus, below the address of its UI, at no cost while nobody asks",
+    ),
+    "spark.metrics.conf.*.sink.prometheusServlet.path": ("/metrics/prometheus", "as above"),
     "spark.sql.streaming.stopTimeout": ("60s", "a stop between batches either works or is reported"),
     "spark.sql.streaming.numRecentProgressUpdates": ("20", "progress goes to a table; memory need not keep it"),
     "spark.databricks.delta.snapshotPartitions": ("2", "our tables' logs are small: 50 tasks each cost seconds"),

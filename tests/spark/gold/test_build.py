@@ -262,6 +262,50 @@ def test_a_build_reads_the_versions_it_pinned_while_appends_go_on(
     assert content(shop, "daily") == Counter([(START.date(), "d1", 2)])
 
 
+def test_a_date_asked_for_is_built_anew_and_nothing_else_is_taken_for_built(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(day, f"e{day}") for day in range(4)])
+    rebuild_gold(spark, shop.catalog, "shop")
+    shop.append("shop", "events", [event(1, "late1", "d2"), event(3, "late3", "d2")])
+    asked = frozenset([(START + dt.timedelta(days=3)).date()])
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "totals"], dates=asked)
+
+    assert result.table("daily").partitions == ("2025-03-04",)
+    assert result.table("totals").skipped
+    assert {row["event_date"].day for row in shop.rows("shop", "daily") if row["device_id"] == "d2"} == {4}
+
+    # The next build still sees the other date as changed.
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+
+    assert {row["event_date"].day for row in shop.rows("shop", "daily") if row["device_id"] == "d2"} == {2, 4}
+    incremental = content(shop, "daily")
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"], full=True)
+    assert content(shop, "daily") == incremental
+
+
+def test_a_date_built_after_a_change_of_sql_leaves_the_rest_to_be_rebuilt(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    path = shop.root / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
+    path.write_text(path.read_text().replace("count(*) AS events", "count(*) * 10 AS events"))
+    asked = frozenset([START.date()])
+
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"], dates=asked)
+    assert sorted(row["events"] for row in shop.rows("shop", "daily")) == [1, 1, 10]
+
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    assert [row["events"] for row in shop.rows("shop", "daily")] == [10, 10, 10]
+
+
+def test_dates_of_a_table_that_was_never_built_build_it_whole(spark: SparkSession, shop: Any) -> None:
+    shop.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
+
+    result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"], dates=frozenset([START.date()]))
+
+    assert result.table("daily").partitions is None
+    assert len(shop.rows("shop", "daily")) == 3
+
+
 def test_sql_that_cannot_run_and_unknown_tables_are_configuration_errors(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a")])
     sql = shop.root / "include/pipelines/shop/gold/daily.sql"

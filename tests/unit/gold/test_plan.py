@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.gold.plan import plan_rebuild
+from deltaworks.errors import ConfigError
+from deltaworks.gold.plan import dated_plan, dates_of, plan_rebuild
 from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
@@ -76,3 +78,34 @@ def test_every_output_date_has_all_input_dates_it_is_made_of(touched: set[int], 
     changed = {day + shift for day in touched for shift in range(-across, across + 1)}
     assert set(output) == {day + offset for day in changed for offset in offsets}
     assert all(day - offset in read for day in output for offset in offsets)
+
+
+def test_dates_asked_for_are_written_and_what_they_are_made_of_is_read() -> None:
+    plan = dated_plan(gold((0, -1, -7)), frozenset([START]))
+
+    assert days(plan.output_dates) == [0]
+    assert days(plan.input_dates) == [0, 1, 7]
+
+
+def test_a_table_that_is_not_made_of_dates_is_not_built_by_date() -> None:
+    table = gold().model_copy(update={"affects": "all"})
+
+    assert not dated_plan(table, frozenset([START])).has_work
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2025-03-20", [0]),
+        ("2025-03-20..2025-03-22", [0, 1, 2]),
+        ("2025-03-21, 2025-03-19..2025-03-20", [-1, 0, 1]),
+    ],
+)
+def test_dates_are_read_one_by_one_and_as_ranges(text: str, found: list[int]) -> None:
+    assert days(dates_of(text)) == found
+
+
+def test_no_date_means_what_has_changed_and_a_wrong_one_is_refused() -> None:
+    assert dates_of("") is None
+    with pytest.raises(ConfigError, match="GOLD_DATES_INVALID"):
+        dates_of("2025-03-20..today")

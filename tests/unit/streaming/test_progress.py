@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.batches import BatchReport
-from deltaworks.streaming.progress import ProgressLog
+from deltaworks.streaming.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.streaming.progress import PROGRESS_SCHEMA, ProgressLog
+from deltaworks.streaming.query_listener import IngestListener
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
 
@@ -75,3 +82,162 @@ def test_a_full_queue_drops_and_never_blocks(tmp_path: Path) -> None:
 
     assert log.dropped == 500
     assert time.monotonic() - started < 5
+
+
+def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+    found = Lake(StorageSpec(root=f"file://{tmp_path}")).rows(paths.pipeline_control("shop", "progress"))
+    return [] if found is None else sorted(found.to_pylist(), key=lambda row: row["at"])
+
+
+SPARK = {
+    "batchId": 4,
+    "name": "shop.ingest",
+    "durationMs": {"addBatch": 900, "walCommit": 12},
+    "sources": [{"startOffset": '{"seq":7}', "endOffset": {"seq": 9}}],
+}
+
+
+def test_what_spark_says_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.note_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
+    log.start()
+
+    log.add(report(104), spark_batch_id=4)
+    time.sleep(0.3)
+    assert rows_of(tmp_path) == [], "it waits for what Spark says"
+    log.spark_progress(SPARK)
+    log.spark_progress({**SPARK, "batchId": 5})  # a trigger of which there is no report
+    log.close()
+
+    (row,) = rows_of(tmp_path)
+    assert (row["kind"], row["batch_id"]) == ("batch", 104)
+    assert json.loads(row["phases_ms"]) == {"addBatch": 900, "walCommit": 12}
+    assert (json.loads(row["start_offset"]), json.loads(row["end_offset"])) == ({"seq": 7}, {"seq": 9})
+    assert (row["backlog_files"], row["backlog_bytes"]) == (3, 30)
+    assert row["oldest_pending_seconds"] > 86_400
+    assert row["driver_rss_bytes"] > 1 << 20
+    assert row["jvm_heap_bytes"] is None, "there is no JVM here"
+
+
+def test_a_batch_of_which_spark_says_nothing_has_its_row_all_the_same(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    log.add(report(104), spark_batch_id=4)
+    log.close()
+
+    assert [(row["batch_id"], row["phases_ms"]) for row in rows_of(tmp_path)] == [(104, None)]
+
+
+def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    for _ in range(5):
+        log.idle()
+        time.sleep(0.02)
+    log.add(report(0))
+    time.sleep(0.1)
+    log.idle()
+    log.terminated("boom")
+    log.await_end()
+    log.close()
+
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["idle", "batch", "idle", "terminated"]
+    assert rows_of(tmp_path)[-1]["message"] == "boom"
+    assert log.dropped == 0
+
+
+def test_rows_written_apart_without_a_batch_between_are_all_kept(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+    log.add(report(7))
+    time.sleep(0.4)
+    log.idle()
+    time.sleep(0.4)
+    log.terminated(None)
+
+    log.close()
+
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["batch", "idle", "terminated"]
+
+
+def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+    lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), paths.pipeline_control("shop", "progress")
+    old = pa.schema(list(PROGRESS_SCHEMA)[:17])
+    lake.ensure(key, old, user_metadata="{}")
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    log.add(report(0))
+    log.close()
+
+    assert log.dropped == 0
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["batch"]
+
+
+def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> None:
+    objects = CountingObjects(LocalObjects(tmp_path / "objects"))
+    measures = DriverMeasures(objects=objects)
+    log = ProgressLog(
+        StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05, measures=measures
+    )
+    log.start()
+    objects.put_if_absent("a", b"1")
+    objects.get("a")
+    objects.get("b")
+    log.add(report(0))
+    time.sleep(0.3)
+    objects.list("")
+    log.add(report(1))
+    log.close()
+
+    assert [json.loads(row["requests"]) for row in rows_of(tmp_path)] == [
+        {"control_get": 2, "control_put": 1},
+        {"control_list": 1},
+    ]
+
+
+class _Event:
+    """What Spark hands to a listener, as far as ours looks at it."""
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
+    heard: list[Any] = []
+
+    def fails() -> None:
+        raise RuntimeError
+
+    listener = IngestListener("shop.ingest", on_progress=heard.append, on_idle=fails, on_terminated=heard.append)
+    listener.onQueryStarted(_Event(name="shop.live", runId="2"))  # type: ignore[arg-type]
+    listener.onQueryStarted(_Event(name="shop.ingest", runId="1"))  # type: ignore[arg-type]
+    for name in ("shop.live", "shop.ingest"):
+        listener.onQueryProgress(_Event(progress=_Event(name=name, json=json.dumps({"name": name}))))  # type: ignore[arg-type]
+    for run in ("2", "1"):
+        listener.onQueryIdle(_Event(runId=run))  # type: ignore[arg-type]
+        listener.onQueryTerminated(_Event(runId=run, exception="boom"))  # type: ignore[arg-type]
+
+    assert heard == [{"name": "shop.ingest"}, "boom"]
+    assert listener.failures == 1
+
+
+def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr(ProgressLog, "_append", lambda self, rows: hanging.wait(30))
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.01)
+    log.start()
+    log.add(report(0))
+    time.sleep(0.3)
+
+    started = time.monotonic()
+    for number in range(1_200):
+        log.add(report(number))
+        log.spark_progress(SPARK)
+    took = time.monotonic() - started
+    hanging.set()
+
+    assert took < 3
+    assert log.dropped >= 1_400

@@ -1,0 +1,112 @@
+"""What a driver costs: its memory in Python and in the JVM, and the requests it makes to the object store.
+
+Measured out of band: asking the JVM can take as long as a garbage collection. Requests of delta-rs and of pyarrow are
+counted by neither side and are not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control.objects import Found, ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STATM = Path("/proc/self/statm")
+#: Statistics of S3A that stand for requests sent.
+_S3A_PREFIXES = ("object_", "multipart_upload_", "action_http_")
+
+
+class CountingObjects:
+    """An object store that counts what is asked of it, by kind. As safe between threads as the one it wraps."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.counts: Counter[str] = Counter()
+
+    def get(self, key: str) -> Found | None:
+        self.counts["get"] += 1
+        return self._objects.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.counts["put"] += 1
+        self._objects.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.counts["put"] += 1
+        return self._objects.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        self.counts["put"] += 1
+        return self._objects.put_if_match(key, data, etag)
+
+    def list(self, prefix: str) -> list[str]:
+        self.counts["list"] += 1
+        return self._objects.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self.counts["delete"] += 1
+        self._objects.delete(key)
+
+
+class DriverMeasures:
+    """Reads this driver's memory and counters. What cannot be read is None or absent, and never an error."""
+
+    def __init__(self, spark: SparkSession | None = None, objects: CountingObjects | None = None) -> None:
+        self._spark = spark
+        self._objects = objects
+        self._before: dict[str, int] = {}
+
+    def memory(self) -> dict[str, int | None]:
+        """Resident bytes of the Python driver, and bytes of the JVM's heap in use."""
+        return {"driver_rss_bytes": _resident_bytes(), "jvm_heap_bytes": self._heap_bytes()}
+
+    def requests(self) -> dict[str, int]:
+        """Requests since the last call: `control_*` for control objects, `s3a_*` for what Spark's side sent."""
+        now = self._counters()
+        since = {name: count - self._before.get(name, 0) for name, count in now.items()}
+        self._before = now
+        return {name: count for name, count in sorted(since.items()) if count > 0}
+
+    def _counters(self) -> dict[str, int]:
+        counts = (
+            {} if self._objects is None else {f"control_{name}": n for name, n in dict(self._objects.counts).items()}
+        )
+        return counts | {f"s3a_{name}": count for name, count in self._s3a().items()}
+
+    def _heap_bytes(self) -> int | None:
+        try:
+            runtime = self._jvm().java.lang.Runtime.getRuntime()
+            return int(runtime.totalMemory() - runtime.freeMemory())
+        except Exception:  # a measure, never a reason to fail
+            return None
+
+    def _s3a(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        try:
+            statistics = self._jvm().org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics().get("s3a")
+            each = statistics.getLongStatistics()
+            while each.hasNext():
+                one = each.next()
+                name = str(one.getName())
+                if name.startswith(_S3A_PREFIXES):
+                    found[name] = int(one.getValue())
+        except Exception:  # none on local disk
+            return {}
+        return found
+
+    def _jvm(self) -> Any:
+        if self._spark is None:
+            raise LookupError("no session")
+        return self._spark.sparkContext._jvm
+
+
+def _resident_bytes() -> int | None:
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,87 @@
+"""Hears what Spark says of a stream's ingest query, and hands it on without ever standing in its way.
+
+Spark calls listeners on one thread for all queries of a session, which waits for Python. So a call does no more than
+put a text into a queue that may be full, and swallows whatever goes wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+log = logging.getLogger(__name__)
+
+
+class IngestListener(StreamingQueryListener):
+    """Listens to one query by its name; others of the session are passed over.
+
+    Args:
+        on_progress, on_idle, on_terminated: take an event in no time. They get Spark's progress as plain data, nothing,
+            and the error that ended the query (None where it ended without one).
+    """
+
+    def __init__(
+        self,
+        query_name: str,
+        *,
+        on_progress: Callable[[dict[str, Any]], None],
+        on_idle: Callable[[], None],
+        on_terminated: Callable[[str | None], None],
+    ) -> None:
+        super().__init__()
+        self._query_name = query_name
+        self._run_id: str | None = None
+        self._on_progress = on_progress
+        self._on_idle = on_idle
+        self._on_terminated = on_terminated
+        self.failures = 0
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if event.name == self._query_name:
+            self._run_id = str(event.runId)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if event.progress.name == self._query_name:
+            self._guarded(lambda: self._on_progress(json.loads(event.progress.json)))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        if str(event.runId) == self._run_id:
+            self._guarded(self._on_idle)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if str(event.runId) == self._run_id:
+            self._guarded(lambda: self._on_terminated(event.exception))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # watching never disturbs what is watched
+            self.failures += 1
+
+
+@contextlib.contextmanager
+def listening(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
+    """Have the listener hear the session's queries while the block runs. A session that will not is gone without."""
+    try:
+        spark.streams.addListener(listener)
+    except Exception as error:  # watching never disturbs what is watched
+        log.warning("no listener on streaming queries: %s", error)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            spark.streams.removeListener(listener)

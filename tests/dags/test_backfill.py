@@ -1,0 +1,110 @@
+"""Gold tables are backfilled by date with Airflow's own means, whatever their schedule."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.airflow_project import run_python
+
+BACKFILL = """
+import datetime as dt, json
+from airflow.dag_processing.dagbag import DagBag
+from airflow.models.backfill import _get_info_list, _validate_backfill_params, ReprocessBehavior
+from airflow.serialization.serialized_objects import DagSerialization
+
+dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags["gold__games"]))
+utc = dt.UTC
+
+def runs(start, end):
+    infos = _get_info_list(from_date=start, to_date=end, reverse=False, dag=dag)
+    return [[info.logical_date.isoformat(), info.data_interval.end.isoformat()] for info in infos]
+
+_validate_backfill_params(
+    dag, False, dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 3, tzinfo=utc), ReprocessBehavior.NONE
+)
+soon = dt.datetime.now(utc) + dt.timedelta(days=2)
+print(json.dumps({
+    "three": runs(dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 3, tzinfo=utc)),
+    "to_the_end_of_a_date": runs(dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 1, 23, 59, tzinfo=utc)),
+    "unfinished": runs(soon - dt.timedelta(days=3), soon),
+    "next": str(dag.next_dagrun_info(last_automated_run_info=None).logical_date),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(sample_project: Path) -> Any:
+    return run_python(BACKFILL, sample_project)
+
+
+def test_a_backfill_makes_one_run_a_date_although_gold_is_built_every_quarter_of_an_hour(told: Any) -> None:
+    assert [logical[:10] for logical, _ in told["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert len(told["to_the_end_of_a_date"]) == 1
+
+
+def test_a_backfilled_date_has_a_logical_date_that_no_scheduled_run_has(told: Any) -> None:
+    assert {dt.datetime.fromisoformat(logical).second for logical, _ in told["three"]} == {1}
+
+
+def test_a_date_that_is_not_over_is_not_backfilled(told: Any) -> None:
+    ends = [dt.datetime.fromisoformat(end) for _, end in told["unfinished"]]
+
+    assert all(end < dt.datetime.now(dt.UTC) for end in ends)
+    assert len(ends) == 1
+
+
+def test_scheduled_runs_follow_the_cron_expression(told: Any) -> None:
+    following = dt.datetime.fromisoformat(told["next"])
+
+    assert (following.minute % 15, following.second) == (0, 0)
+    assert following >= dt.datetime.now(dt.UTC) - dt.timedelta(minutes=15)
+
+
+@pytest.mark.parametrize(
+    ("run_type", "dates", "argument"),
+    [
+        ("backfill", "", "--dates=2026-01-02"),
+        ("scheduled", "", "--dates="),
+        ("manual", "2026-01-05", "--dates=2026-01-05"),
+    ],
+)
+def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str, argument: str) -> None:
+    from types import SimpleNamespace
+
+    from jinja2 import Environment
+
+    from deltaworks.airflow.gold_dags import DATES_ARGUMENT
+
+    rendered = (
+        Environment(autoescape=False)
+        .from_string(DATES_ARGUMENT)
+        .render(ds="2026-01-02", dag_run=SimpleNamespace(run_type=run_type), params={"dates": dates})
+    )
+
+    assert rendered == argument
+
+
+BROKEN = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag()
+errors = {file.rpartition("/")[2]: text for file, text in bag.import_errors.items()}
+print(json.dumps({"dags": sorted(bag.dags), "errors": errors}))
+"""
+
+
+def test_a_pipeline_that_is_declared_wrongly_takes_no_other_with_it_and_shows(tmp_path: Path) -> None:
+    from tests.dags.airflow_project import write_project
+
+    project = write_project(tmp_path)
+    (project / "include" / "pipelines" / "edits" / "pipeline.yaml").write_text("pipeline: edits\ncolour: blue\n")
+
+    found = run_python(BROKEN, project)
+
+    assert [dag for dag in found["dags"] if dag.startswith("stream__")] == ["stream__games"]
+    assert list(found["errors"]) == ["declarations.py"]
+    assert "unknown key 'colour'" in found["errors"]["declarations.py"]
