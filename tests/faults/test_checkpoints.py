@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from deltaworks.control import paths
+from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.judging import engine_seconds, recovery_seconds
@@ -26,6 +32,13 @@ def delete_commit(stage: Stage, batch: int) -> None:
     folder = checkpoint(stage) / "commits"
     for name in (f"{batch}", f".{batch}.crc"):
         (folder / name).unlink(missing_ok=True)
+
+
+def repair(stage: Stage) -> None:
+    """What the refusal tells an operator to do."""
+    command = [sys.executable, "-m", "deltaworks.cli", "checkpoint", "repair", PIPELINE, "--no-dry-run"]
+    environment = {**os.environ, **stage.environment(), "PYTHONPATH": str(PROJECT_ROOT / "include")}
+    subprocess.run(command, check=True, env=environment)
 
 
 def landed(stage: Stage, batches: int) -> Stage:
@@ -91,3 +104,52 @@ def test_without_the_ledgers_offsets_a_lost_checkpoint_loses_what_came_since(mak
 
     verdict = tell("9 checkpoint lost", stage, off="ledger_offsets", recovery=recovery_seconds(broken, successor))
     assert verdict.lost
+
+
+@pytest.mark.parametrize("off", [[], ["checkpoint_check"]], ids=["protected", "without"])
+@pytest.mark.parametrize(("name", "content"), [("offsets", b""), ("commits", b'v1\n{"nextBatch')])
+def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
+    make_stage: MakeStage, tell: Tell, off: list[str], name: str, content: bytes
+) -> None:
+    stage = landed(make_stage(tables=4), 2)
+    damaged = checkpoint(stage) / name / "1"
+    damaged.write_bytes(content)
+    damaged.with_name(".1.crc").unlink(missing_ok=True)
+    stage.land()
+    with Driver(stage, off=off) as refused:
+        code = refused.wait()
+        condition, told = refused.last_words()
+    repair(stage)
+    with Driver(stage) as successor:
+        successor.run_to_end()
+
+    note = f"it ended with {code} {condition}, then it was repaired"
+    fault = f"3 {name}/N {'torn' if content else 'empty'}"
+    verdict = tell(fault, stage, off=", ".join(off), recovery=engine_seconds(successor), note=note)
+    assert (condition == "CHECKPOINT_DAMAGED" and f"{name}/1" in told) == (not off)
+    assert verdict.is_exact
+
+
+@pytest.mark.parametrize("off", [[], ["ledger_check"]], ids=["protected", "without"])
+def test_a_lost_ledger_is_refused_and_made_anew_from_the_prepared_batches(
+    make_stage: MakeStage, tell: Tell, off: list[str]
+) -> None:
+    stage = landed(make_stage(tables=4), 3)
+    for name in ("checkpoint_store", "batch_metadata_store"):
+        shutil.rmtree(Path(stage.storage.prefix) / paths.pipeline_control(PIPELINE, name))
+    shutil.rmtree(checkpoint(stage))
+    stage.land(files=3)
+    stage.declare(source={"max_files_per_batch": 100})
+    with Driver(stage, off=off) as refused:
+        code = refused.wait()
+        condition, _ = refused.last_words()
+    if not off:
+        repair(stage)
+        with Driver(stage) as successor:
+            successor.run_to_end()
+
+    note = f"it ended with {code} {condition}"
+    verdict = tell("ledger and checkpoint lost", stage, off=", ".join(off), note=note)
+    assert (condition == "LEDGER_BEHIND") == (not off)
+    assert bool(verdict.lost) == bool(off)
+    assert off or verdict.is_exact

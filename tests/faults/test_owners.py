@@ -3,7 +3,6 @@ between batches; clocks that are wrong change nothing."""
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -35,14 +34,9 @@ def stop_flag(stage: Stage) -> StopFlag:
 
 def lease_record(stage: Stage) -> LeaseRecord:
     found = stage.objects.get(paths.pipeline_control(PIPELINE, "lease.json"))
-    assert found is not None
-    return LeaseRecord.decode(found.data)
-
-
-def condition_of(driver: Driver) -> str:
-    """What the driver said last."""
-    lines = [line for line in driver.log.read_text().splitlines() if line.startswith("DELTAWORKS_ERROR ")]
-    return str(json.loads(lines[-1].partition(" ")[2])["condition"]) if lines else ""
+    record = LeaseRecord.decode(found.data) if found else None
+    assert record is not None
+    return record
 
 
 @pytest.mark.parametrize(
@@ -60,7 +54,7 @@ def test_a_second_driver_of_a_stream_is_refused(
         first.await_point("prepared")
         with Driver(stage, off=off) as second:
             code = second.wait()
-            condition = condition_of(second)
+            condition, _ = second.last_words()
 
     tell("6 two drivers", stage, off=", ".join(off), note=f"the second ended with {code} {condition}")
     assert code in codes

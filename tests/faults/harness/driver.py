@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -139,6 +140,14 @@ class Driver:
                 if os.getpgid(process.pid) == self.process.pid and process.info["status"] != psutil.STATUS_ZOMBIE:
                     found.append(f"{process.info['name']} {process.pid}")
         return found
+
+    def last_words(self) -> tuple[str, str]:
+        """Condition and message of the error it ended with, empty where it said none."""
+        marked = [line for line in self.log.read_text().splitlines() if line.startswith("DELTAWORKS_ERROR ")]
+        if not marked:
+            return "", ""
+        error = json.loads(marked[-1].partition(" ")[2])
+        return str(error["condition"]), str(error["message"])
 
     def tail(self, lines: int = 25) -> str:
         """The end of its output, for messages."""
