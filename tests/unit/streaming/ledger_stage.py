@@ -28,7 +28,7 @@ class Stage:
         self.ledger = Ledger(self.lake, "shop", 1)
         events = [
             ReceivedEvent(
-                FileEvent(bucket, f"day/{number}.json", number, "e", None, NOW, "ObjectCreated:Put", None), "m", NOW
+                FileEvent(bucket, f"day/{number}.json", number, "", None, NOW, "ObjectCreated:Put", None), "m", NOW
             )
             for number in range(1, 11)
             for bucket in (("landing", "foreign") if number == 4 else ("landing",))

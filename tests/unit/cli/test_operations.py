@@ -1,0 +1,141 @@
+"""The commands of operating a stream, run on a small project without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app
+from deltaworks.cli import context as cli_context
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.spec_records import SpecRecords
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import load_catalog
+from tests.unit.streaming.ledger_stage import Stage
+
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{root}/lake"}}
+landing: {{root: "file://{root}/landing"}}
+messaging: {{}}
+"""
+RELAY = "{relay: landing, queue_url: http://localhost/queue, buckets: [landing]}\n"
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event:
+  name: {path: name}
+  time: {path: time, unit: epoch_seconds}
+tables:
+  - name: events
+    catch_all: true
+    columns: [{name: device, path: device, type: string}]
+"""
+EVENT = '{"name": "a", "time": 1700000000, "device": "d"}'
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two complete batches of two objects, each with three events, and a third batch that is prepared."""
+    files = {"environments/local": ENVIRONMENT.format(root=tmp_path), "relays/landing": RELAY}
+    files["pipelines/shop/pipeline"] = PIPELINE
+    for name, text in files.items():
+        path = tmp_path / "include" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for number in range(1, 11):
+        path = tmp_path / "landing" / "day" / f"{number}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([EVENT] * 3))
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    monkeypatch.setattr(cli_context, "use_stack", lambda: None)
+    monkeypatch.setattr(cli_context.console, "width", 240)
+    spec = load_catalog("local", root=tmp_path).pipeline("shop")
+    stage = Stage(tmp_path / "lake", spec)
+    stage.complete(0)
+    stage.complete(1)
+    stage.prepare(2)
+    SpecRecords(stage.objects, "shop").record(spec, owner_epoch=1)
+    return tmp_path
+
+
+@pytest.fixture
+def run(project: Path) -> Run:
+    def call(*arguments: str, exit_code: int = 0) -> str:
+        found = CliRunner().invoke(app, list(arguments))
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        assert found.exit_code == exit_code, found.output
+        return found.output
+
+    return call
+
+
+def edit(project: Path, old: str, new: str) -> None:
+    path = project / "include" / "pipelines" / "shop" / "pipeline.yaml"
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_batches_are_listed_with_the_one_that_is_under_way(run: Run) -> None:
+    listed = run("batches", "shop")
+
+    assert [line.split()[1:4:2] for line in listed.splitlines() if "stream__shop/1" in line] == [
+        ["0", "complete"],
+        ["1", "complete"],
+        ["2", "prepared"],
+    ]
+    assert len([line for line in run("batches", "shop", "--last", "1").splitlines() if "stream__shop/1" in line]) == 1
+
+
+def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:
+    shown = run("batches", "shop", "--id", "1")
+
+    assert "after 2 up to 4" in shown
+    assert "quarantine" in shown
+    assert "day/3.json" in shown
+    assert "day/1.json" not in shown
+    with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
+        run("batches", "shop", "--id", "9")
+
+
+def test_a_count_of_a_reprocess_needs_no_jvm_and_changes_nothing(run: Run, project: Path) -> None:
+    before = sorted(path for path in (project / "lake").rglob("*"))
+
+    counted = run("reprocess", "shop", "--from-start")
+
+    assert "4 objects" in counted
+    assert "events" in counted
+    assert [line.split()[-2] for line in counted.splitlines() if " events " in line] == ["12"]
+    assert "Nothing was changed" in counted
+    assert sorted(path for path in (project / "lake").rglob("*")) == before
+
+
+def test_a_diff_says_what_an_edit_needs_and_whether_the_stream_will_start(run: Run, project: Path) -> None:
+    assert "as it is" in run("pipelines", "diff", "shop")
+
+    edit(project, "owner: tests", "owner: others")
+    told = run("pipelines", "diff", "shop")
+    assert "safe" in told
+    assert "will start" in told
+
+    edit(project, "path: device", "path: params.device")
+    refused = run("pipelines", "diff", "shop", exit_code=11)
+    assert "mixes" in refused
+    assert "not start" in refused
+
+
+def test_an_accepted_edit_lets_the_stream_start(run: Run, project: Path) -> None:
+    edit(project, "path: device", "path: params.device")
+
+    accepted = run("pipelines", "diff", "shop", "--accept", "--reason", "the producer moved it")
+
+    assert "Accepted: tables.events.columns.device.path" in accepted
+    assert "will start" in accepted
+    objects = LocalObjects(project / "lake")
+    SpecRecords(objects, "shop").check(load_catalog("local", root=project).pipeline("shop"))
