@@ -148,6 +148,7 @@ class Options:
     repeats: int
     events: int
     progress: Progress
+    minutes: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ class DemoReport:
     health: str = ""
     maintenance: list[str] = field(default_factory=list)
     memory: MemorySample | None = None
+    memory_samples: list[MemorySample] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     html: Path | None = None
     addresses: StackAddresses | None = None
@@ -101,7 +102,7 @@ class Demo:
                     addresses = stack.up(home=self._home, progress=self._say)
                 self.report.addresses = addresses
                 self._on_stack(addresses)
-                self.report.memory = memory.peak
+                self.report.memory, self.report.memory_samples = memory.peak, list(memory.samples)
             finally:
                 if not self._settings.keep_running:
                     with self._phase("stop"):

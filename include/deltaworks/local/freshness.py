@@ -26,8 +26,10 @@ class Freshness:
     objects: int
     bronze_p50_seconds: float
     bronze_p95_seconds: float
+    bronze_p99_seconds: float
     gold_p50_seconds: float
     gold_p95_seconds: float
+    gold_p99_seconds: float
 
 
 def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
@@ -88,8 +90,8 @@ def _read_version(metadata: dict[str, Any], table: str) -> int:
     return int(metadata["built_from"].get(table, -1))
 
 
-def _percentiles(seconds: list[float]) -> tuple[float, float]:
+def _percentiles(seconds: list[float]) -> tuple[float, float, float]:
     if len(seconds) == 1:
-        return seconds[0], seconds[0]
-    cuts = statistics.quantiles(seconds, n=20, method="inclusive")
-    return cuts[9], cuts[18]
+        return seconds[0], seconds[0], seconds[0]
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return cuts[49], cuts[94], cuts[98]

@@ -55,19 +55,19 @@ def _memory(process: psutil.Process) -> tuple[int, str]:
 
 
 class PeakMemory:
-    """Samples while it is open; `peak` is the largest sample, and it is readable at any time."""
+    """Samples while it is open; `peak` is the largest sample, `samples` are all. Readable at any time."""
 
     def __init__(self, home: StackHome, *, interval_seconds: float = 2.0) -> None:
         self._home = home
         self._interval_seconds = interval_seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
-        self._peak: MemorySample | None = None
+        self.samples: list[MemorySample] = []
 
     @property
     def peak(self) -> MemorySample:
         """The largest sample so far."""
-        return self._peak or self._measure()
+        return max(self.samples or [self._measure()], key=lambda sample: sample.total_bytes)
 
     def __enter__(self) -> PeakMemory:
         self._thread.start()
@@ -87,6 +87,5 @@ class PeakMemory:
 
     def _measure(self) -> MemorySample:
         sample = sample_memory(self._home)
-        if self._peak is None or sample.total_bytes > self._peak.total_bytes:
-            self._peak = sample
+        self.samples.append(sample)
         return sample

@@ -1,0 +1,100 @@
+"""`freshness`: how old an event is in bronze and in gold under a steady rate, and whether memory stays flat.
+
+The whole embedded stack: `--events` games events and the published edits land evenly over `--minutes`, in objects, by
+notification; relays and streams with their triggers of five seconds, gold builds every five minutes, all under Airflow
+on this machine. What is measured is read from the tables afterwards (`deltaworks.local.freshness`).
+
+The other side is what was promised: a minute to bronze, six minutes to gold, and, for memory, the median of all
+processes of streams and relays in the first third of the landing after two minutes of start.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.versions import cores, versions
+
+if TYPE_CHECKING:
+    from deltaworks.local.demo import DemoReport
+
+_BRONZE_SECONDS = 60.0
+_GOLD_SECONDS = 360.0
+_START_SECONDS = 120.0
+_WATCHED = ("stream", "relay")
+
+
+def run(options: Options) -> list[Figure]:
+    """Run the stack for that long; every answer must be right, or there are no figures."""
+    from deltaworks.cli.demo import empty_lake
+    from deltaworks.local.demo import Demo, DemoSettings, find_edits
+    from deltaworks.specs.catalog import project_root
+    from generator.settings import GamesSettings
+
+    empty_lake()
+    settings = DemoSettings(
+        games=GamesSettings(target_events=options.events, days=9, buffer_seconds=3_600),
+        edits=find_edits(project_root(), None),
+        landing_seconds=60 * options.minutes,
+    )
+    report = Demo(settings, progress=options.progress).run()
+    if not all(answer.right for answer in report.answers):
+        wrong = ", ".join(answer.question for answer in report.answers if not answer.right)
+        raise RuntimeError(f"these answers were wrong: {wrong}")
+    sizes = {"events": options.events, "minutes": options.minutes}
+    return [*_freshness(report, sizes), *_memory(report, sizes)]
+
+
+def _freshness(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:
+    for found in report.freshness:
+        for stage, promised in (("bronze", _BRONZE_SECONDS), ("gold", _GOLD_SECONDS)):
+            for percentile in ("p50", "p95", "p99"):
+                seconds = getattr(found, f"{stage}_{percentile}_seconds")
+                metric = f"{found.pipeline}_landing_to_{stage}_{percentile}"
+                yield _figure(metric, (seconds, promised), "seconds", "promised", sizes | {"objects": found.objects})
+
+
+def _memory(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:
+    began = report.memory_samples[0].at
+    landing = [
+        sum(size for kind, size in sample.by_kind.items() if kind in _WATCHED)
+        for sample in report.memory_samples
+        if _START_SECONDS <= (sample.at - began).total_seconds() <= 60 * sizes["minutes"]
+    ]
+    third = len(landing) // 3
+    if not third:
+        return
+    first, last = statistics.median(landing[:third]), statistics.median(landing[-third:])
+    yield _figure("memory_last_third_vs_first", (last, first), "bytes", "first_third", sizes)
+
+
+def _figure(
+    metric: str, sides: tuple[float, float], unit: str, other_name: str, sizes: dict[str, int | float]
+) -> Figure:
+    ours, other = sides
+    return Figure(
+        benchmark=BENCHMARK.name,
+        metric=metric,
+        ours=round(ours, 2),
+        other=round(other, 2),
+        unit=unit,
+        ratio=round(ours / other, 3),
+        ours_name="measured",
+        other_name=other_name,
+        ours_all=(round(ours, 2),),
+        other_all=(round(other, 2),),
+        ours_parts={},
+        other_parts={},
+        sizes=sizes,
+        cores=cores(),
+        versions=versions(),
+    )
+
+
+BENCHMARK = Benchmark(
+    name="freshness",
+    summary="the whole stack under a steady rate: landing to bronze and to gold, and memory over time",
+    run=run,
+)
