@@ -20,10 +20,10 @@ from deltaworks.streaming.columns import Misfit, column
 from deltaworks.streaming.events import EventReader, IdReader, Router, holders
 from deltaworks.streaming.evolution import Evolved
 from deltaworks.streaming.findings import Findings
-from deltaworks.streaming.framing import values
 from deltaworks.streaming.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.streaming.rules import RuleChecker, rule_failed
 from deltaworks.streaming.table_columns import Reasons, TableColumns, note, note_missing
+from deltaworks.streaming.text_framing import framer, from_text
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 #: Bytes of events that are converted at once; in Python objects they take some ten times as much.
@@ -86,13 +86,19 @@ class Parser:
         self.findings = Findings()
         self._reader = EventReader(spec)
         self._router = Router(spec)
+        self._frame = framer(spec.source)
+        # In text an epoch is digits, and digits are read fastest as numbers.
+        self._times_as_text = spec.source.format != "json" and spec.event.time.unit != "iso8601"
         self._ids = IdReader(spec)
         self._id_text = ", ".join(spec.event.id)
         self._time_path = tuple(spec.event.time.path.split("."))
         self._time_text = spec.event.time.path
         self._time_unit = spec.event.time.unit
         self._columns = {
-            table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ())) for table in spec.tables
+            table.name: TableColumns(
+                table, spec.event, (evolved or {}).get(table.name, ()), of_text=spec.source.format != "json"
+            )
+            for table in spec.tables
         }
         self._rules = {table.name: RuleChecker(table) for table in spec.tables if table.rules}
         self._max_age_days = spec.event.time.max_age_days
@@ -113,13 +119,16 @@ class Parser:
             keys[payload.seq] = payload.key
             if payload.data is None and payload.events is None:
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(Rejected(payload.seq, WHOLE_OBJECT, payload.key, b"", None, (problem,)))
+                chunk.rejected.append(_whole(payload, problem))
                 continue
-            for position, value, raw in self.framed(payload):
-                self._take(chunk, payload, position, (value, raw))
-                if chunk.is_full(self._chunk_events):
-                    yield from self._finish(chunk, keys, stamp)
-                    chunk = Chunk()
+            try:
+                for position, value, raw in self.framed(payload):
+                    self._take(chunk, payload, position, (value, raw))
+                    if chunk.is_full(self._chunk_events):
+                        yield from self._finish(chunk, keys, stamp)
+                        chunk = Chunk()
+            except Misfit as misfit:  # told before the first event: there is no way into this payload
+                chunk.rejected.append(_whole(payload, Reason(misfit.code, "", misfit.detail)))
         yield from self._finish(chunk, keys, stamp)
 
     def framed(self, payload: Payload) -> Iterator[tuple[int, Any, bytes]]:
@@ -127,7 +136,7 @@ class Parser:
         if payload.events is not None:
             yield from payload.events
             return
-        for position, (value, raw) in enumerate(self._reader.spread(values(payload.data or b""))):
+        for position, (value, raw) in enumerate(self._reader.spread(self._frame(payload.data or b""))):
             yield position, value, raw
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
@@ -206,6 +215,8 @@ class Parser:
         events = chunk.events
         parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
         found = [parent.get(self._time_path[-1]) for parent in parents]
+        if self._times_as_text:
+            found = [from_text(value, Primitive("long")) for value in found]
         times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
         note(reasons, misfits, self._time_text)
         note_missing(reasons, times, misfits, self._time_text)
@@ -257,3 +268,7 @@ class Parser:
             fingerprint=stamp.fingerprint,
             retain_raw_bytes=self._retain,
         )
+
+
+def _whole(payload: Payload, reason: Reason) -> Rejected:
+    return Rejected(payload.seq, WHOLE_OBJECT, payload.key, b"", None, (reason,))

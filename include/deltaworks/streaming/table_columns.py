@@ -17,6 +17,7 @@ from deltaworks.streaming.evolution import EvolvedColumn, kind_of
 from deltaworks.streaming.extras import extra_fields, known_fields, leaves, put_back, rescued_text
 from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.reasons import Reason, ReasonCode
+from deltaworks.streaming.text_framing import from_text
 from deltaworks.tables.arrow_types import arrow_schema
 
 Reasons = dict[int, list[Reason]]
@@ -39,10 +40,13 @@ def note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str)
 
 
 class TableColumns:
-    """Makes the columns of one table out of events."""
+    """Makes the columns of one table out of events; `of_text` where all their fields are texts."""
 
-    def __init__(self, table: TableSpec, event: EventSpec, evolved: tuple[EvolvedColumn, ...] = ()) -> None:
+    def __init__(
+        self, table: TableSpec, event: EventSpec, evolved: tuple[EvolvedColumn, ...] = (), *, of_text: bool = False
+    ) -> None:
         self._table = table
+        self._of_text = of_text
         self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
         self._evolved = [(each, parse_type(each.type)) for each in evolved]
         self._known = known_fields(table, event, tuple(each.path for each in evolved))
@@ -57,7 +61,10 @@ class TableColumns:
             parent = path[:-1]
             if parent not in parents:
                 parents[parent] = holders(events, parent)
-            array, misfits = column([holder.get(path[-1]) for holder in parents[parent]], kind, unit=spec.unit)
+            found = [holder.get(path[-1]) for holder in parents[parent]]
+            if self._of_text:
+                found = [from_text(value, kind) for value in found]
+            array, misfits = column(found, kind, unit=spec.unit)
             note(reasons, misfits, spec.path)
             if spec.required:
                 note_missing(reasons, array, misfits, spec.path)
