@@ -1,14 +1,14 @@
-"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, then VACUUM, then gold."""
+"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, VACUUM, removal of orphans, then gold."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, chain
+from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
-from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
+from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import maintenance_runbook
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -42,16 +42,28 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     return dag
 
 
-def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[SparkJobOperator]:
+def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     tables = ParamArgument("tables", "--tables")
-    steps = []
+    steps: list[BaseOperator] = []
     if spec.maintenance.optimize:
         steps.append(_step("optimize_tables", spec, environment, tables))
     dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
     steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
+    steps.append(_remove_orphans(spec))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment))
     return steps
+
+
+def _remove_orphans(spec: PipelineSpec) -> ProcessOperator:
+    """Files of batches that died, by the same switch as VACUUM; needs no Spark."""
+    settings = {name: value for name, value in job_settings().items() if name != "durable"}
+    return ProcessOperator(
+        task_id="remove_orphans",
+        module="deltaworks.maintenance.orphans",
+        arguments=["--pipeline", spec.pipeline, "{{ '--dry-run' if params.vacuum_dry_run else '--no-dry-run' }}"],
+        **settings,
+    )
 
 
 def _step(

@@ -122,7 +122,9 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
 2. `vacuum_tables` {vacuum} files that no version of the last {spec.maintenance.vacuum_retention_hours}
    hours needs.
    **Deleting is final**: versions older than that can no longer be read or restored.
-3. `rebuild_gold` brings the gold tables up to date.
+3. `remove_orphans`, by the same switch, removes files of batches whose driver died before they were fixed, and old
+   prepared batches that are complete.
+4. `rebuild_gold` brings the gold tables up to date.
 
 **Trigger it** with `tables` to treat only some, and with `vacuum_dry_run` off to really delete. A backfill is
 refused: it would repeat the same work for every date.

@@ -95,6 +95,24 @@ def resume(
     console.print(f"Asked. The stream has not finished yet; `deltaworks tables {pipeline}` shows how far it is.")
 
 
+@app.command()
+def orphans(
+    pipeline: str,
+    dry_run: bool = typer.Option(True, help="Only list them."),
+    age_hours: int = typer.Option(168, help="Leave younger files alone; a list may look at younger ones."),
+) -> None:
+    """List, or remove, files that died batches left: in table folders, in staging, and old prepared batches."""
+    from deltaworks.maintenance.orphans import remove_orphans
+
+    results = remove_orphans(catalog(), pipeline, dry_run=dry_run, age_hours=age_hours)
+    listing = Table("what", "files", "size", "oldest", "")
+    for each in results:
+        listing.add_row(each.what, f"{each.files:,}", readable_bytes(each.bytes), each.oldest, each.reason)
+    console.print(listing)
+    if dry_run:
+        console.print("Nothing was removed: --no-dry-run does it.")
+
+
 def _row(table: KnownTable) -> tuple[str, ...]:
     name, health = f"{table.owner}.{table.name}", table.health
     if health is None:

@@ -10,23 +10,29 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.held_files import uncommitted_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
 OPERATION = "vacuum"
 MINIMUM_RETENTION_HOURS = 168
 _STAT_AT_ONCE = 1_000
+#: VACUUM of a table may take hours after it was asked what waits to be committed.
+_MARGIN_HOURS = 24
 _SETTINGS = {
     # Since Delta 4.1 RETAIN is ignored unless this is off.
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
@@ -62,7 +68,8 @@ def vacuum_tables(
 ) -> list[VacuumResult]:
     """Delete what is no longer needed of a pipeline's bronze, live, gold and quarantine tables.
 
-    Idempotent; safe beside writers whose commits take less than the retention.
+    Idempotent; safe beside writers whose commits take less than the retention. A table is left out while files that
+    are to be committed to it have waited for about that long.
 
     Args:
         retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
@@ -81,7 +88,16 @@ def vacuum_tables(
         )
     lake = Lake(catalog.environment.lake)
     names = _selected(spec, tables)
-    return [_vacuum(spark, lake, spec.pipeline, name, hours=hours, dry_run=dry_run) for name in names]
+    held = uncommitted_files(lake, open_objects(catalog.environment.lake), spec.pipeline)
+    results = []
+    for name in names:
+        oldest = held[name].oldest if name in held else None
+        if oldest is not None and utc_now() - oldest > timedelta(hours=hours - _MARGIN_HOURS):
+            reason = f"left out: files that wait to be committed since {oldest:%Y-%m-%d %H:%M} would be deleted"
+            results.append(VacuumResult(name, dry_run, 0, 0, 0.0, reason))
+            continue
+        results.append(_vacuum(spark, lake, spec.pipeline, name, hours=hours, dry_run=dry_run))
+    return results
 
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:

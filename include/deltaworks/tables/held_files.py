@@ -1,0 +1,96 @@
+"""Files that no commit names yet and that must not be removed: of shares that are held back, and of torn batches.
+
+A share may wait for weeks, longer than any retention. So whoever deletes files of a table by their age asks here first,
+and before it looks at the table: a file that is committed in between was protected when it was asked about.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow.dataset as ds
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.generations import Generations, read_generations
+from deltaworks.control.held_tables import read_held
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.prepared import PreparedBatch, read_prepared
+from deltaworks.tables.lake import Lake
+
+_FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
+
+
+@dataclass(slots=True)
+class HeldFiles:
+    """The files of one table that wait to be committed, by their paths below it, and since when the oldest does."""
+
+    paths: set[str] = field(default_factory=set)
+    oldest: datetime | None = None
+
+
+def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, HeldFiles]:
+    """Files of prepared batches that are not, or not yet, committed, by table.
+
+    Reads the ledger and the prepared batches that matter.
+
+    Raises:
+        ContractError: PREPARED_BATCH_UNREADABLE: what it protects is not known.
+    """
+    generation = (read_generations(objects, pipeline) or Generations.first()).generation
+    found: dict[str, HeldFiles] = {}
+    store = lake.open(paths.pipeline_control(pipeline, "checkpoint_store"))
+    last = store.transaction_version(f"{pipeline}/g{generation}/checkpoint_store") if store else None
+    following = 0 if last is None else last + 1
+    # A batch may be completed, and the next one prepared, while this looks.
+    for batch_id in (following, following + 1):
+        batch = read_prepared(objects, pipeline, generation, batch_id)
+        if batch is not None:
+            for share in batch.tables:
+                _note(found, batch, share.table)
+    for table, batches in _held_back(lake, pipeline, generation).items():
+        for batch_id in batches:
+            batch = read_prepared(objects, pipeline, generation, batch_id)
+            if batch is not None:
+                _note(found, batch, table)
+    for table in read_held(objects, pipeline):
+        found.setdefault(table, HeldFiles())
+    return found
+
+
+def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int]]:
+    wanted = (ds.field("outcome") == "held") | (ds.field("outcome") == "caught_up")
+    rows = lake.rows(
+        paths.pipeline_control(pipeline, "batch_metadata_store"),
+        columns=["table_name", "batch_id", "outcome"],
+        filters=wanted & (ds.field("generation") == generation),
+    )
+    steps = rows.to_pylist() if rows is not None else []
+    done = {(row["table_name"], row["batch_id"]) for row in steps if row["outcome"] == "caught_up"}
+    missing: dict[str, list[int]] = {}
+    for name, batch_id in sorted({(row["table_name"], row["batch_id"]) for row in steps} - done):
+        missing.setdefault(name, []).append(batch_id)
+    return missing
+
+
+def _note(found: dict[str, HeldFiles], batch: PreparedBatch, table: str) -> None:
+    held = found.setdefault(table, HeldFiles())
+    prepared_at = parse_iso(batch.prepared_at)
+    for share in batch.tables:
+        if share.table == table:
+            held.paths |= {file["path"] for file in share.files}
+    if prepared_at is not None and (held.oldest is None or prepared_at < held.oldest):
+        held.oldest = prepared_at
+
+
+def files_named_elsewhere(objects: ObjectStore, pipeline: str) -> set[str]:
+    """File names in the records of replays and reprocesses, whatever their state: none of them is an orphan."""
+    named: set[str] = set()
+    for folder in ("replays/", "reprocess/"):
+        for key in objects.list(paths.pipeline_control(pipeline, folder.rstrip("/")) + "/"):
+            found = objects.get(key) if key.endswith(".json") else None
+            if found is not None:
+                named |= {match.decode(errors="replace") for match in _FILE_NAME.findall(found.data)}
+    return named

@@ -1,0 +1,196 @@
+"""Orphans go; nothing that is, was or may yet be part of a table does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.held_tables import ask_to_resume
+from deltaworks.control.prepared import read_prepared
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
+from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.unit.streaming.hold_stage import TABLES, Stage
+
+WEEKS = 40 * 86_400
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr("deltaworks.streaming.commit_phase.RETRY_SECONDS", (0.0,))
+    return Stage.at(tmp_path)
+
+
+@pytest.fixture
+def catalog(stage: Stage) -> Catalog:
+    environment = EnvironmentSpec(
+        environment="tests",
+        lake=stage.storage,
+        landing=StorageSpec(root=f"file://{stage.root}/landing"),
+        messaging=AwsSpec(),
+    )
+    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+
+
+def folder(stage: Stage, name: str) -> Path:
+    return stage.root / "lake" / paths.table("shop", name)
+
+
+def data_files(stage: Stage, name: str) -> set[str]:
+    root = folder(stage, name)
+    return {str(path.relative_to(root)) for path in root.rglob("*.parquet") if "_delta_log" not in str(path)}
+
+
+def age(stage: Stage, seconds: float = WEEKS) -> None:
+    """Let everything be as old as files of weeks ago are."""
+    then = time.time() - seconds
+    for path in (stage.root / "lake").rglob("*"):
+        if path.is_file() and "_delta_log" not in str(path):
+            os.utime(path, (then, then))
+
+
+def orphan(stage: Stage, name: str = "orders", file: str = "event_date=2024-01-01/part-dead.zstd.parquet") -> Path:
+    path = folder(stage, name) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * 100)
+    return path
+
+
+def by_what(results: list[OrphanResult]) -> dict[str, OrphanResult]:
+    return {result.what: result for result in results}
+
+
+def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+    dead = [orphan(stage), orphan(stage, "quarantine", "part-dead.zstd.parquet")]
+    age(stage)
+
+    listed = by_what(remove_orphans(catalog, "shop"))
+    assert (listed["orders"].files, listed["orders"].bytes, listed["orders"].dry_run) == (1, 100, True)
+    assert all(path.exists() for path in dead)
+    removed = by_what(remove_orphans(catalog, "shop", dry_run=False))
+
+    assert (removed["orders"].files, removed["quarantine"].files, removed["clicks"].files) == (1, 1, 0)
+    assert not any(path.exists() for path in dead)
+    for name in TABLES:
+        assert stage.landed(name) == stage.expected(0, 1, 2)
+
+
+def test_a_young_file_is_left_alone(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    dead = orphan(stage)
+
+    assert by_what(remove_orphans(catalog, "shop", dry_run=False))["orders"].files == 0
+    assert dead.exists()
+
+
+def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    stage.prepare(1)
+    age(stage)
+
+    results = by_what(remove_orphans(catalog, "shop", dry_run=False))
+    stage.processor().finish_torn()
+
+    assert {results[name].files for name in TABLES} == {0}
+    assert stage.landed("orders") == stage.expected(0, 1)
+
+
+def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    mend = stage.break_table("orders")
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+    mend()
+    age(stage)
+
+    results = by_what(remove_orphans(catalog, "shop", dry_run=False))
+    assert results["orders"].files == 0
+    assert results["prepared batches"].reason == "kept: a table is held"
+    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    processor.serve()
+
+    assert stage.landed("orders") == stage.expected(0, 1, 2)
+
+
+def test_files_a_replay_or_a_reprocess_names_stay(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    named = [orphan(stage, file="event_date=2024-01-01/part-replay.parquet"), orphan(stage, file="part-again.parquet")]
+    root = folder(stage, "orders")
+    stage.objects.put(paths.prepared_replay("shop", 1), f'{{"files": ["{named[0].relative_to(root)}"]}}'.encode())
+    stage.objects.put(paths.reprocess("shop", "r1/files.json"), f'["{named[1].relative_to(root)}"]'.encode())
+    age(stage)
+
+    assert by_what(remove_orphans(catalog, "shop", dry_run=False))["orders"].files == 0
+    assert all(path.exists() for path in named)
+
+
+def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    table.optimize.compact()
+    before = data_files(stage, "orders")
+    age(stage)
+
+    results = by_what(remove_orphans(catalog, "shop", dry_run=False))
+
+    assert results["orders"].files == 0
+    assert data_files(stage, "orders") == before
+
+
+def test_staged_files_of_no_batch_are_removed(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    key = f"{paths.pipeline_control('shop', 'staging/orders')}/part-dead.parquet"
+    stage.objects.put(key, b"x")
+    age(stage)
+
+    assert by_what(remove_orphans(catalog, "shop", dry_run=False))["orders (staged)"].files == 1
+    assert stage.objects.get(key) is None
+
+
+def test_removing_files_that_may_still_be_needed_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(ConfigError, match="ORPHAN_AGE_TOO_SHORT"):
+        remove_orphans(catalog, "shop", dry_run=False, age_hours=24)
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
+        remove_orphans(catalog, "shop", tables=["nothing"])
+
+
+class TestPreparedBatches:
+    """Prepared batches that are complete and old go, from the oldest on."""
+
+    def test_only_what_is_old_and_not_among_the_last_is_removed(self, stage: Stage) -> None:
+        processor = stage.processor()
+        for batch_id in range(6):
+            stage.land(processor, batch_id, tables=("clicks",))
+        stage.prepare(6, tables=("clicks",))
+        age(stage)
+
+        assert remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, keep_batches=3).removed == 3
+        done = remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, keep_batches=3, dry_run=False)
+
+        left = [batch for batch in range(7) if read_prepared(stage.objects, "shop", 1, batch) is not None]
+        assert (done.removed, left) == (3, [3, 4, 5, 6])
+
+    def test_a_young_one_stays(self, stage: Stage) -> None:
+        processor = stage.processor()
+        for batch_id in range(3):
+            stage.land(processor, batch_id, tables=("clicks",))
+
+        assert (
+            remove_old_prepared(
+                stage.lake, stage.objects, "shop", keep_all=False, keep_batches=0, dry_run=False
+            ).removed
+            == 0
+        )
