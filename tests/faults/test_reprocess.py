@@ -1,0 +1,134 @@
+"""What has landed is read again beside a running stream, by a job that is killed in the middle and run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from deltaworks.control import paths
+from deltaworks.control.stop import StopFlag
+from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.streaming.history import BatchHistory
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.stage import PIPELINE, RELAY, Stage
+
+MakeStage = Callable[..., Stage]
+TABLES = 5
+END_SECONDS = 240.0
+
+
+class Job:
+    """One run of the reprocess job."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.log = stage.root / f"reprocess-{len(list(stage.root.glob('reprocess-*.log')))}.log"
+        command = [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "reprocess.py")]
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                [*command, "--pipeline", PIPELINE, "--from-start", "--id", name, "--no-dry-run"],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **stage.environment(), "PYTHONPATH": str(PROJECT_ROOT / "include")},
+            )
+
+    def kill_after(self, tables: int) -> None:
+        """SIGKILL to the job and its JVM once so many tables are done."""
+        end = time.monotonic() + END_SECONDS
+        while self.log.read_text().count("reprocess=") < tables:
+            assert time.monotonic() < end, self.log.read_text()[-2000:]
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            time.sleep(0.02)
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def run_to_end(self) -> list[dict[str, object]]:
+        assert self.process.wait(END_SECONDS) == 0, self.log.read_text()[-3000:]
+        lines = self.log.read_text().splitlines()
+        return json.loads(next(line for line in reversed(lines) if line.startswith("[")))[0]["tables"]  # type: ignore[no-any-return]
+
+
+def await_all_landed(stage: Stage) -> None:
+    """Wait until the newest complete batch ends where the file event log does."""
+    spec = load_catalog("local", root=stage.root).pipeline(PIPELINE)
+    end = time.monotonic() + END_SECONDS
+    while time.monotonic() < end:
+        newest = BatchHistory(stage.lake, stage.objects, spec).complete()[-1:]
+        last = FileEventLog(stage.lake, RELAY).last_seq()
+        if newest and (newest[0].end_offset or {}).get("seq") == last and not newest[0].held:
+            return
+        time.sleep(0.5)
+    raise AssertionError("the stream did not keep up")
+
+
+def rows_now(stage: Stage) -> Counter[tuple[str, str]]:
+    """`(table, event id)` of all rows there are."""
+    found: Counter[tuple[str, str]] = Counter()
+    for name in ["events", *stage.kinds]:
+        rows = stage.lake.rows(paths.table(PIPELINE, name), columns=["event_id"])
+        assert rows is not None
+        found.update((name, value) for value in rows.column("event_id").to_pylist())
+    rows = stage.lake.rows(paths.table(PIPELINE, "quarantine"), columns=["raw"])
+    assert rows is not None
+    found.update(("quarantine", json.loads(value)["id"]) for value in rows.column("raw").to_pylist())
+    return found
+
+
+def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_event_stays_once(
+    make_stage: MakeStage, tell_line: Callable[..., None]
+) -> None:
+    stage = make_stage(tables=TABLES, spark_tables=("k02",))
+    stage.land(files=4)
+    landing = threading.Event()
+
+    def land() -> None:
+        while not landing.wait(1.0):
+            stage.land()
+
+    with Driver(stage, available_now=False) as driver:
+        driver.await_point("completed")
+        await_all_landed(stage)
+        thread = threading.Thread(target=land)
+        thread.start()
+        try:
+            killed = Job(stage, "r1")
+            killed.kill_after(tables=2)
+            began = time.monotonic()
+            tables = Job(stage, "r1").run_to_end()
+            took = time.monotonic() - began
+            again = Job(stage, "r2").run_to_end()
+        finally:
+            landing.set()
+            thread.join()
+        await_all_landed(stage)
+        StopFlag(stage.objects, paths.pipeline_control(PIPELINE, "stop.json")).set(by="test", reason="done")
+        assert driver.wait() == 0, driver.tail()
+
+    seen = rows_now(stage)
+    lost, doubled = (stage.owed - seen).total(), (seen - stage.owed).total()
+    tell_line(
+        "reprocess killed",
+        "kill -9 after 2 tables, stream running",
+        f"ids sent {stage.ids}",
+        f"lost {lost}",
+        f"doubled {doubled}",
+        f"recovery {took:.1f} s",
+    )
+    assert (lost, doubled) == (0, 0)
+    assert [table["outcome"] for table in tables].count("already_committed") >= 1
+    assert {table["outcome"] for table in again} == {"committed"}
+    progress = stage.lake.rows(paths.pipeline_control(PIPELINE, "progress"))
+    assert progress is not None
+    batches = [row for row in progress.to_pylist() if row["kind"] == "batch"]
+    assert any(row["phases_ms"] and "addBatch" in row["phases_ms"] and row["end_offset"] for row in batches)
+    assert all(row["driver_rss_bytes"] and row["jvm_heap_bytes"] for row in batches)
+    assert "terminated" in {row["kind"] for row in progress.to_pylist()}
