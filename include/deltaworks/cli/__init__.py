@@ -7,7 +7,19 @@ import sys
 import typer
 from rich.console import Console
 
-from deltaworks.cli import batches, demo, generate, pipelines, quarantine, reprocess, sql, stack, streams, tables
+from deltaworks.cli import (
+    batches,
+    checkpoint,
+    demo,
+    generate,
+    pipelines,
+    quarantine,
+    reprocess,
+    sql,
+    stack,
+    streams,
+    tables,
+)
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -20,6 +32,7 @@ app = typer.Typer(
 app.add_typer(pipelines.app, name="pipelines")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(tables.app, name="tables")
+app.add_typer(checkpoint.app, name="checkpoint")
 for module in (stack, streams, batches, reprocess, sql, generate, demo):
     module.register(app)
 
