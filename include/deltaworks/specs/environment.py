@@ -16,6 +16,7 @@ class SparkSpec(Spec):
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = Field(default=4, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
+    java_options: str = Field(default="", description="on top of what drivers and executors get anyway")
 
 
 class EnvironmentSpec(Spec):

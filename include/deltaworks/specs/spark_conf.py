@@ -83,13 +83,14 @@ def project_paths(root: Path) -> tuple[Path, Path]:
 def submit_conf(environment: EnvironmentSpec, root: Path) -> dict[str, str]:
     """Settings that must be known when the driver's JVM starts. Holds no secrets: it ends on a command line."""
     jars, log4j = project_paths(root)
+    # WARN from the first line: at INFO a batch writes 170 KB of log.
+    java = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC {environment.spark.java_options}".rstrip()
     return {
         # One folder on both class paths: nothing is downloaded or copied at each submit.
         "spark.driver.extraClassPath": f"{jars}/*",
         "spark.executor.extraClassPath": f"{jars}/*",
-        # WARN from the first line: at INFO a batch writes 170 KB of log.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC -XX:+UseG1GC",
-        "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC",
+        "spark.executor.extraJavaOptions": java,
         "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
         "spark.driver.memory": environment.spark.driver_memory,
     }
