@@ -100,6 +100,17 @@ _OTHER_SOURCE = Leaf(
     "its own; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
     "`deltaworks reprocess {pipeline} --from-start`.",
 )
+_OTHER_FORM = Leaf(
+    Effect.MIXES,
+    "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a pipeline "
+    "of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} --accept`, "
+    "and reprocess from the first object of the new form at the earliest.",
+)
+_OTHER_READING = Leaf(
+    Effect.BACKFILL,
+    "Holds for what is read from the stream's next start on. Rows that landed before keep to the old reading until "
+    "`deltaworks reprocess {pipeline} --from-start`.",
+)
 _OTHER_LOG = Leaf(
     Effect.NEW_GENERATION,
     "Offsets and `_seq` of the old source mean nothing in the new one: declare it as a pipeline of its own, under a "
@@ -153,10 +164,9 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "relay": _OTHER_LOG,
         "bucket": _OTHER_SOURCE,
         "prefix": _OTHER_SOURCE,
-        "format": Leaf(
-            Effect.RESTART,
-            "Objects that wait are read the new way: let the stream work off those of the old form first.",
-        ),
+        "format": _OTHER_FORM,
+        "csv": _OTHER_READING,
+        "pattern": _OTHER_READING,
         "compression": _NEXT_START,
         "max_files_per_batch": _NEXT_START,
         "max_bytes_per_batch": _NEXT_START,

@@ -105,6 +105,8 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("source.relay", ("source", "relay"), "other", Effect.NEW_GENERATION),
     ("source.bucket", ("source", "bucket"), "other", Effect.MIXES),
     ("source.prefix", ("source", "prefix"), "", Effect.MIXES),
+    ("source.csv", ("source", "csv"), {"delimiter": ";"}, Effect.BACKFILL),
+    ("source.format", ("source", "format"), "csv", Effect.MIXES),
     ("source.compression", ("source", "compression"), "gzip", Effect.RESTART),
     ("source.max_files_per_batch", ("source", "max_files_per_batch"), 7, Effect.RESTART),
     ("unwrap", ("unwrap",), None, Effect.MIXES),
