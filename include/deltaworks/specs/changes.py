@@ -102,9 +102,9 @@ _OTHER_SOURCE = Leaf(
 )
 _OTHER_FORM = Leaf(
     Effect.MIXES,
-    "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a pipeline "
-    "of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} --accept`, "
-    "and reprocess from the first object of the new form at the earliest.",
+    "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a "
+    "pipeline of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} "
+    "--accept`, and reprocess nothing that is older.",
 )
 _OTHER_READING = Leaf(
     Effect.BACKFILL,

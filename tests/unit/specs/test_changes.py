@@ -106,7 +106,6 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("source.bucket", ("source", "bucket"), "other", Effect.MIXES),
     ("source.prefix", ("source", "prefix"), "", Effect.MIXES),
     ("source.csv", ("source", "csv"), {"delimiter": ";"}, Effect.BACKFILL),
-    ("source.format", ("source", "format"), "csv", Effect.MIXES),
     ("source.compression", ("source", "compression"), "gzip", Effect.RESTART),
     ("source.max_files_per_batch", ("source", "max_files_per_batch"), 7, Effect.RESTART),
     ("unwrap", ("unwrap",), None, Effect.MIXES),
@@ -150,6 +149,14 @@ def test_an_edit_is_told_by_its_field_and_effect(
     assert [(change.field, change.effect) for change in changes] == [(field, effect)]
     assert changes[0].old != changes[0].new
     assert (unsafe(changes) != []) == (effect in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED))
+
+
+def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
+    plain = (("unwrap",), None)
+
+    changes = classify(spec(plain), spec(plain, (("source", "format"), "csv")))
+
+    assert [(change.field, change.effect) for change in changes] == [("source.format", Effect.MIXES)]
 
 
 def test_an_advice_names_the_pipeline_and_the_table() -> None:
