@@ -137,4 +137,7 @@ def _is_outage(link: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        # A Java error that no Python one stands for: what it says comes after where it was met.
+        lines = [lines[1].removeprefix(": ")]
     return (lines[0] if lines else type(error).__name__)[:_MESSAGE_LENGTH]

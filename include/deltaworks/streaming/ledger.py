@@ -133,6 +133,7 @@ class Ledger:
         import pyarrow.dataset as ds
 
         store = self._tables[CHECKPOINT_STORE]
+        refresh(store)
         wanted = (ds.field("batch_id") == batch_id) & (ds.field("generation") == self._generation)
         found = store.to_pyarrow_dataset().to_table(columns=["end_offset"], filter=wanted).to_pylist()
         if not found or found[0]["end_offset"] is None:

@@ -7,6 +7,7 @@ repeated commit changes nothing. What they commit is what the prepared batch nam
 from __future__ import annotations
 
 import json
+import re
 import time
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +17,7 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import TransientError
+from deltaworks.errors import ContractError, TransientError
 from deltaworks.streaming.evolution import add_columns
 from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
@@ -25,6 +26,11 @@ from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+#: How Delta says that a constraint or a NOT NULL does not hold, and what follows it on the line.
+_REFUSED = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
+_REFUSED_LENGTH = 500
 
 
 def step_of_table(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
@@ -136,15 +142,25 @@ class SparkWriter:
 
     def _append(self, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step) -> None:
         target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))
-        (
+        writer = (
             self._frame(batch.pipeline, share, files)
             .write.format("delta")
             .mode("append")
             .option("txnAppId", step.app_id)
             .option("txnVersion", step.version)
             .option("userMetadata", commit_metadata(batch, step, "append"))
-            .save(target)
         )
+        try:
+            writer.save(target)
+        except Exception as error:
+            refused = _REFUSED.search(str(error))
+            if refused is None:
+                raise
+            raise ContractError(
+                "ROWS_REFUSED",
+                f"Table {share.table!r} refuses rows of batch {batch.batch_id}: {refused[0][:_REFUSED_LENGTH]}",
+                hint="Change the constraint, or have a rule quarantine such rows; then resume the table.",
+            ) from error
 
     def _frame(self, pipeline: str, share: PreparedTable, files: list[WrittenFile]) -> DataFrame:
         """The share's rows: staged files as they are; files written for delta-rs with their partition's values."""
