@@ -1,0 +1,120 @@
+"""The commands for what is held, what is damaged and what died batches left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, checkpoint, tables
+from deltaworks.control import paths
+from deltaworks.control.held_tables import HeldTable, HeldTables, read_held
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.unit.streaming.hold_stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage.at(tmp_path)
+    environment = EnvironmentSpec(
+        environment="tests",
+        lake=stage.storage,
+        landing=StorageSpec(root=f"file://{tmp_path}/landing"),
+        messaging=AwsSpec(),
+    )
+    fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
+    project = Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=tmp_path)
+    monkeypatch.setattr(tables, "catalog", lambda: project)
+    monkeypatch.setattr(checkpoint, "catalog", lambda: project)
+    return stage
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "300"})
+
+
+def suspend(stage: Stage) -> None:
+    HeldTables(stage.objects, "shop").hold(
+        HeldTable(
+            table="orders",
+            reason="suspended",
+            since_batch=3,
+            at="2026-01-01T00:00:00+00:00",
+            condition="ROWS_REFUSED",
+            message="level must be positive",
+            by="the stream",
+        )
+    )
+
+
+@pytest.mark.parametrize("words", [["tables"], ["tables", "shop"], ["tables", "list", "shop"], ["tables", "--control"]])
+def test_tables_are_listed_with_what_is_held(stage: Stage, words: list[str]) -> None:
+    stage.land(stage.processor(), 0)
+    suspend(stage)
+
+    shown = run(*words)
+
+    assert shown.exit_code == 0, shown.output
+    assert "shop.clicks" in shown.output
+    assert "held: shop.orders since batch 3 (suspended" in shown.output
+    assert "level must be positive" in shown.output
+
+
+def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Stage) -> None:
+    suspend(stage)
+
+    shown = run("tables", "resume", "shop", "orders")
+
+    assert shown.exit_code == 0, shown.output
+    assert "its next start catches orders up" in shown.output
+    assert stage.objects.get(paths.resume_request("shop", "orders")) is not None
+    stage.processor()
+    assert read_held(stage.objects, "shop") == {}
+
+
+def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
+    shown = run("tables", "resume", "shop", "orders")
+
+    assert isinstance(shown.exception, ConfigError)
+    assert shown.exception.condition == "TABLE_NOT_SUSPENDED"
+
+
+def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    suspend(stage)
+    monkeypatch.setattr(tables.LeaseWatch, "runs", lambda self: True)
+    monkeypatch.setattr(tables, "ask_to_resume", lambda *_, **__: None)  # as if the stream had tried and failed
+
+    shown = run("tables", "resume", "shop", "orders")
+
+    assert isinstance(shown.exception, ContractError)
+    assert shown.exception.condition == "ROWS_REFUSED"
+
+
+def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Stage) -> None:
+    stage.land(stage.processor(), 0)
+
+    shown = run("tables", "orphans", "shop")
+
+    assert shown.exit_code == 0, shown.output
+    assert "Nothing was removed" in shown.output
+
+
+def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Stage) -> None:
+    from deltaworks.control.generations import current_checkpoint
+
+    current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
+    stage.land(stage.processor(), 0)
+    stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/offsets/0", b"")
+
+    dry = run("checkpoint", "repair", "shop")
+    done = run("checkpoint", "repair", "shop", "--no-dry-run")
+    after = run("checkpoint", "repair", "shop")
+
+    assert "offsets/0: it is empty" in dry.output
+    assert "Nothing was changed" in dry.output
+    assert "The checkpoint is retired" in done.output
+    assert "Nothing is wrong" in after.output
