@@ -15,6 +15,7 @@ from deltaworks.streaming.reasons import ReasonCode
 
 _ABSENT: dict[str, Any] = {}
 _MOST_KNOWN_NAMES = 10_000
+_ARRAY_OR_SPACE = frozenset("[ \t\r\n")
 
 Path = tuple[str, ...]
 
@@ -64,7 +65,8 @@ class EventReader:
     def _spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
         for value, raw in found:
             inner = self._inner_of(value)
-            if type(inner) is str and inner.lstrip().startswith("["):
+            # The first character tells, but for white space: no copy is made of what is nearly always an object.
+            if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                 try:
                     inner = orjson.loads(inner)
                 except orjson.JSONDecodeError:

@@ -21,10 +21,12 @@ from deltaworks.streaming.events import EventReader, IdReader, Router, holders
 from deltaworks.streaming.evolution import Evolved
 from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.streaming.rules import RuleChecker, rule_failed
+from deltaworks.streaming.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.streaming.table_columns import Reasons, TableColumns, note, note_missing
 from deltaworks.streaming.text_framing import framer, from_text
 
+#: An event in its payload: its position, and its value and bytes.
+Framed = tuple[int, tuple[Any, bytes]]
 _INSTANT = pa.timestamp("us", tz="UTC")
 #: Bytes of events that are converted at once; in Python objects they take some ten times as much.
 CHUNK_BYTES = 32 << 20
@@ -42,7 +44,7 @@ class Payload:
     key: str
     data: bytes | None
     problem: Reason | None = None
-    events: tuple[tuple[int, Any, bytes], ...] | None = None
+    events: tuple[Framed, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Parser:
             )
             for table in spec.tables
         }
-        self._rules = {table.name: RuleChecker(table) for table in spec.tables if table.rules}
+        engine = RuleEngine()
+        self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
         self._max_age_days = spec.event.time.max_age_days
         self._max_future_minutes = spec.event.time.max_future_minutes
         self._max_event_bytes = spec.source.max_event_bytes
@@ -122,8 +125,8 @@ class Parser:
                 chunk.rejected.append(_whole(payload, problem))
                 continue
             try:
-                for position, value, raw in self.framed(payload):
-                    self._take(chunk, payload, position, (value, raw))
+                for position, found in self.framed(payload):
+                    self._take(chunk, payload, position, found)
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish(chunk, keys, stamp)
                         chunk = Chunk()
@@ -131,13 +134,15 @@ class Parser:
                 chunk.rejected.append(_whole(payload, Reason(misfit.code, "", misfit.detail)))
         yield from self._finish(chunk, keys, stamp)
 
-    def framed(self, payload: Payload) -> Iterator[tuple[int, Any, bytes]]:
-        """Each event of a payload: its position, value and bytes."""
+    def framed(self, payload: Payload) -> Iterable[Framed]:
+        """Each event of a payload.
+
+        Raises:
+            Misfit: nothing of it can be read.
+        """
         if payload.events is not None:
-            yield from payload.events
-            return
-        for position, (value, raw) in enumerate(self._reader.spread(self._frame(payload.data or b""))):
-            yield position, value, raw
+            return payload.events
+        return enumerate(self._reader.spread(self._frame(payload.data or b"")))
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
         name = None
@@ -172,13 +177,16 @@ class Parser:
             for index, each in of_table.items():
                 known = reasons.setdefault(rows[index], [])
                 known.extend(reason for reason in each if reason not in known)
-        self._hold_to_rules(chunk, converted, reasons)
+        if self._rules:
+            self._hold_to_rules(chunk, converted, reasons)
         for name, table in converted.items():
             rows = chunk.rows_by_table[name]
             fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
-            if fitting.num_rows:
+            if fitting.num_rows and self._columns[name].keeps_other_fields:
                 events = [chunk.events[row] for row in rows if row not in reasons]
-                yield name, self._columns[name].complete(fitting, events, self.findings)
+                fitting = self._columns[name].complete(fitting, events, self.findings)
+            if fitting.num_rows:
+                yield name, fitting
         rejected = chunk.rejected + [self._rejected(chunk, keys, *each) for each in sorted(reasons.items())]
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)

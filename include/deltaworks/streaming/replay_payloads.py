@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.streaming.columns import Misfit
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
-from deltaworks.streaming.parse import Parser, Payload
+from deltaworks.streaming.parse import Framed, Parser, Payload
 from deltaworks.streaming.reasons import WHOLE_OBJECT
 
 _CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
@@ -65,13 +66,16 @@ class PayloadFinder:
         if left:
             self._from_object(left, found)
 
-    def _from_row(self, row: Row) -> tuple[int, Any, bytes] | None:
+    def _from_row(self, row: Row) -> Framed | None:
         if not row["is_complete"] or row["_position"] == WHOLE_OBJECT:
             return None
         raw = str(row["raw"]).encode()
-        framed = list(self._parser.framed(Payload(row["_seq"], row["object_key"], raw)))
+        try:
+            framed = list(self._parser.framed(Payload(row["_seq"], row["object_key"], raw)))
+        except Misfit:  # it has no header of its own
+            return None
         # An array that was itself one event, and its like, read as something else when they stand alone.
-        return (row["_position"], *framed[0][1:]) if len(framed) == 1 and framed[0][2] == raw else None
+        return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
 
     def _from_object(self, rows: Sequence[Row], found: ReplayPayloads) -> None:
         payload = self._object(rows[0])
@@ -82,12 +86,18 @@ class PayloadFinder:
         whole = by_position.pop(WHOLE_OBJECT, None)
         if whole is not None:
             found.add(whole, payload)
-        for position, value, raw in self._parser.framed(payload) if by_position else ():
+        for position, event in self._framed(payload) if by_position else ():
             row = by_position.get(position)
-            if row is not None and _is_same(row, raw):
+            if row is not None and _is_same(row, event[1]):
                 del by_position[position]
-                found.add(row, Payload(payload.seq, payload.key, None, events=((position, value, raw),)))
+                found.add(row, Payload(payload.seq, payload.key, None, events=((position, event),)))
         found.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
+
+    def _framed(self, payload: Payload) -> Iterable[Framed]:
+        try:
+            return self._parser.framed(payload)
+        except Misfit:
+            return ()
 
     def _object(self, row: Row) -> Payload | str:
         """The object a row came in, or why it cannot be had."""

@@ -47,6 +47,8 @@ class TableColumns:
     ) -> None:
         self._table = table
         self._of_text = of_text
+        #: Whether rows that land have to be completed at all.
+        self.keeps_other_fields = table.evolve != "ignore"
         self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
         self._evolved = [(each, parse_type(each.type)) for each in evolved]
         self._known = known_fields(table, event, tuple(each.path for each in evolved))
@@ -78,8 +80,6 @@ class TableColumns:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
         """
         evolve = self._table.evolve
-        if evolve == "ignore":
-            return rows
         extras = [extra_fields(event, self._known) for event in events]
         if evolve == "fail":
             self._refuse(rows, extras)

@@ -16,7 +16,7 @@ from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.streaming.fan_out import FINDINGS, FileTarget, write_payloads
 from deltaworks.streaming.findings import Findings
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
-from deltaworks.streaming.rules import RuleChecker
+from deltaworks.streaming.rules import RuleChecker, RuleEngine
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -114,7 +114,7 @@ def test_a_row_that_cannot_be_evaluated_fails_and_its_neighbours_do_not(make_spe
         }
     )
 
-    found = RuleChecker(table).failing(pa.table({"code": ["1", "x", None, "-5", "12345"]}))
+    found = RuleChecker(table, RuleEngine()).failing(pa.table({"code": ["1", "x", None, "-5", "12345"]}))
 
     assert [(rule.name, places) for rule, places in found] == [("number", [1, 3]), ("short", [4])]
 
@@ -131,7 +131,7 @@ def test_the_rows_that_fail_are_those_a_plain_comparison_finds(levels: list[int 
         }
     )
 
-    found = RuleChecker(table).failing(pa.table({"level": pa.array(levels, pa.int32())}))
+    found = RuleChecker(table, RuleEngine()).failing(pa.table({"level": pa.array(levels, pa.int32())}))
 
     wanted = [place for place, level in enumerate(levels) if level is not None and level > limit]
     assert [places for _, places in found] == ([wanted] if wanted else [])
