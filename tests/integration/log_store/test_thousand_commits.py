@@ -9,9 +9,9 @@ import pytest
 from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
-SECONDS = 900
+SECONDS = 1500
 
 
 def five_writers(
