@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from deltalake import Schema
+
 from deltaworks.control import paths
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
@@ -218,7 +220,13 @@ class Reprocess:
         spec = None if table == QUARANTINE else self._spec.table(table)
         schema = QUARANTINE_SCHEMA if spec is None else arrow_schema(spec.column_types())
         partition_by = QUARANTINE_PARTITION if spec is None else spec.partition_by
-        self._lake.ensure(key, schema, user_metadata=made, partition_by=partition_by)
+        fields = Schema.from_arrow(schema).fields
+        present = self._lake.open(paths.table(self._spec.pipeline, table))
+        if present is not None:
+            # Columns the table was given while it ran are read again too.
+            names = {field.name for field in fields}
+            fields = [*fields, *(field for field in present.schema().fields if field.name not in names)]
+        self._lake.ensure(key, Schema(fields), user_metadata=made, partition_by=partition_by)
 
     def _remove_staging(self, plan: ReprocessPlan) -> None:
         # Left behind on a failure, staged files cost space and nothing else.

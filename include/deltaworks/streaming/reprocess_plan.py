@@ -7,6 +7,7 @@ exact where all objects are read, and else an estimate from a sample of them, by
 from __future__ import annotations
 
 import getpass
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from deltaworks.streaming.seq_ranges import SeqRanges
 from deltaworks.tables.lake import Lake
 
 SAMPLED_OBJECTS = 20
+#: A table that another job had its turn on catches up within a batch or two; a suspended one does not.
+HELD_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,10 @@ class ReprocessCount:
 class Planner:
     """Plans reprocesses of one pipeline. Used by one thread."""
 
-    def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+    def __init__(
+        self, lake: Lake, objects: ObjectStore, spec: PipelineSpec, *, held_wait_seconds: float = HELD_WAIT_SECONDS
+    ) -> None:
+        self._held_wait_seconds = held_wait_seconds
         self._lake = lake
         self._objects = objects
         self._spec = spec
@@ -122,14 +129,21 @@ class Planner:
         if plan.mode == "shadow":
             return
         check_running_spec(self._objects, self._spec)
-        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
-        held = sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE})
-        if held:
+        deadline = time.monotonic() + self._held_wait_seconds
+        while held := self._held(plan):
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                continue
             raise ConcurrencyError(
                 "REPROCESS_TABLE_HELD",
                 f"{', '.join(held)} of {plan.pipeline!r} waits for rows of batches that are to be read again.",
                 hint="Let it catch up first: `deltaworks tables resume`.",
             )
+
+    def _held(self, plan: ReprocessPlan) -> list[str]:
+        """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
+        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
+        return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE})
 
     def count(
         self, request: ReprocessRequest, opener: Callable[[FileReference], Payload], *, exact: bool = False
