@@ -190,11 +190,12 @@ class WriteTurn:
         """Look at the turn, renew it when that is due, and take it where no stream runs. False when it is over."""
         found = self._objects.get(self._key)
         renewed_at = self._renewed_at
-        if found is None and self._record.state == "asked":
-            # Swept away with the turn before it: nobody has answered this one yet.
-            self._objects.put_if_absent(self._key, self._record.encode())
-            return True
-        if not self._adopt(found) or self._record.over:
+        if not self._adopt(found):
+            # Swept away with the turn before it, or overtaken by another job: nobody has answered this one yet.
+            if self._record.state == "asked":
+                self._ask()
+            return self._record.state == "asked"
+        if self._record.over:
             return False
         self._renewed_at = renewed_at
         if self._record.state == "granted":

@@ -8,7 +8,7 @@ complete once it is in the checkpoint store; both are written as guarded steps, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.selected_rows import selected_rows
 
 CHECKPOINT_STORE = "checkpoint_store"
 BATCH_METADATA_STORE = "batch_metadata_store"
@@ -130,35 +131,27 @@ class Ledger:
 
     def end_offset(self, batch_id: int) -> dict[str, Any] | None:
         """The source offset a complete batch ended at."""
-        import pyarrow.dataset as ds
-
-        store = self._tables[CHECKPOINT_STORE]
-        refresh(store)
-        wanted = (ds.field("batch_id") == batch_id) & (ds.field("generation") == self._generation)
-        found = store.to_pyarrow_dataset().to_table(columns=["end_offset"], filter=wanted).to_pylist()
+        wanted = {"batch_id": [batch_id], "generation": [self._generation]}
+        found = self._rows(CHECKPOINT_STORE, ["end_offset"], wanted)
         if not found or found[0]["end_offset"] is None:
             return None
         offset = json.loads(found[0]["end_offset"])
         return offset if isinstance(offset, dict) else None
+
+    def _rows(self, name: str, columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+        return selected_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
 
     def uncommitted(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
         """Batches that are complete but for a held table's share, by table and in order.
 
         Args:
             table: look for this one only.
-            since_batch: nothing was held before it, as far as is known; keeps the search short.
+            since_batch: nothing was held before it, as far as is known.
         """
-        import pyarrow.dataset as ds
-
-        store = self._tables[BATCH_METADATA_STORE]
-        refresh(store)
-        # Comparisons, and no list of values: these are what files are skipped by.
-        wanted = (ds.field("outcome") == "held") | (ds.field("outcome") == "caught_up")
-        wanted = wanted & (ds.field("generation") == self._generation) & (ds.field("batch_id") >= since_batch)
-        if table is not None:
-            wanted = wanted & (ds.field("table_name") == table)
         columns = ["table_name", "batch_id", "outcome"]
-        found = store.to_pyarrow_dataset().to_table(columns=columns, filter=wanted).to_pylist()
+        wanted: dict[str, list[Any]] = {"outcome": ["held", "caught_up"], "generation": [self._generation]}
+        rows = self._rows(BATCH_METADATA_STORE, columns, wanted)
+        found = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
         done = {(row["table_name"], row["batch_id"]) for row in found if row["outcome"] == "caught_up"}
         held = {(row["table_name"], row["batch_id"]) for row in found} - done
         missing: dict[str, list[int]] = {}

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-
-import pyarrow.dataset as ds
+from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
@@ -19,6 +18,7 @@ from deltaworks.control.held_tables import read_held
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, read_prepared
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.selected_rows import selected_rows
 
 _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
@@ -61,13 +61,13 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
 
 
 def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int]]:
-    wanted = (ds.field("outcome") == "held") | (ds.field("outcome") == "caught_up")
-    rows = lake.rows(
-        paths.pipeline_control(pipeline, "batch_metadata_store"),
-        columns=["table_name", "batch_id", "outcome"],
-        filters=wanted & (ds.field("generation") == generation),
-    )
-    steps = rows.to_pylist() if rows is not None else []
+    key = paths.pipeline_control(pipeline, "batch_metadata_store")
+    store = lake.open(key)
+    if store is None:
+        return {}
+    columns = ["table_name", "batch_id", "outcome"]
+    wanted: dict[str, list[Any]] = {"outcome": ["held", "caught_up"], "generation": [generation]}
+    steps = selected_rows(lake, key, store, columns=columns, values=wanted)
     done = {(row["table_name"], row["batch_id"]) for row in steps if row["outcome"] == "caught_up"}
     missing: dict[str, list[int]] = {}
     for name, batch_id in sorted({(row["table_name"], row["batch_id"]) for row in steps} - done):

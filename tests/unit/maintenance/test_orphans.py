@@ -145,8 +145,10 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Stage, catalog: Ca
     age(stage)
 
     results = by_what(remove_orphans(catalog, "shop", dry_run=False))
+    # As it is once what the compaction replaced is older than the table's retention.
+    listed = by_what(remove_orphans(catalog, "shop", age_hours=0))
 
-    assert results["orders"].files == 0
+    assert (results["orders"].files, listed["orders"].files) == (0, 0)
     assert data_files(stage, "orders") == before
 
 

@@ -142,3 +142,18 @@ def test_a_table_rolls_its_files_at_the_size_declared(tmp_path: Path) -> None:
     writers.flush()
 
     assert [file.rows for _, file in writers.files] == [3_000, 3_000, 1_000]
+
+
+def test_small_tables_are_left_to_grow_when_a_hot_one_fills_the_memory(tmp_path: Path) -> None:
+    names = ["hot", *(f"t{number}" for number in range(20))]
+    where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    writers = TableWriters(where, flush_bytes=100 * rows.nbytes, file_bytes=1 << 40)
+
+    for number in range(600):
+        writers.add("hot" if number % 10 else names[1 + number // 10 % 20], rows)
+    writers.flush()
+
+    files = Counter(table for table, _ in writers.files)
+    assert files["hot"] > 5
+    assert {files[name] for name in names[1:]} == {1}
