@@ -22,9 +22,12 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
+from deltaworks.control.replays import read_replay
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.quarantine import Quarantine, QuarantineFilter, slices
+from deltaworks.streaming.replay_record import last_replay
 from deltaworks.streaming.replayer import Fault, Replayer, ReplayResult
+from deltaworks.tables.lake import Lake
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
 LEASE_SECONDS = 30
@@ -91,6 +94,8 @@ def rereading(catalog: Catalog, pipeline: str) -> Iterator[None]:
 
 def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
     """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
-    replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
-    replayer.open()
-    replayer.complete_torn()
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    if read_replay(objects, pipeline, 1 + last_replay(lake, pipeline)) is not None:
+        replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
+        replayer.open()
+        replayer.complete_torn()

@@ -34,6 +34,12 @@ def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
     return Step(f"{pipeline}/replay/{table}", ordinal)
 
 
+def last_replay(lake: Lake, pipeline: str) -> int:
+    """The ordinal of the last complete replay; 0 before the first."""
+    table = lake.open(paths.pipeline_control(pipeline, REPLAYS))
+    return 0 if table is None else table.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
+
+
 def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
     """The file events of which some row was landed by a replay."""
     rows = lake.rows(paths.pipeline_control(pipeline, REPLAYS), columns=["_seq", "outcome"])

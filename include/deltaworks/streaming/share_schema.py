@@ -30,22 +30,26 @@ def fitted_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: Pre
     """
     key = paths.table(batch.pipeline, share.table)
     files = [WrittenFile(**record) for record in share.files]
-    fitted = [_fitted_file(lake, table, key, file, batch.batch_id) for file in files]
+    # Columns the batch found itself are added to the table with its commit.
+    coming = frozenset(str(record["name"]) for record in share.new_columns)
+    fitted = [_fitted_file(lake, table, key, file, batch_id=batch.batch_id, coming=coming) for file in files]
     if fitted == files:
         return share
     return replace(share, files=tuple(asdict(file) for file in fitted))
 
 
-def _fitted_file(lake: Lake, table: DeltaTable, key: str, file: WrittenFile, batch_id: int) -> WrittenFile:
+def _fitted_file(
+    lake: Lake, table: DeltaTable, key: str, file: WrittenFile, *, batch_id: int, coming: frozenset[str]
+) -> WrittenFile:
     root = arrow_path(lake.storage, key)
     on_disk = {field.name: field.type for field in table.schema().fields}
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
         schema = pq.read_schema(source)
     found = {field.name: field.type for field in Schema.from_arrow(schema).fields}
-    unknown = sorted(set(found) - set(on_disk))
+    unknown = sorted(set(found) - set(on_disk) - coming)
     if unknown:
         raise _unfit(table, batch_id, f"the table has no column {', '.join(unknown)}")
-    different = [name for name, kind in found.items() if on_disk[name] != kind]
+    different = [name for name, kind in found.items() if name in on_disk and on_disk[name] != kind]
     if not different:
         return file
     wanted = pa.schema(table.schema().to_arrow())

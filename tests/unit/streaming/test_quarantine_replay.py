@@ -22,7 +22,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming import quarantine_replay
 from deltaworks.streaming.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.quarantine import Quarantine, QuarantineFilter
-from deltaworks.streaming.quarantine_replay import replay_quarantine
+from deltaworks.streaming.quarantine_replay import complete_torn_replay, replay_quarantine
 from deltaworks.streaming.replay_record import note_reprocessed
 from deltaworks.streaming.replayer import ReplayResult
 from deltaworks.tables.changes import changed_partitions
@@ -230,6 +230,24 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, m
     assert replay(stage, mended).landed == 1
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (2, 0)])
     assert Quarantine(stage.lake, "shop").keys(ALL).num_rows == 0
+
+
+def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:
+    mended = spec_with(make_spec, "string")
+    complete_torn_replay(stage.catalog(mended), "shop")
+    assert not stage.record(), "without replays there is nothing to complete"
+    stage.ingest(spec_with(make_spec), event("one"))
+
+    def die(reached: str) -> None:
+        if reached == "committed:events":
+            raise Died
+
+    with pytest.raises(Died):
+        replay(stage, mended, fault=die)
+    complete_torn_replay(stage.catalog(mended), "shop")
+
+    assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
+    assert not stage.open_places()
 
 
 def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:

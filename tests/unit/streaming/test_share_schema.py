@@ -1,0 +1,61 @@
+"""Files that were held back are compared with their table as it is when they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.prepared import PreparedBatch, PreparedTable
+from deltaworks.errors import ContractError
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming.evolution import EvolvedColumn, as_records
+from deltaworks.streaming.share_schema import fitted_share
+from deltaworks.streaming.table_set import TableSet
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+
+def prepared(share: PreparedTable) -> PreparedBatch:
+    return PreparedBatch(
+        pipeline="shop",
+        generation=1,
+        batch_id=4,
+        spark_batch_id=4,
+        checkpoint=1,
+        owner="o",
+        owner_epoch=1,
+        run="r",
+        prepared_at="",
+        ingested_at_us=0,
+        spec_fingerprint="",
+        code_version="",
+        offsets={},
+        source={},
+        tables=(share,),
+    )
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, declared: bool
+) -> None:
+    spec = make_spec(tables=[{"name": "orders", "catch_all": True, "evolve": "add_columns"}])
+    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    tables = TableSet(lake, spec)
+    tables.open()
+    rows = pa.table({"_seq": [1], "_position": [0], "color": ["red"]})
+    file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
+    new = as_records([EvolvedColumn("color", ("color",), "string")]) if declared else ()
+    share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),), new_columns=new)
+
+    if declared:
+        assert fitted_share(lake, tables.handles["orders"], prepared(share), share) == share
+    else:
+        with pytest.raises(ContractError, match="SHARE_DOES_NOT_FIT"):
+            fitted_share(lake, tables.handles["orders"], prepared(share), share)
