@@ -1,4 +1,4 @@
-"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, VACUUM, removal of orphans, then gold."""
+"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, VACUUM, upkeep of orphans and control tables, gold."""
 
 from __future__ import annotations
 
@@ -49,18 +49,19 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
         steps.append(_step("optimize_tables", spec, environment, tables))
     dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
     steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
-    steps.append(_remove_orphans(spec))
+    steps.append(_process("remove_orphans", "deltaworks.maintenance.orphans", spec))
+    steps.append(_process("keep_control_tables", "deltaworks.maintenance.control_tables", spec))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment))
     return steps
 
 
-def _remove_orphans(spec: PipelineSpec) -> ProcessOperator:
-    """Files of batches that died, by the same switch as VACUUM; needs no Spark."""
+def _process(task_id: str, module: str, spec: PipelineSpec) -> ProcessOperator:
+    """Upkeep that needs no Spark, and deletes by the same switch as VACUUM."""
     settings = {name: value for name, value in job_settings().items() if name != "durable"}
     return ProcessOperator(
-        task_id="remove_orphans",
-        module="deltaworks.maintenance.orphans",
+        task_id=task_id,
+        module=module,
         arguments=["--pipeline", spec.pipeline, "{{ '--dry-run' if params.vacuum_dry_run else '--no-dry-run' }}"],
         **settings,
     )

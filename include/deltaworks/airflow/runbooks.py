@@ -124,7 +124,8 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
    **Deleting is final**: versions older than that can no longer be read or restored.
 3. `remove_orphans`, by the same switch, removes files of batches whose driver died before they were fixed, and old
    prepared batches that are complete.
-4. `rebuild_gold` brings the gold tables up to date.
+4. `keep_control_tables`, by the same switch, merges the small files of the ledger and the progress table.
+5. `rebuild_gold` brings the gold tables up to date.
 
 **Trigger it** with `tables` to treat only some, and with `vacuum_dry_run` off to really delete. A backfill is
 refused: it would repeat the same work for every date.

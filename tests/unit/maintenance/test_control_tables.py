@@ -1,0 +1,116 @@
+"""The engine's own tables are merged beside a stream, and say the same afterwards."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.maintenance.control_tables import keep_control_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.streaming.ledger import Ledger
+from deltaworks.tables.log import commit_history
+from tests.unit.streaming.hold_stage import Stage
+
+STORES = ("checkpoint_store", "batch_metadata_store")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage.at(tmp_path)
+
+
+@pytest.fixture
+def catalog(stage: Stage) -> Catalog:
+    environment = EnvironmentSpec(
+        environment="tests",
+        lake=stage.storage,
+        landing=StorageSpec(root=f"file://{stage.root}/landing"),
+        messaging=AwsSpec(),
+    )
+    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+
+
+def files(stage: Stage, name: str) -> int:
+    table = stage.lake.open(paths.pipeline_control("shop", name))
+    assert table is not None
+    return len(table.file_uris())
+
+
+def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    mend = stage.break_table("orders")
+    for batch_id in range(6):
+        stage.land(processor, batch_id, tables=("clicks", "orders") if batch_id == 2 else ("clicks",))
+    mend()
+    before = {name: stage.lake.rows(paths.pipeline_control("shop", name)) for name in STORES}
+
+    counted = keep_control_tables(catalog, "shop", fewest_files=3)
+    assert {(result.merged, result.dry_run) for result in counted if result.table in STORES} == {(6, True)}
+    assert {files(stage, name) for name in STORES} == {6}
+    keep_control_tables(catalog, "shop", dry_run=False, fewest_files=3)
+
+    assert {files(stage, name) for name in STORES} == {1}
+    for name in STORES:
+        rows = stage.lake.rows(paths.pipeline_control("shop", name))
+        assert rows is not None
+        assert before[name] is not None
+        assert sorted(map(str, rows.to_pylist())) == sorted(map(str, before[name].to_pylist()))
+    ledger = Ledger(stage.lake, "shop", 1)
+    assert (ledger.last_completed(), ledger.end_offset(3), ledger.uncommitted()) == (5, {"seq": 3}, {"orders": [2]})
+    stage.land(stage.processor(), 6)
+    assert stage.landed("orders") == stage.expected(2, 6)
+
+
+def test_a_table_with_few_files_is_left_as_it_is(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+
+    results = keep_control_tables(catalog, "shop", dry_run=False)
+
+    assert {result.merged for result in results} == {0}
+    assert files(stage, "checkpoint_store") == 1
+
+
+def test_merging_beside_a_stream_harms_neither(stage: Stage, catalog: Catalog) -> None:
+    processor, ended = stage.processor(), threading.Event()
+    failed: list[Exception] = []
+    landed = 0
+
+    def merge() -> None:
+        try:
+            while not ended.is_set():
+                keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=merge)
+    thread.start()
+    for landed in range(15):
+        stage.land(processor, landed)
+    ended.set()
+    thread.join()
+
+    assert failed == []
+    assert stage.landed("orders") == stage.expected(*range(15))
+    rows = stage.lake.rows(paths.pipeline_control("shop", "checkpoint_store"))
+    assert rows is not None
+    assert sorted(rows["batch_id"].to_pylist()) == list(range(15))
+
+
+def test_every_commit_says_who_made_it(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+
+    keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+
+    for name in STORES:
+        key = paths.pipeline_control("shop", name)
+        table = stage.lake.open(key)
+        assert table is not None
+        newest = list(commit_history(stage.lake, key, newest=table.version(), limit=1))
+        assert newest[0].metadata["operation"] == "keep_control_table"
