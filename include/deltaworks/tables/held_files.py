@@ -17,6 +17,7 @@ from deltaworks.control.generations import Generations, read_generations
 from deltaworks.control.held_tables import read_held
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, read_prepared
+from deltaworks.control.replays import PreparedReplay, read_replay
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selected_rows import selected_rows
 
@@ -32,12 +33,12 @@ class HeldFiles:
 
 
 def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, HeldFiles]:
-    """Files of prepared batches that are not, or not yet, committed, by table.
+    """Files of prepared batches and replays that are not, or not yet, committed, by table.
 
-    Reads the ledger and the prepared batches that matter.
+    Reads the ledger, the record of replays, and the prepared objects that matter.
 
     Raises:
-        ContractError: PREPARED_BATCH_UNREADABLE: what it protects is not known.
+        ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: what it protects is not known.
     """
     generation = (read_generations(objects, pipeline) or Generations.first()).generation
     found: dict[str, HeldFiles] = {}
@@ -55,6 +56,7 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
             batch = read_prepared(objects, pipeline, generation, batch_id)
             if batch is not None:
                 _note(found, batch, table)
+    _note_torn_replay(found, lake, objects, pipeline)
     for table in read_held(objects, pipeline):
         found.setdefault(table, HeldFiles())
     return found
@@ -75,7 +77,20 @@ def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int
     return missing
 
 
-def _note(found: dict[str, HeldFiles], batch: PreparedBatch, table: str) -> None:
+def _note_torn_replay(found: dict[str, HeldFiles], lake: Lake, objects: ObjectStore, pipeline: str) -> None:
+    """A replay of quarantined rows that was left half done may wait for weeks too, until somebody replays again."""
+    record = lake.open(paths.pipeline_control(pipeline, "quarantine_replays"))
+    last = record.transaction_version(f"{pipeline}/replay/quarantine_replays") if record else None
+    # One may be completed, and the next one prepared, while this looks.
+    for ordinal in (1 + (last or 0), 2 + (last or 0)):
+        replay = read_replay(objects, pipeline, ordinal)
+        for share in replay.tables if replay else ():
+            _note(found, replay, share.table)
+
+
+def _note(found: dict[str, HeldFiles], batch: PreparedBatch | PreparedReplay | None, table: str) -> None:
+    if batch is None:
+        return
     held = found.setdefault(table, HeldFiles())
     prepared_at = parse_iso(batch.prepared_at)
     for share in batch.tables:

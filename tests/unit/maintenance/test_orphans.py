@@ -10,7 +10,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.held_tables import ask_to_resume
-from deltaworks.control.prepared import read_prepared
+from deltaworks.control.prepared import PreparedTable, read_prepared
+from deltaworks.control.replays import PreparedReplay, prepare_replay
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
@@ -126,7 +127,18 @@ def test_files_a_replay_or_a_reprocess_names_stay(stage: Stage, catalog: Catalog
     stage.land(stage.processor(), 0)
     named = [orphan(stage, file="event_date=2024-01-01/part-replay.parquet"), orphan(stage, file="part-again.parquet")]
     root = folder(stage, "orders")
-    stage.objects.put(paths.prepared_replay("shop", 1), f'{{"files": ["{named[0].relative_to(root)}"]}}'.encode())
+    file = {"path": str(named[0].relative_to(root))}
+    replay = PreparedReplay(
+        pipeline="shop",
+        ordinal=1,
+        replay_id="",
+        run="",
+        prepared_at="",
+        spec_fingerprint="",
+        code_version="",
+        tables=(PreparedTable(table="orders", writer="fan_out", rows=1, files=(file,)),),
+    )
+    prepare_replay(stage.objects, replay)
     stage.objects.put(paths.reprocess("shop", "r1/files.json"), f'["{named[1].relative_to(root)}"]'.encode())
     age(stage)
 

@@ -26,6 +26,7 @@ from deltaworks.streaming.quarantine_replay import complete_torn_replay, replay_
 from deltaworks.streaming.replay_record import note_reprocessed
 from deltaworks.streaming.replayer import ReplayResult
 from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.held_files import uncommitted_files
 from tests.unit.streaming.replay_stage import ARRIVED_US, Stage
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -230,6 +231,27 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, m
     assert replay(stage, mended).landed == 1
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0), (2, 0)])
     assert Quarantine(stage.lake, "shop").keys(ALL).num_rows == 0
+
+
+def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage: Stage, make_spec: MakeSpec) -> None:
+    stage.ingest(spec_with(make_spec), event("one"))
+    mended, objects = spec_with(make_spec, "string"), open_objects(stage.environment.lake)
+
+    def die(reached: str) -> None:
+        if reached == "committed:events":
+            raise Died
+
+    with pytest.raises(Died):
+        replay(stage, mended, fault=die)
+    torn = uncommitted_files(stage.lake, objects, "shop")
+    replay(stage, mended)
+
+    committed = stage.lake.open(paths.table("shop", "orders"))
+    assert committed is not None
+    assert [f"{paths.table('shop', 'orders')}/{path}" for path in torn["orders"].paths] == [
+        uri.partition("/lake/")[2] for uri in committed.file_uris()
+    ]
+    assert uncommitted_files(stage.lake, objects, "shop") == {}
 
 
 def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:
