@@ -170,7 +170,8 @@ def _prepared(
     lake: Lake, objects: ObjectStore, pipeline: str, held: dict[str, HeldFiles], *, dry_run: bool
 ) -> OrphanResult:
     started = time.monotonic()
-    done = remove_old_prepared(lake, objects, pipeline, keep_all=bool(held), dry_run=dry_run)
+    held_back = any(each.held_back for each in held.values())
+    done = remove_old_prepared(lake, objects, pipeline, keep_all=held_back, dry_run=dry_run)
     return OrphanResult("prepared batches", dry_run, done.removed, 0, "", time.monotonic() - started, done.reason)
 
 

@@ -26,10 +26,14 @@ _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
 @dataclass(slots=True)
 class HeldFiles:
-    """The files of one table that wait to be committed, by their paths below it, and since when the oldest does."""
+    """The files of one table that wait to be committed, by their paths below it, and since when the oldest does.
+
+    `held_back` tells a table that batches were completed without from one whose batch is under way.
+    """
 
     paths: set[str] = field(default_factory=set)
     oldest: datetime | None = None
+    held_back: bool = False
 
 
 def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, HeldFiles]:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deltaworks.control import lease as lease_module
-from deltaworks.control.lease import Lease, LeaseRecord, watch
+from deltaworks.control.lease import Lease, LeaseRecord, LeaseWatch, watch
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
 
@@ -212,3 +212,40 @@ def current(objects: ObjectStore) -> LeaseRecord:
     assert found is not None
     assert set(json.loads(found.data)) == set(LeaseRecord.__slots__)
     return LeaseRecord.decode(found.data)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"owner": "x", "epo', b"[]", b'{"epoch": 3}'])
+def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_next(
+    local_objects: LocalObjects, damage: bytes
+) -> None:
+    owner = make(local_objects)
+    acquire(owner)
+    local_objects.put(KEY, damage)
+    assert wait_for(lambda: owner.lost)
+
+    known = Lease(local_objects, KEY, ttl_seconds=TTL_SECONDS, name="games", known_epoch=lambda: 7)
+
+    assert acquire(known) == 8
+    known.release()
+
+
+def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalObjects) -> None:
+    def runs() -> bool:
+        return LeaseWatch(local_objects, KEY, silent_seconds=60).runs()
+
+    assert not runs()
+    lease = make(local_objects)
+    acquire(lease)
+    assert runs()
+    lease.release()
+    assert not runs()
+
+
+def test_an_outsider_takes_a_lease_that_is_not_renewed_for_given_up(local_objects: LocalObjects) -> None:
+    lease = make(local_objects)
+    acquire(lease)
+    pause(lease)
+    outsider = LeaseWatch(local_objects, KEY, silent_seconds=0.1)
+
+    assert outsider.runs()
+    assert wait_for(lambda: not outsider.runs())

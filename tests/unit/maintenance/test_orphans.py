@@ -103,6 +103,7 @@ def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Stage, catalog: Cat
     stage.processor().finish_torn()
 
     assert {results[name].files for name in TABLES} == {0}
+    assert results["prepared batches"].reason == ""
     assert stage.landed("orders") == stage.expected(0, 1)
 
 
