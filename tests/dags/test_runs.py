@@ -104,7 +104,7 @@ def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> No
 
     (call,) = stage.submitted()
     assert done["state"] == "success"
-    assert call["argv"][-5:] == ["--pipeline", "games", "--tables", "events_per_hour", "--full"]
+    assert call["argv"][-6:] == ["--pipeline", "games", "--dates=", "--tables", "events_per_hour", "--full"]
     assert call["run"] == f"gold__games/{done['run_id']}/rebuild_gold/1"
     assert call["argv"][call["argv"].index("--name") + 1] == "gold__games.rebuild_gold"
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
