@@ -60,9 +60,10 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
             batch = read_prepared(objects, pipeline, generation, batch_id)
             if batch is not None:
                 _note(found, batch, table)
+        found.setdefault(table, HeldFiles()).held_back = True
     _note_torn_replay(found, lake, objects, pipeline)
     for table in read_held(objects, pipeline):
-        found.setdefault(table, HeldFiles())
+        found.setdefault(table, HeldFiles()).held_back = True
     return found
 
 
