@@ -133,15 +133,16 @@ def _stop_flag() -> None:
 
 def _quarantine() -> None:
     """What does not fit is dropped."""
-    from deltaworks.streaming.fan_out import TableWriters
+    from deltaworks.streaming.batches import BatchProcessor
 
-    original = TableWriters.add
+    original = BatchProcessor._write
 
-    def add(self: TableWriters, table: str, rows: Any) -> None:
-        if table != "quarantine":
-            original(self, table, rows)
+    def without_quarantine(self: BatchProcessor, *positional: Any) -> Any:
+        written = original(self, *positional)
+        written.files.pop("quarantine", None)
+        return written
 
-    TableWriters.add = add  # type: ignore[method-assign]
+    BatchProcessor._write = without_quarantine  # type: ignore[method-assign]
 
 
 def _one_commit_a_table() -> None:

@@ -1,0 +1,76 @@
+"""Replays a quarantine in a process of its own, which ends itself by SIGKILL at a point, or lacks a protection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming import quarantine_replay, replayer
+from deltaworks.streaming.quarantine import QuarantineFilter
+from deltaworks.tables.commit import Step
+from tests.unit.streaming.replay_stage import Stage
+
+
+def switch_off(names: str) -> None:
+    """Take protections away, named with plus signs between them; also the look at what a table has already.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    for name in filter(None, names.split("+")):
+        {"prepared": _prepared, "steps": _steps}[name]()
+        _blindly()
+
+
+def _prepared() -> None:
+    """Whoever prepares decides, and what was left half done is not looked for."""
+
+    def put(objects: Any, replay: Any) -> bool:
+        objects.put(paths.prepared_replay(replay.pipeline, replay.ordinal), replay.encode())
+        return True
+
+    replayer.prepare_replay = put
+    replayer.read_replay = lambda *_: None
+
+
+def _steps() -> None:
+    """A share is committed without a look at whether it has landed."""
+    plain, count = replayer.commit_step, iter(range(os.getpid() * 1_000, 1 << 40))
+
+    def blind(table: Any, actions: Any, *, step: Step, user_metadata: str) -> Any:
+        if not step.app_id.endswith("quarantine_replays"):
+            step = Step(f"{step.app_id}/{next(count)}", 1)
+        return plain(table, actions, step=step, user_metadata=user_metadata)
+
+    replayer.commit_step = blind  # type: ignore[assignment]
+
+
+def _blindly() -> None:
+    def absent(self: Any, table: Any) -> Any:
+        return [file.add_action() for file in self._files]
+
+    replayer.ReplayShare.absent = absent  # type: ignore[method-assign]
+
+
+def main(root: str, spec: str, point: str, off: str) -> None:
+    """Replay everything; `point` is where to die, `-` for nowhere."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    switch_off(off)
+    # Exclusion must not rest on the lease, so it is taken away here.
+    quarantine_replay.rereading = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
+    catalog = Stage(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
+    quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=die)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,99 @@
+"""Replays of a quarantine are killed wherever they can be, and run two at once: each row lands once, or stays open."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.streaming.replay_stage import Stage
+
+POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
+ROWS = 200
+Places = Counter[tuple[int, int]]
+
+
+def spec(level: str) -> PipelineSpec:
+    columns = [{"name": f"level_{level}", "path": "level", "type": level}]
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+            "tables": [
+                {"name": "events", "catch_all": True},
+                {"name": "orders", "when": {"name": "order"}, "columns": columns},
+            ],
+        }
+    )
+
+
+def replay(stage: Stage, point: str = "-", off: str = "") -> subprocess.Popen[bytes]:
+    root, declared = str(stage.landing.parent), spec("string").model_dump_json()
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.harness.replay_entry", root, declared, point, off],
+        cwd=PROJECT_ROOT,
+        env={"PYTHONPATH": f"{PROJECT_ROOT / 'include'}:{PROJECT_ROOT}", "PATH": ""},
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """An object whose rows are in quarantine, all but one in ten."""
+    stage = Stage(tmp_path)
+    lines: list[dict[str, Any]] = [
+        {"name": "order", "time": 1_700_000_000, "level": number if number % 10 == 0 else f"level {number}"}
+        for number in range(ROWS)
+    ]
+    stage.ingest(spec("int"), "".join(map(json.dumps, lines)).encode())
+    return stage
+
+
+def judged(stage: Stage) -> tuple[int, int]:
+    """Rows lost, and rows too many: each place is once in both tables, or is a number, which no text column takes."""
+    owed: Places = Counter((1, position) for position in range(ROWS))
+    lost = doubled = 0
+    for table in ("events", "orders"):
+        seen = stage.places(table)
+        lost += (owed - seen).total()
+        doubled += (seen - owed).total()
+    return lost, doubled
+
+
+@pytest.mark.parametrize(("point", "off"), [*((point, "") for point in POINTS), ("committed:events", "steps")])
+def test_a_replay_killed_anywhere_is_completed_by_the_next(
+    stage: Stage, tell_line: Callable[..., None], point: str, off: str
+) -> None:
+    killed = replay(stage, point, off)
+    assert killed.wait(60) == -9, killed.communicate()[1].decode()[-2000:]
+    again = replay(stage, off=off)
+    assert again.wait(60) == 0, again.communicate()[1].decode()[-2000:]
+
+    lost, doubled = judged(stage)
+    without = f"WITHOUT {off}" if off else "protected"
+    tell_line(f"replay killed at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
+    assert (lost, doubled) == (0, 0) if not off else lost + doubled > 0
+    assert off or not stage.open_places()
+
+
+@pytest.mark.parametrize("off", ["", "prepared+steps"])
+def test_two_replays_at_once_land_each_row_once(stage: Stage, tell_line: Callable[..., None], off: str) -> None:
+    both = [replay(stage, off=off) for _ in range(2)]
+    for each in both:
+        assert each.wait(60) == 0, each.communicate()[1].decode()[-2000:]
+
+    lost, doubled = judged(stage)
+    without = f"WITHOUT {off}" if off else "protected"
+    tell_line("two replays at once", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
+    assert (lost, doubled) == (0, 0) if not off else lost + doubled > 0
