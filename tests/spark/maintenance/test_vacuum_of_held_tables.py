@@ -1,0 +1,81 @@
+"""VACUUM deletes nothing that still waits to be committed, however long it has waited."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.held_tables import ask_to_resume
+from deltaworks.maintenance import vacuum
+from deltaworks.maintenance.vacuum import vacuum_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.unit.streaming.hold_stage import Stage
+
+pytestmark = pytest.mark.spark
+WEEKS = 40 * 86_400
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage.at(tmp_path)
+
+
+@pytest.fixture
+def catalog(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    # A new table is left alone as it is: these have been there for weeks.
+    monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
+    environment = EnvironmentSpec(
+        environment="tests",
+        lake=stage.storage,
+        landing=StorageSpec(root=f"file://{stage.root}/landing"),
+        messaging=AwsSpec(),
+    )
+    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+
+
+def hold_for_weeks(stage: Stage) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    mend = stage.break_table("orders")
+    for batch_id in (1, 2):
+        stage.land(processor, batch_id)
+    mend()
+    then = dt.datetime.now(tz=dt.UTC).timestamp() - WEEKS
+    for path in (stage.root / "lake" / paths.table("shop", "orders")).rglob("*.parquet"):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_shares_that_wait_are_not_deleted(
+    spark: SparkSession, stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    hold_for_weeks(stage)
+    if not protected:
+        monkeypatch.setattr(vacuum, "uncommitted_files", lambda *_: {})
+
+    (result,) = vacuum_tables(spark, catalog, "shop", dry_run=False, tables=["orders"])
+    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    processor = stage.processor()
+
+    assert ("wait to be committed" in result.reason) is protected
+    assert (result.files == 0) is protected
+    if protected:
+        assert stage.landed("orders") == stage.expected(0, 1, 2)
+    else:
+        assert [held.table for held in processor.held] == ["orders"], "its files are gone"
+
+
+def test_other_tables_are_treated_meanwhile(spark: SparkSession, stage: Stage, catalog: Catalog) -> None:
+    hold_for_weeks(stage)
+
+    results = {result.table: result for result in vacuum_tables(spark, catalog, "shop", tables=["orders", "clicks"])}
+
+    assert results["clicks"].reason == ""
