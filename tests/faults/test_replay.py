@@ -1,8 +1,10 @@
-"""Replays of a quarantine are killed wherever they can be, and run two at once: each row lands once, or stays open."""
+"""Replays are killed wherever they can be, and paused while another runs: each row lands once, or stays open."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -71,7 +73,7 @@ def judged(stage: Stage) -> tuple[int, int]:
     return lost, doubled
 
 
-@pytest.mark.parametrize(("point", "off"), [*((point, "") for point in POINTS), ("committed:events", "steps")])
+@pytest.mark.parametrize(("point", "off"), [*((point, "") for point in POINTS), ("committed:events", "prepared+steps")])
 def test_a_replay_killed_anywhere_is_completed_by_the_next(
     stage: Stage, tell_line: Callable[..., None], point: str, off: str
 ) -> None:
@@ -87,13 +89,21 @@ def test_a_replay_killed_anywhere_is_completed_by_the_next(
     assert off or not stage.open_places()
 
 
-@pytest.mark.parametrize("off", ["", "prepared+steps"])
-def test_two_replays_at_once_land_each_row_once(stage: Stage, tell_line: Callable[..., None], off: str) -> None:
-    both = [replay(stage, off=off) for _ in range(2)]
-    for each in both:
-        assert each.wait(60) == 0, each.communicate()[1].decode()[-2000:]
+@pytest.mark.parametrize(
+    ("point", "off"), [*((point, "") for point in POINTS[:4]), ("files_written", "prepared+steps")]
+)
+def test_a_replay_that_was_paused_while_another_ran_adds_nothing_when_it_wakes_up(
+    stage: Stage, tell_line: Callable[..., None], point: str, off: str
+) -> None:
+    paused = replay(stage, f"stop:{point}", off)
+    assert os.WIFSTOPPED(os.waitpid(paused.pid, os.WUNTRACED)[1])
+    other = replay(stage, off=off)
+    assert other.wait(60) == 0, other.communicate()[1].decode()[-2000:]
+    paused.send_signal(signal.SIGCONT)
+    assert paused.wait(60) == 0, paused.communicate()[1].decode()[-2000:]
 
     lost, doubled = judged(stage)
     without = f"WITHOUT {off}" if off else "protected"
-    tell_line("two replays at once", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
+    tell_line(f"replay paused at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
     assert (lost, doubled) == (0, 0) if not off else lost + doubled > 0
+    assert off or not stage.open_places()

@@ -1,4 +1,4 @@
-"""Replays a quarantine in a process of its own, which ends itself by SIGKILL at a point, or lacks a protection."""
+"""Replays a quarantine in a process of its own, which kills or stops itself at a point, or lacks protections."""
 
 from __future__ import annotations
 
@@ -59,17 +59,21 @@ def _blindly() -> None:
 
 
 def main(root: str, spec: str, point: str, off: str) -> None:
-    """Replay everything; `point` is where to die, `-` for nowhere."""
+    """Replay everything; `point` is where to die, with `stop:` before it where to pause, `-` for nowhere."""
+    paused: list[str] = []
 
-    def die(reached: str) -> None:
+    def hit(reached: str) -> None:
         if reached == point:
             os.kill(os.getpid(), signal.SIGKILL)
+        if f"stop:{reached}" == point and not paused:
+            paused.append(reached)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     switch_off(off)
     # Exclusion must not rest on the lease, so it is taken away here.
     quarantine_replay.rereading = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
     catalog = Stage(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
-    quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=die)
+    quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=hit)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Stage:
 
     def __init__(self, root: Path) -> None:
         self.landing = root / "landing"
-        self.landing.mkdir(parents=True)
+        self.landing.mkdir(parents=True, exist_ok=True)
         self.environment = EnvironmentSpec.model_validate(
             {
                 "environment": "test",
