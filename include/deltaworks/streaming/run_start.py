@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from deltaworks.control.checkpoint_check import refuse_damaged_checkpoint, refus
 from deltaworks.control.generations import Generations, current_checkpoint, read_generations
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.batches import BatchProcessor, Ownership
@@ -19,6 +21,10 @@ from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_LOOKS = 3
+_LOOK_SECONDS = 1.0
 
 
 def open_batches(
@@ -47,13 +53,7 @@ def open_batches(
     first = Generations.first()
     if refuse_lost:
         # Before the ledger is created where it is gone.
-        refuse_lost_ledger(
-            objects,
-            spec.pipeline,
-            read_generations(objects, spec.pipeline),
-            generation=first.generation,
-            last_completed=read_last_completed(lake, spec.pipeline, first.generation),
-        )
+        _refuse_lost_ledger(lake, objects, spec.pipeline, first.generation)
     tables = TableSet(lake, spec, spark=spark)
     tables.open()
     tables.fence(owner)
@@ -75,6 +75,19 @@ def open_batches(
         fault=fault,
     )
     return processor, ledger
+
+
+def _refuse_lost_ledger(lake: Lake, objects: ObjectStore, pipeline: str, generation: int) -> None:
+    """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
+    for look in range(1, _LOOKS + 1):
+        last = read_last_completed(lake, pipeline, generation)
+        known = read_generations(objects, pipeline)
+        try:
+            return refuse_lost_ledger(objects, pipeline, known, generation=generation, last_completed=last)
+        except ContractError:
+            if look == _LOOKS:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 def checkpoint_to_run_on(objects: ObjectStore, pipeline: str, ledger: Ledger) -> Generations:

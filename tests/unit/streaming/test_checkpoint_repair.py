@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.streaming import run_start
 from deltaworks.streaming.checkpoint_repair import repair_checkpoint
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.run_start import open_batches
@@ -61,6 +63,26 @@ def test_a_lost_ledger_is_refused_and_not_taken_for_a_new_pipeline(stage: Stage,
         start(stage, catalog)
 
     assert not (stage.root / "lake" / paths.pipeline_control("shop", "checkpoint_store")).exists()
+
+
+def test_a_former_owner_that_completes_a_last_batch_meanwhile_is_no_lost_ledger(
+    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = stage.processor()
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+    read, looks = run_start.read_last_completed, []
+
+    def late(*arguments: Any) -> int | None:
+        looks.append(1)
+        last = read(*arguments)
+        return last - 2 if last is not None and len(looks) == 1 else last
+
+    monkeypatch.setattr(run_start, "read_last_completed", late)
+
+    start(stage, catalog)
+
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize("gone", [("checkpoint_store", "batch_metadata_store"), ("checkpoint_store",)])
