@@ -110,6 +110,21 @@ def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> No
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
+def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
+    stage.spark_submit("")
+    counted = stage.run("reprocess__games", {"batches": "1-3"})
+    done = stage.run(
+        "reprocess__games", {"files": ["a*", "b"], "tables": ["purchase"], "shadow": True, "dry_run": False}
+    )
+
+    count, work = stage.submitted()
+    assert (counted["state"], done["state"]) == ("success", "success")
+    assert count["argv"][-4:] == ["games", f"--run={counted['run_id']}", "--batches", "1-3"]
+    assert work["argv"][-7:] == [
+        f"--run={done['run_id']}", "--files", "a*,b", "--tables", "purchase", "--shadow", "--no-dry-run"
+    ]  # fmt: skip
+
+
 def test_maintenance_runs_optimize_then_vacuum_as_a_dry_run_then_gold(stage: Stage) -> None:
     stage.spark_submit("")
 

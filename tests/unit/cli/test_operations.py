@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
+from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.spec_records import SpecRecords
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import load_catalog
 from tests.unit.streaming.ledger_stage import Stage
 
@@ -114,6 +115,13 @@ def test_a_count_of_a_reprocess_needs_no_jvm_and_changes_nothing(run: Run, proje
     assert [line.split()[-2] for line in counted.splitlines() if " events " in line] == ["12"]
     assert "Nothing was changed" in counted
     assert sorted(path for path in (project / "lake").rglob("*")) == before
+
+
+def test_a_pipeline_whose_stream_has_not_said_what_it_runs_with_is_not_reprocessed(run: Run, project: Path) -> None:
+    (project / "lake" / paths.current_spec("shop")).unlink()
+
+    with pytest.raises(ContractError, match="REPROCESS_SPEC_DIFFERS"):
+        run("reprocess", "shop", "--from-start")
 
 
 def test_a_diff_says_what_an_edit_needs_and_whether_the_stream_will_start(run: Run, project: Path) -> None:
