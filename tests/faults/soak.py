@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from deltaworks.control import paths
+from deltaworks.control.held_tables import ask_to_resume, read_held
 from deltaworks.local.fault_proxy import running_fault_proxy
 from deltaworks.local.object_store import running_object_store
 from tests.faults.harness.driver import Driver
@@ -88,11 +89,14 @@ def bronze_times(stage: Stage) -> dict[int, float]:
 
 
 def finish(stage: Stage) -> None:
-    """Undisturbed, a driver lands what is left."""
+    """Undisturbed, drivers land what is left; a table that was suspended meanwhile catches up as it is asked to."""
     end = time.monotonic() + FINISH_SECONDS
     while True:
+        for table in read_held(stage.objects, PIPELINE):
+            print(f"{table} is held: it is resumed", flush=True)
+            ask_to_resume(stage.objects, PIPELINE, table, by="soak")
         with Driver(stage) as driver:
-            if driver.wait(FINISH_SECONDS) == 0:
+            if driver.wait(FINISH_SECONDS) == 0 and not read_held(stage.objects, PIPELINE):
                 return
             assert time.monotonic() < end, driver.tail()
 
