@@ -37,6 +37,7 @@ from deltaworks.streaming.replay_record import LANDED, REPLAYS, REPLAYS_SCHEMA, 
 from deltaworks.streaming.replay_share import ReplayShare
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import commit_step, refresh
+from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -108,9 +109,11 @@ class Replayer:
         return 1
 
     def count(self, keys: pa.Table) -> None:
-        """What `land` would do, by the spec alone; nothing is written."""
+        """What `land` would do, were no table held; nothing is written."""
         found, _ = self._read(Quarantine(self.lake, self._spec.pipeline).still_open(keys))
-        found.without({table.name: "table_written_by_spark" for table in self._spec.tables if table.writer == "spark"})
+        tables = {name: self.lake.open(self._key(name)) for name in found.by_table}
+        refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
+        found.without(dict.fromkeys(refused, "table_needs_spark"))
         self._count(found)
 
     def land(self, keys: pa.Table) -> bool:
@@ -153,8 +156,8 @@ class Replayer:
                 blocked[name] = "table_held"
             elif name not in self._tables.handles:
                 blocked[name] = "table_not_open"
-            elif self._tables.writer_by_table[name] != "fan_out":
-                blocked[name] = "table_written_by_spark"
+            elif reasons_for_spark(self._tables.handles[name]):
+                blocked[name] = "table_needs_spark"
         return blocked
 
     def _prepared(self, ordinal: int, found: ReplayRows, new_columns: Evolved) -> PreparedReplay:

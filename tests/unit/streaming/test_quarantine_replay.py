@@ -436,6 +436,26 @@ def test_a_table_held_since_a_replay_was_prepared_holds_it_up_until_it_is_free(
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
 
 
+def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_is_told(
+    stage: Stage, make_spec: MakeSpec
+) -> None:
+    def written_by_spark(level: str) -> PipelineSpec:
+        return spec_with(make_spec, level, orders={"writer": "spark"})
+
+    stage.ingest(written_by_spark("int"), event("one"))
+    assert replay(stage, written_by_spark("string"), dry_run=True).landed == 1
+    assert replay(stage, written_by_spark("string")).landed == 1
+    orders = stage.lake.open(paths.table("shop", "orders"))
+    assert orders is not None
+    orders.alter.add_constraint({"early": "_seq < 1000"})
+    stage.ingest(written_by_spark("int"), event("two"))
+
+    results = [replay(stage, written_by_spark("string"), dry_run=dry_run) for dry_run in (True, False)]
+
+    assert [(result.landed, result.causes) for result in results] == [(0, {"table_needs_spark": 1})] * 2
+    assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
+
+
 def test_a_prepared_replay_of_a_later_release_is_refused(stage: Stage, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one"))
     open_objects(stage.environment.lake).put(paths.prepared_replay("shop", 1), b'{"format": 2}')
