@@ -12,6 +12,7 @@ records. Nothing here rests on a clock, on a replay being identical, or on Airfl
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +63,10 @@ class SourceSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """How a batch went. Seconds by phase; a resumed batch spent none in preparing."""
+    """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
+
+    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned.
+    """
 
     batch_id: int
     rows: int
@@ -75,6 +79,7 @@ class BatchReport:
     prepare_seconds: float
     commit_seconds: float
     complete_seconds: float
+    rule_warnings: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +326,7 @@ class BatchProcessor:
             prepare_seconds=prepare_seconds,
             commit_seconds=commit_seconds,
             complete_seconds=time.monotonic() - started - commit_seconds,
+            rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
         )
 
     def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:

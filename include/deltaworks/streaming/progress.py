@@ -60,6 +60,7 @@ PROGRESS_SCHEMA = arrow_schema(
         "requests": "string",
         "message": "string",
         "dropped": "long",
+        "rule_warnings": "string",
     }
 )
 _QUEUE_ROWS = 1_000

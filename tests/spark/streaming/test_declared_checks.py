@@ -81,8 +81,11 @@ def test_warnings_are_in_the_ledger_and_failing_rows_in_quarantine(make_shop: Ma
     ]
     shop = make_shop(tables=orders(rules=rules))
 
-    shop.processor().process(land(shop, 1, {"level": 50}, {"level": -1}, {"level": 60}, {"level": 1}), 0)
+    source = land(shop, 1, {"level": 50}, {"level": -1}, {"level": 60}, {"level": 1})
+    report = shop.processor().process(source, 0)
 
+    assert report is not None
+    assert report.rule_warnings == '{"orders.low": 2}'
     (row,) = shop.ledger("checkpoint_store")
     assert json.loads(row["source_metadata"])["rule_warnings"] == {"orders.low": 2}
     assert (row["rows"], row["quarantined"]) == (3, 1)
