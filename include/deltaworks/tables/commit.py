@@ -143,11 +143,12 @@ def commit_step(
     for attempt in range(1, MAX_ATTEMPTS + 1):
         refresh(table)
         before = table.version()
+        if owner is not None:
+            # Also where the step has landed: by a successor, perhaps, and then there is nothing more to do here.
+            check_owner(table, owner)
         landed = table.transaction_version(step.app_id)
         if landed is not None and landed >= step.version:
             return CommitOutcome(version=before, landed_now=False, attempts=attempt)
-        if owner is not None:
-            check_owner(table, owner)
         try:
             table.create_write_transaction(
                 list(actions(table) if callable(actions) else actions),

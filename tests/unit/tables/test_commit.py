@@ -219,6 +219,15 @@ class TestOwners:
 
         assert values(uri) == [7]
 
+    def test_a_fenced_owner_is_told_also_where_its_successor_has_landed_the_step(self, uri: str) -> None:
+        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2))
+
+        with pytest.raises(FencedError):
+            append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 1))
+
+        assert values(uri) == [7]
+
     def test_what_a_fenced_owner_had_landed_still_counts_as_landed(self, uri: str) -> None:
         append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 1))
         raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
