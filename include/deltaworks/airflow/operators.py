@@ -33,7 +33,7 @@ SPARK_UI_XCOM = "spark_ui"
 class ParamArgument:
     """Turns a DAG param into a job's argument.
 
-    A list becomes `--flag a,b`. A boolean becomes the bare flag when it equals `when`. Empty means: no
+    A text becomes `--flag text`, a list `--flag a,b`. A boolean becomes the bare flag when it equals `when`. Empty means: no
     argument.
     """
 
@@ -45,7 +45,9 @@ class ParamArgument:
         value = params.get(self.param)
         if isinstance(value, bool):
             return [self.flag] if value is self.when else []
-        return [self.flag, ",".join(value)] if value else []
+        if not value:
+            return []
+        return [self.flag, value if isinstance(value, str) else ",".join(value)]
 
 
 class SparkJobOperator(SparkSubmitOperator):

@@ -29,6 +29,7 @@ from deltaworks.streaming.replace_rows import RowReplacer
 from deltaworks.streaming.reprocess import Reprocess, ReprocessResult
 from deltaworks.streaming.reprocess_plan import Planner, ReprocessRequest, landing_opener
 from deltaworks.streaming.selection import Selection
+from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.spark.streaming.conftest import DECLARED, Crash, Shop
@@ -187,6 +188,20 @@ def test_reprocessing_without_a_change_changes_no_row(stage: Stage) -> None:
 
     assert rows() == before
     assert stage.landed() == stage.expected()
+
+
+def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: Stage) -> None:
+    stage.redeclare(EVENTS, MENDED)
+    before = stage.versions()["orders"]
+
+    (result,) = (
+        each for each in stage.reprocess(selection=Selection(files=("f1.json",))).tables if each.table == "orders"
+    )
+
+    key = paths.table("shop", "orders")
+    changes = changed_partitions(stage.shop.lake, key, after_version=before, up_to_version=stage.versions()["orders"])
+    assert changes.values("event_date") == frozenset(result.dates)
+    assert (len(result.dates), result.rows_out, result.rows_in) == (3, 4, 5)
 
 
 def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
