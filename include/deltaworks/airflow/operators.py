@@ -33,8 +33,8 @@ SPARK_UI_XCOM = "spark_ui"
 class ParamArgument:
     """Turns a DAG param into a job's argument.
 
-    A text becomes `--flag text`, a list `--flag a,b`. A boolean becomes the bare flag when it equals `when`. Empty means: no
-    argument.
+    A text becomes `--flag text`, a list `--flag a,b`. A boolean becomes the bare flag when it equals `when`. Empty
+    means: no argument.
     """
 
     param: str
