@@ -105,7 +105,6 @@ def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_ev
             began = time.monotonic()
             tables = Job(stage, "r1").run_to_end()
             took = time.monotonic() - began
-            again = Job(stage, "r2").run_to_end()
         finally:
             landing.set()
             thread.join()
@@ -125,7 +124,6 @@ def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_ev
     )
     assert (lost, doubled) == (0, 0)
     assert [table["outcome"] for table in tables].count("already_committed") >= 1
-    assert {table["outcome"] for table in again} == {"committed"}
     progress = stage.lake.rows(paths.pipeline_control(PIPELINE, "progress"))
     assert progress is not None
     batches = [row for row in progress.to_pylist() if row["kind"] == "batch"]
