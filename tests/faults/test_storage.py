@@ -64,17 +64,16 @@ def test_a_full_disk_is_loud_and_leaves_nothing_torn(
 
 
 def run_behind_lost_replies(stage: Stage, *, off: list[str]) -> int:
-    """Land batches while every third put of a commit or of a prepared batch is answered by a cut connection."""
+    """Land batches while every third put of a commit, and every other of a prepared batch, is answered by nothing."""
     assert stage.server is not None
     stage.land(files=3)
     faults = [
         fault_proxy.Fault(action=Action.LOSE_REPLY, method="PUT", path=path, every=every)
-        for path, every in ((COMMITS, 3), (PREPARED, 1))
+        for path, every in ((COMMITS, 3), (PREPARED, 2))
     ]
-    with running_fault_proxy(stage.server.endpoint, seed=stage.seed) as proxy:
-        # The tables are there first, so that it is batches that are hit.
-        proxy.faults = faults
-        with Driver(stage, off=off, environment=stage.server.environment(endpoint=proxy.endpoint)) as driver:
+    with running_fault_proxy(stage.server.endpoint, faults=faults, seed=stage.seed) as proxy:
+        behind_it = stage.server.environment(endpoint=proxy.endpoint)
+        with Driver(stage, off=off, environment=behind_it) as driver:
             driver.run_to_end()
     return sum(incident.succeeded_unseen for incident in proxy.incidents)
 
