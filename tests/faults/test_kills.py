@@ -131,7 +131,7 @@ def test_without_the_transaction_of_a_step_half_a_driver_killed_doubles(make_sta
 
 
 def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody(
-    make_stage: MakeStage, tell: Tell
+    make_stage: MakeStage, tell: Tell, tell_line: Callable[..., None]
 ) -> None:
     stage = make_stage(tables=4)
     stage.declare(source={"max_files_per_batch": 4})
@@ -145,7 +145,9 @@ def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody
     verdict = tell("4 worker killed", stage, recovery=engine_seconds(successor), note=f"the driver ended with {code}")
     folder = rows_in_folder(stage.lake, PIPELINE, "events")
     doubled = sum(count - 1 for count in folder.values())
-    tell("4 worker killed", stage, off="the log (all files of the folder are read)", note=f"doubled {doubled}")
+    tell_line(
+        "4 worker killed", "WITHOUT the log: all files are read", f"ids {stage.ids}", "lost 0", f"doubled {doubled}"
+    )
     assert killed
     assert verdict.is_exact
     assert doubled > 0
