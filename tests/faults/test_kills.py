@@ -112,6 +112,8 @@ def test_without_the_guard_a_driver_without_jvm_goes_on_writing(make_stage: Make
     with Driver(stage, faults=in_the_middle("kill_jvm"), off=["guard"]) as broken:
         broken.await_point("injected kill_jvm")
         broken.await_gone(60)
+    with Driver(stage) as successor:
+        successor.run_to_end()
 
     late = written_later(broken)
     tell("1 jvm killed alone", stage, off="guard", note=f"{late} commits by what was left, seconds later")
