@@ -55,7 +55,7 @@ class Nemesis:
 
     def rest(self) -> float:
         """Seconds until the next."""
-        return self._random.uniform(5, 30)
+        return self._random.uniform(10, 45)
 
     def _pause(self) -> None:
         self.fleet.pause()
