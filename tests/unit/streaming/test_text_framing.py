@@ -84,7 +84,8 @@ def test_without_records_there_is_nothing(payload: str) -> None:
     assert read(payload) == []
 
 
-FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+# Python's writer leaves a lone carriage return without quotes, where it ends a line to every reader.
+FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
 
 
 @settings(deadline=None)
