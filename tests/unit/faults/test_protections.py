@@ -1,4 +1,4 @@
-"""What the fault suite takes away is still there to be taken away: a seam that moved would make a fault prove nothing."""
+"""What the fault suite takes away is still there to be taken: a seam that moved would make a fault prove nothing."""
 
 from __future__ import annotations
 
