@@ -1,0 +1,85 @@
+"""Rows that a replay lands late are in gold as if they had fitted at once: the first copy to arrive wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.quarantine import QuarantineFilter
+from deltaworks.streaming.quarantine_replay import replay_quarantine
+from tests.unit.streaming.replay_stage import Stage
+
+pytestmark = pytest.mark.spark
+DAY = 86_400
+NOON = 1_700_049_600
+
+
+def spec(*levels: str) -> PipelineSpec:
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+            "tables": [
+                {
+                    "name": "orders",
+                    "catch_all": True,
+                    "columns": [{"name": "level", "path": "level", "type": "string"}],
+                    "rules": [{"name": "known", "check": f"level IN {levels}"}],
+                }
+            ],
+            "gold": {
+                "dedupe": {"by": "event_id", "across_days": 1},
+                "tables": [
+                    {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
+                ],
+            },
+        }
+    )
+
+
+def test_gold_follows_a_replay_and_keeps_the_first_copy_to_arrive(spark: SparkSession, tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    sql = stage.landing / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
+    sql.parent.mkdir(parents=True)
+    sql.write_text("SELECT event_date, event_id, level FROM orders")
+    first: list[dict[str, Any]] = [
+        {"id": "e1", "time": NOON, "level": "new"},
+        {"id": "e2", "time": NOON, "level": "old"},
+        {"id": "e3", "time": NOON - DAY, "level": "new"},
+    ]
+    copies = [{"id": "e1", "time": NOON, "level": "old"}, {"id": "e3", "time": NOON, "level": "old"}]
+    before, mended = spec("old", "other"), spec("old", "new")
+    stage.ingest(before, "".join(map(json.dumps, first)).encode())
+    stage.ingest(before, "".join(map(json.dumps, copies)).encode())
+    rebuild_gold(spark, stage.catalog(mended), "shop")
+    assert answers(spark, stage) == {
+        ("2023-11-15", "e1", "old"),
+        ("2023-11-15", "e2", "old"),
+        ("2023-11-15", "e3", "old"),
+    }
+
+    replay_quarantine(stage.catalog(mended), "shop", QuarantineFilter(), dry_run=False)
+    result = rebuild_gold(spark, stage.catalog(mended), "shop")
+
+    assert not result.table("daily").skipped
+    assert answers(spark, stage) == {
+        ("2023-11-15", "e1", "new"),
+        ("2023-11-15", "e2", "old"),
+        ("2023-11-14", "e3", "new"),
+    }
+
+
+def answers(spark: SparkSession, stage: Stage) -> set[tuple[str, str, str]]:
+    found = spark.read.format("delta").load(stage.environment.lake.spark_uri(paths.table("shop", "daily"))).collect()
+    assert len({row["event_id"] for row in found}) == len(found)
+    return {(row["event_date"].isoformat(), row["event_id"], row["level"]) for row in found}
