@@ -36,8 +36,8 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.streaming.progress import PROGRESS_SCHEMA
 from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, ReasonCode
-from deltaworks.streaming.reprocess import TableReprocess
 from deltaworks.streaming.replay_record import REPLAYS_SCHEMA
+from deltaworks.streaming.reprocess import TableReprocess
 from deltaworks.tables.files import WrittenFile
 
 ROOT = Path(__file__).resolve().parents[2]
