@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltaworks.control.guard import start_guard
-from deltaworks.errors import ConcurrencyError, DeltaworksError, TransientError
+from deltaworks.errors import ConcurrencyError, DeltaworksError, FencedError, TransientError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,6 +27,8 @@ _CONFLICT = re.compile(
     # A listing that is no snapshot shows commit N+1 without N while others commit: Delta refuses to read on.
     r"|\bDELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG)\b"
 )
+#: What Spark says when another driver has written the next file of a query's checkpoint.
+_CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
@@ -89,7 +91,7 @@ def _cell(value: object) -> str:
 
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
-    """The error as one of ours: itself or what it wraps, a Delta conflict, an outage, or JOB_FAILED."""
+    """The error as one of ours: itself or what it wraps, a conflict, a checkpoint taken, an outage, or JOB_FAILED."""
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, DeltaworksError):
@@ -100,6 +102,12 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
             "DELTA_CONFLICT",
             f"Another writer changed what this job read or rewrote: {_first_line(error)}",
             hint="Run the job again; it starts from the table as it is then.",
+        )
+    if _CHECKPOINT_TAKEN.search(text):
+        return FencedError(
+            "CHECKPOINT_TAKEN",
+            f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
+            hint="None: the other one goes on. Run one stream a pipeline.",
         )
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(

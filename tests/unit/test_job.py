@@ -95,6 +95,12 @@ def test_outages_can_be_retried(error: Exception) -> None:
     assert (type(own), own.condition, own.exit_code) == (TransientError, "STORAGE_UNREACHABLE", 21)
 
 
+def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:
+    own = as_deltaworks_error(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Multiple streaming jobs detected for 7"))
+
+    assert (type(own), own.condition) == (FencedError, "CHECKPOINT_TAKEN")
+
+
 def test_what_nobody_foresaw_is_told_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job(failing(ValueError("odd")), guard=False) == 1
 
