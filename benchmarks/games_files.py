@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 
 from deltaworks.specs.catalog import project_root
-from deltaworks.streaming.framing import values
+from deltaworks.streaming.parsing.framing import values
 from generator.games import write_files
 from generator.settings import GamesSettings
 

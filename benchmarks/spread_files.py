@@ -18,7 +18,7 @@ import orjson
 
 from benchmarks.games_files import GamesFiles, landed_objects, write_lines
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.streaming.framing import values
+from deltaworks.streaming.parsing.framing import values
 
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:

@@ -10,9 +10,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.job import print_results, run_job
 from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.streaming.reprocess import Reprocess
-from deltaworks.streaming.reprocess_arguments import parser, request
-from deltaworks.streaming.reprocess_plan import Planner, landing_opener
+from deltaworks.streaming.reprocess.arguments import parser, request
+from deltaworks.streaming.reprocess.plan import Planner, landing_opener
+from deltaworks.streaming.reprocess.run import Reprocess
 from deltaworks.tables.lake import Lake
 
 

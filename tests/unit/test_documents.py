@@ -34,10 +34,10 @@ from deltaworks.specs.loading import load_spec, to_plain
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
+from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.streaming.progress import PROGRESS_SCHEMA
-from deltaworks.streaming.reasons import QUARANTINE_SCHEMA, ReasonCode
-from deltaworks.streaming.replay_record import REPLAYS_SCHEMA
-from deltaworks.streaming.reprocess import TableReprocess
+from deltaworks.streaming.quarantine.replay_record import REPLAYS_SCHEMA
+from deltaworks.streaming.reprocess.run import TableReprocess
 from deltaworks.tables.files import WrittenFile
 
 ROOT = Path(__file__).resolve().parents[2]

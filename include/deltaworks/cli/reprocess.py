@@ -12,8 +12,8 @@ from deltaworks.cli.tables import readable_bytes
 from deltaworks.control.objects import open_objects
 from deltaworks.control.reprocess_records import new_reprocess_id
 from deltaworks.errors import ConfigError
-from deltaworks.streaming.reprocess_arguments import request
-from deltaworks.streaming.reprocess_plan import Planner, ReprocessCount, landing_opener
+from deltaworks.streaming.reprocess.arguments import request
+from deltaworks.streaming.reprocess.plan import Planner, ReprocessCount, landing_opener
 from deltaworks.tables.lake import Lake
 
 _KEYS_SHOWN = 10
@@ -63,7 +63,7 @@ def reprocess(
         _show_count(planner.count(asked, landing_opener(project.environment, spec), exact=exact))
         return
     from deltaworks.spark_session import build_session
-    from deltaworks.streaming.reprocess import Reprocess
+    from deltaworks.streaming.reprocess.run import Reprocess
 
     name = name or new_reprocess_id()
     console.print(f"Reprocess {name}; if it is broken off: deltaworks reprocess {pipeline} --id {name} --no-dry-run")

@@ -42,7 +42,7 @@ from deltaworks.streaming.fan_out import (
 )
 from deltaworks.streaming.holds import TableHolds
 from deltaworks.streaming.ledger import Ledger
-from deltaworks.streaming.parse import BatchStamp
+from deltaworks.streaming.parsing.parse import BatchStamp
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.tables.commit import Step

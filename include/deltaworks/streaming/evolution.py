@@ -23,7 +23,7 @@ from deltalake.schema import PrimitiveType
 
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.pipeline import RESCUED_COLUMN, PipelineSpec, TableSpec
-from deltaworks.streaming.findings import Path
+from deltaworks.streaming.parsing.findings import Path
 from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, refresh
 
 PATH_METADATA = "deltaworks.path"

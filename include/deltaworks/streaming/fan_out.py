@@ -21,9 +21,9 @@ from pyarrow import fs
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved, new_columns, together
-from deltaworks.streaming.findings import Findings
-from deltaworks.streaming.parse import BatchStamp, Parser, Payload
-from deltaworks.streaming.reasons import QUARANTINE_PARTITION
+from deltaworks.streaming.parsing.findings import Findings
+from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 

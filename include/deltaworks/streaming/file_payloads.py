@@ -13,8 +13,8 @@ from deltaworks.sources.file_events.fetch import open_object
 from deltaworks.specs.pipeline import Compression
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import SourceSlice
-from deltaworks.streaming.parse import Payload
-from deltaworks.streaming.reasons import Reason, ReasonCode
+from deltaworks.streaming.parsing.parse import Payload
+from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
 _OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {

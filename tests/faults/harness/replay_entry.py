@@ -11,8 +11,9 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming import quarantine_replay, replayer
-from deltaworks.streaming.quarantine import QuarantineFilter
+from deltaworks.streaming.quarantine import replay as quarantine_replay
+from deltaworks.streaming.quarantine import replayer
+from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.tables.commit import Step
 from tests.unit.streaming.replay_stage import Stage
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.quarantine import QuarantineFilter
-from deltaworks.streaming.quarantine_replay import replay_quarantine
+from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
+from deltaworks.streaming.quarantine.replay import replay_quarantine
 from tests.unit.streaming.replay_stage import Stage
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import BatchProcessor, Ownership, SourceSlice
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
-from deltaworks.streaming.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 

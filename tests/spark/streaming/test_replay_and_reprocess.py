@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.quarantine import Quarantine, QuarantineFilter
-from deltaworks.streaming.quarantine_replay import replay_quarantine
+from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.streaming.quarantine.replay import replay_quarantine
 from tests.spark.streaming.conftest import Crash
-from tests.spark.streaming.test_reprocess import EVENTS, MENDED, ORDERS, Row, Stage, make_stage
+from tests.spark.streaming.reprocess.test_run import EVENTS, MENDED, ORDERS, Row, Stage, make_stage
 
 pytestmark = pytest.mark.spark
 MakeStage = Callable[..., Stage]

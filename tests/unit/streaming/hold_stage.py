@@ -19,7 +19,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
 from deltaworks.streaming.ledger import Ledger, owner_step
-from deltaworks.streaming.reasons import QUARANTINE_SCHEMA
+from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file

@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
-from deltaworks.streaming.parse import BatchStamp, Parser
+from deltaworks.streaming.parsing.parse import BatchStamp, Parser
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

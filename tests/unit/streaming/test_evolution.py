@@ -25,8 +25,8 @@ from deltaworks.streaming.evolution import (
     new_columns,
 )
 from deltaworks.streaming.fan_out import Written, with_new_columns
-from deltaworks.streaming.findings import Findings
-from deltaworks.streaming.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.parsing.findings import Findings
+from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import Step, raise_owner
 from deltaworks.tables.lake import Lake

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.fan_out import FileTarget, TableWriters, balanced, partitioning, write_payloads
-from deltaworks.streaming.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400

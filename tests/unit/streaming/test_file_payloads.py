@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.file_payloads import FileOpener, FileReference, resolved_variables, source_slice
-from deltaworks.streaming.reasons import ReasonCode
+from deltaworks.streaming.parsing.reasons import ReasonCode
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 

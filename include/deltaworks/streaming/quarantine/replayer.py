@@ -1,0 +1,253 @@
+"""Replays slices of a quarantine: each is prepared, committed and completed like a batch, under steps of its own.
+
+See `quarantine_replay` for what holds them together.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.held_tables import read_held
+from deltaworks.control.objects import open_objects
+from deltaworks.control.prepared import PreparedTable
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.replays import PreparedReplay, prepare_replay, read_replay
+from deltaworks.errors import ConcurrencyError
+from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.streaming.evolution import Evolved, add_columns, as_records
+from deltaworks.streaming.fan_out import Written, partitioning, with_new_columns
+from deltaworks.streaming.file_payloads import FileOpener
+from deltaworks.streaming.parsing.parse import Parser
+from deltaworks.streaming.quarantine.open_rows import Quarantine
+from deltaworks.streaming.quarantine.replay_pass import ReplayRows, reasons_left, replay_rows
+from deltaworks.streaming.quarantine.replay_payloads import PayloadFinder
+from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS, REPLAYS_SCHEMA, STILL_REJECTED, replay_step
+from deltaworks.streaming.quarantine.replay_share import ReplayShare
+from deltaworks.streaming.table_set import TableSet
+from deltaworks.tables.commit import commit_step, refresh
+from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+OPERATION = "replay_quarantine"
+Fault = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayResult:
+    """What a replay did, or in a dry run would do. Counts are rows; `rows_by_table` are those added to each table."""
+
+    pipeline: str
+    dry_run: bool
+    selected: int = 0
+    landed: int = 0
+    still_rejected: int = 0
+    not_replayable: int = 0
+    replays: int = 0
+    completed_earlier: int = 0
+    rows_by_table: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+class Replayer:
+    """Replays slices of one pipeline's quarantine. Used by one thread."""
+
+    def __init__(self, catalog: Catalog, pipeline: str, result: ReplayResult, *, fault: Fault) -> None:
+        self._spec = catalog.pipeline(pipeline)
+        self.lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._tables = TableSet(self.lake, self._spec)
+        self._partition_by = partitioning(self._spec)
+        self._log = FileEventLog(self.lake, self._spec.source.relay)
+        self._opener = FileOpener(
+            catalog.environment.landing,
+            compression=self._spec.source.compression,
+            max_object_bytes=self._spec.source.max_object_bytes,
+        )
+        self._result = result
+        self._fault = fault
+        self._record: DeltaTable | None = None
+
+    def open(self) -> None:
+        """Open what is written: the tables, with columns newly declared, and the record."""
+        self._tables.open()
+        created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
+        self._record = self.lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
+
+    def _key(self, table: str) -> str:
+        if table == REPLAYS:
+            return paths.pipeline_control(self._spec.pipeline, REPLAYS)
+        return paths.table(self._spec.pipeline, table)
+
+    def _next_ordinal(self) -> int:
+        """The ordinal after that of the last complete replay."""
+        if self._record is None:
+            raise RuntimeError("open the replayer first")
+        refresh(self._record)
+        return 1 + (self._record.transaction_version(replay_step(self._spec.pipeline, REPLAYS, 0).app_id) or 0)
+
+    def complete_torn(self) -> int:
+        """Complete the replay that was prepared and is not complete; how many there were, one or none."""
+        replay = read_replay(self._objects, self._spec.pipeline, self._next_ordinal())
+        if replay is None:
+            return 0
+        self._commit(replay)
+        return 1
+
+    def count(self, keys: pa.Table) -> None:
+        """What `land` would do, were no table held; nothing is written."""
+        found, _ = self._read(Quarantine(self.lake, self._spec.pipeline).still_open(keys))
+        tables = {name: self.lake.open(self._key(name)) for name in found.by_table}
+        refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
+        found.without(dict.fromkeys(refused, "table_needs_spark"))
+        self._count(found)
+
+    def land(self, keys: pa.Table) -> bool:
+        """Land the rows of these keys that fit; False where another process fixed the next replay first."""
+        # The ordinal first: what is selected after it has seen every replay before it.
+        ordinal = self._next_ordinal()
+        rows = Quarantine(self.lake, self._spec.pipeline).still_open(keys)
+        found, new_columns = self._read(rows)
+        found.without(self._blocked(found))
+        if found.landed or found.rejected:
+            replay = self._prepared(ordinal, found, new_columns)
+            self._fault("files_written")
+            if not prepare_replay(self._objects, replay):
+                return False
+            self._fault("prepared")
+            self._commit(replay)
+            self._result.replays += 1
+        self._count(found)
+        return True
+
+    def _read(self, rows: Sequence[Mapping[str, Any]]) -> tuple[ReplayRows, Evolved]:
+        found: list[ReplayRows] = []
+        now_us = time.time_ns() // 1000
+
+        def one_pass(evolved: Evolved) -> Written:
+            parser = Parser(self._spec, evolved=evolved)
+            payloads = PayloadFinder(self._log, self._opener, parser).find(rows)
+            found.append(replay_rows(parser, rows, payloads, now_us=now_us, fingerprint=self._spec.fingerprint()))
+            return Written(findings=parser.findings)
+
+        written = with_new_columns(one_pass, self._spec, self._tables.evolved())
+        return found[-1], written.new_columns
+
+    def _blocked(self, found: ReplayRows) -> dict[str, str]:
+        """The tables nothing can be added to now, and why."""
+        held = read_held(self._objects, self._spec.pipeline)
+        blocked = {}
+        for name in found.by_table:
+            if name in held:
+                blocked[name] = "table_held"
+            elif name not in self._tables.handles:
+                blocked[name] = "table_not_open"
+            elif reasons_for_spark(self._tables.handles[name]):
+                blocked[name] = "table_needs_spark"
+        return blocked
+
+    def _prepared(self, ordinal: int, found: ReplayRows, new_columns: Evolved) -> PreparedReplay:
+        spec, replay_id, at = self._spec, uuid.uuid4().hex, utc_now()
+        shares = []
+        for name, parts in sorted(found.by_table.items()):
+            rows = pa.concat_tables(parts)
+            if rows.num_rows:
+                columns = as_records(new_columns.get(name, ()))
+                shares.append(self._write(name, rows, self._partition_by[name], columns))
+        shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": spec.fingerprint()}
+        outcomes = [(key, LANDED, tables) for key, tables in sorted(found.landed.items())]
+        outcomes += [(key, STILL_REJECTED, ()) for key in sorted(found.rejected)]
+        record = [
+            {**shared, "_seq": seq, "_position": position, "outcome": outcome, "table_names": list(tables)}
+            for (seq, position), outcome, tables in outcomes
+        ]
+        shares.append(self._write(REPLAYS, pa.Table.from_pylist(record, schema=REPLAYS_SCHEMA), (), ()))
+        return PreparedReplay(
+            pipeline=spec.pipeline,
+            ordinal=ordinal,
+            replay_id=replay_id,
+            run=current_run(),
+            prepared_at=iso_now(),
+            spec_fingerprint=spec.fingerprint(),
+            code_version=__version__,
+            tables=tuple(shares),
+        )
+
+    def _write(
+        self, name: str, rows: pa.Table, partition_by: Sequence[str], new_columns: tuple[dict[str, Any], ...]
+    ) -> PreparedTable:
+        root = arrow_path(self.lake.storage, self._key(name))
+        files = [
+            write_file(self.lake.filesystem, root, part, partition=values)
+            for values, part in split_by_partition(rows, partition_by)
+        ]
+        return PreparedTable(
+            table=name,
+            writer="fan_out",
+            rows=rows.num_rows,
+            files=tuple(asdict(file) for file in files),
+            new_columns=new_columns,
+        )
+
+    def _commit(self, replay: PreparedReplay) -> None:
+        """Commit every share, the record of the rows last. Idempotent."""
+        held = read_held(self._objects, replay.pipeline)
+        for share in replay.tables:
+            if share.table in held:
+                raise ConcurrencyError(
+                    "TABLE_HELD",
+                    f"Replay {replay.ordinal} of {replay.pipeline!r} has rows for {share.table!r}, which is held.",
+                    hint=f"Replay again once `deltaworks tables resume {replay.pipeline} {share.table}` has freed it.",
+                )
+            step = replay_step(replay.pipeline, share.table, replay.ordinal)
+            made = user_metadata(
+                pipeline=replay.pipeline,
+                batch=f"replay {replay.ordinal}",
+                operation=OPERATION,
+                step=step.app_id,
+                step_version=step.version,
+            )
+            handle = self._handle(share.table)
+            if share.new_columns:
+                add_columns(handle, share.new_columns, owner=None, user_metadata=made)
+            if share.table == REPLAYS:
+                record = [WrittenFile(**file).add_action() for file in share.files]
+                commit_step(handle, record, step=step, user_metadata=made)
+            else:
+                files = ReplayShare(self.lake, self._key(share.table), share)
+                if commit_step(handle, files.absent, step=step, user_metadata=made).landed_now:
+                    self._result.rows_by_table[share.table] += files.rows
+            self._fault(f"committed:{share.table}")
+
+    def _handle(self, table: str) -> DeltaTable:
+        handle = self._record if table == REPLAYS else self._tables.handles.get(table)
+        handle = handle or self.lake.open(self._key(table))
+        if handle is None:
+            raise self._tables.problems[table]
+        return handle
+
+    def _count(self, found: ReplayRows) -> None:
+        result = self._result
+        result.selected += len(found.landed) + len(found.rejected) + len(found.missing)
+        result.landed += len(found.landed)
+        result.still_rejected += len(found.rejected)
+        result.not_replayable += len(found.missing)
+        result.reasons.update(reasons_left(found))
+        result.causes.update(found.missing.values())
+        if result.dry_run:
+            for name, parts in found.by_table.items():
+                result.rows_by_table[name] += sum(part.num_rows for part in parts)
