@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,11 +41,17 @@ buckets: [landing]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session every Spark test shares: local, two shuffle partitions, Deltaworks' own settings."""
+    # Connections are closed when Python ends, and pytest's streams are closed by then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     here = StorageSpec(root="file:///deltaworks-tests")
     environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
     environment = environment.model_copy(update={"spark": environment.spark.model_copy(update={"conf": conf})})
     session = build_session(environment, app_name="tests", master="local[2]")
     yield session
