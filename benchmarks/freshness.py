@@ -18,7 +18,7 @@ from benchmarks.harness import Benchmark, Figure, Options
 from benchmarks.versions import cores, versions
 
 if TYPE_CHECKING:
-    from deltaworks.local.demo import DemoReport
+    from deltaworks.local.demo_report import DemoReport
 
 _BRONZE_SECONDS = 60.0
 _GOLD_SECONDS = 360.0

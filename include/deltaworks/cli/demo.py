@@ -12,7 +12,8 @@ from deltaworks.cli.context import console
 from deltaworks.cli.stack import print_addresses, say
 from deltaworks.errors import ConfigError
 from deltaworks.local import stack
-from deltaworks.local.demo import Demo, DemoReport, DemoSettings, find_edits
+from deltaworks.local.demo import Demo, DemoSettings, find_edits
+from deltaworks.local.demo_report import DemoReport
 from deltaworks.local.home import StackHome
 from deltaworks.specs.catalog import project_root
 from generator.settings import GamesSettings

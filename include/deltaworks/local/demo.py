@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.local import stack
 from deltaworks.local.airflow_api import AirflowApi, DagRun
-from deltaworks.local.answers import PUBLISHED_EDITS_FILE, Answer, AnswerSheet, EditsTruth, answer_edits, answer_games
+from deltaworks.local.answers import PUBLISHED_EDITS_FILE, AnswerSheet, EditsTruth, answer_edits, answer_games
+from deltaworks.local.demo_report import DemoReport
 from deltaworks.local.environment import load_env
-from deltaworks.local.freshness import Freshness, measure_freshness
+from deltaworks.local.freshness import measure_freshness
 from deltaworks.local.home import StackHome
 from deltaworks.local.landing import list_requests
 from deltaworks.local.landing_sink import landing_sink
-from deltaworks.local.memory import MemorySample, PeakMemory
-from deltaworks.local.provenance_check import ProvenanceReport, check_provenance
+from deltaworks.local.memory import PeakMemory
+from deltaworks.local.provenance_check import check_provenance
 from deltaworks.local.report import StackAddresses
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.lake import Lake
@@ -49,30 +50,6 @@ class DemoSettings:
     edits: Path | None
     landing_seconds: float = 75.0
     keep_running: bool = False
-
-
-@dataclass(slots=True)
-class DemoReport:
-    """What the demo found."""
-
-    answers: list[Answer] = field(default_factory=list)
-    freshness: list[Freshness] = field(default_factory=list)
-    provenance: ProvenanceReport | None = None
-    landing_lists: int = -1
-    health: str = ""
-    maintenance: list[str] = field(default_factory=list)
-    memory: MemorySample | None = None
-    memory_samples: list[MemorySample] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    html: Path | None = None
-    addresses: StackAddresses | None = None
-
-    @property
-    def right(self) -> bool:
-        """Whether everything the demo promises held."""
-        named = self.provenance is not None and not self.provenance.unnamed and self.provenance.commits > 0
-        answered = bool(self.answers) and all(answer.right for answer in self.answers)
-        return answered and named and self.landing_lists == 0 and self.health == "healthy"
 
 
 def find_edits(root: Path, given: Path | None) -> Path | None:
@@ -239,6 +216,7 @@ class Demo:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def _answer(self, catalog: Catalog, games: GamesTruth, edits: EditsTruth | None) -> None:
+        # Here, so that no other command pays for loading the chart library.
         from deltaworks.local.html_report import write_report
 
         report = self.report

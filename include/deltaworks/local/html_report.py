@@ -11,7 +11,7 @@ import duckdb
 import plotly.graph_objects as go
 
 if TYPE_CHECKING:
-    from deltaworks.local.demo import DemoReport
+    from deltaworks.local.demo_report import DemoReport
 
 _CHARTS: tuple[tuple[str, str, str, str, str, str], ...] = (
     (
