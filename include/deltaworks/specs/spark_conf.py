@@ -33,7 +33,7 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.sql.ansi.enabled": ("true", "an overflow or a bad cast is an error, never a silent null"),
     "spark.sql.parquet.compression.codec": (
         "zstd",
-        "as the files the ingest writes: by snappy, Spark's default, OPTIMIZE made tables half as large again",
+        "as the files the ingest writes: with snappy, Spark's default, OPTIMIZE made a large table larger",
     ),
     "spark.sql.adaptive.enabled": ("true", "partition counts follow the data"),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": ("false", "fewer, fuller output files"),
