@@ -30,7 +30,7 @@ OPERATION = "optimize"
 LOOKED_AT = "looked_at_version"
 #: Partitions are taken in groups of about this size, each one commit, so that a job that dies keeps what it did.
 BYTES_PER_COMMIT = 16 << 30
-#: OPTIMIZE of a small table is planning on the driver and a few short tasks, which leave idle cores where there are many.
+#: OPTIMIZE of a small table is mostly planning on the driver, which leaves cores idle where there are many.
 TABLES_AT_ONCE = 4
 
 
