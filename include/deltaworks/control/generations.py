@@ -76,6 +76,11 @@ def read_generations(objects: ObjectStore, pipeline: str) -> Generations | None:
     return Generations.decode(found.data, key=key) if found else None
 
 
+def current_generation(objects: ObjectStore, pipeline: str) -> int:
+    """The pipeline's generation; the first where nothing is recorded yet."""
+    return (read_generations(objects, pipeline) or Generations.first()).generation
+
+
 def current_checkpoint(
     objects: ObjectStore, pipeline: str, *, last_completed: int | None, end_offset: dict[str, Any] | None
 ) -> Generations:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 from deltaworks.control import paths
 from deltaworks.control.checkpoint_check import prepared_batches
-from deltaworks.control.generations import Generations, read_generations
+from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.steps import read_last_completed
 
 KEEP_DAYS = 30
 KEEP_BATCHES = 1_000
@@ -47,9 +48,8 @@ def remove_old_prepared(
     """
     if keep_all:
         return PreparedUpkeep(0, "kept: a table is held")
-    generation = (read_generations(objects, pipeline) or Generations.first()).generation
-    store = lake.open(paths.pipeline_control(pipeline, "checkpoint_store"))
-    last = store.transaction_version(f"{pipeline}/g{generation}/checkpoint_store") if store else None
+    generation = current_generation(objects, pipeline)
+    last = read_last_completed(lake, pipeline, generation)
     if last is None:
         return PreparedUpkeep(0, "no batch is complete yet")
     old = [batch for batch in prepared_batches(objects, pipeline, generation) if batch <= last - keep_batches]

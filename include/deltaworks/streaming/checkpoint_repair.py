@@ -16,9 +16,10 @@ from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step, read_last_completed
+from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.streaming.run_start import open_batches
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import read_last_completed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.streaming.table_set import QUARANTINE, TableSet
-from deltaworks.streaming.writers import TableWriter, step_of_table
+from deltaworks.streaming.writers import TableWriter
 from deltaworks.tables.commit import Step
+from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step
 
 log = logging.getLogger(__name__)
 COMMIT_THREADS = 8
@@ -80,10 +81,10 @@ class ShareCommits:
 def held_outcome(batch: PreparedBatch, share: PreparedTable) -> StepOutcome:
     """The ledger's row of a share that stays in its prepared batch."""
     return StepOutcome(
-        step=step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id).app_id,
+        step=batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id).app_id,
         table_name=share.table,
         writer=share.writer,
-        outcome="held",
+        outcome=HELD,
         rows=share.rows,
         files=len(share.files),
         bytes=sum(file["size"] for file in share.files),
@@ -135,7 +136,7 @@ def commit_shares(
         for share, result in zip(batch.tables, done, strict=True)
     ]
     for share, outcome in zip(batch.tables, outcomes, strict=True):
-        if outcome.outcome == "held":
+        if outcome.outcome == HELD:
             tables.note_waiting(share)
     return outcomes
 
@@ -154,4 +155,4 @@ def _raise_what_concerns_all(batch: PreparedBatch, failed: dict[str, DeltaworksE
 
 def as_caught_up(outcome: StepOutcome) -> StepOutcome:
     """The ledger's row of a share that was held back and is committed now."""
-    return replace(outcome, outcome="caught_up")
+    return replace(outcome, outcome=CAUGHT_UP)

@@ -17,17 +17,16 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
+from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, read_prepared
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.ledger import BATCH_METADATA_STORE, CHECKPOINT_STORE
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
 
 State = Literal["complete", "prepared"]
-#: Outcomes of a step whose files are prepared and not in the table: they are caught up later.
-HELD, CAUGHT_UP = "held", "caught_up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +99,7 @@ class BatchHistory:
         self._lake = lake
         self._objects = objects
         self._spec = spec
-        self._generation = _generation(objects, spec.pipeline)
+        self._generation = current_generation(objects, spec.pipeline)
         self._stores: dict[str, DeltaTable | None] = {
             name: lake.open(paths.pipeline_control(spec.pipeline, name))
             for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)
@@ -108,11 +107,7 @@ class BatchHistory:
 
     def last_completed(self) -> int | None:
         """The newest complete batch, or None before the first."""
-        store = self._stores[CHECKPOINT_STORE]
-        if store is None:
-            return None
-        found: int | None = store.transaction_version(f"{self._spec.pipeline}/g{self._generation}/{CHECKPOINT_STORE}")
-        return found
+        return last_completed(self._stores[CHECKPOINT_STORE], self._spec.pipeline, self._generation)
 
     def recent(self, last: int = 20) -> list[BatchSummary]:
         """The newest `last` batches, oldest first, one that is prepared and not complete among them."""
@@ -205,7 +200,7 @@ class BatchHistory:
         )
 
     def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepRecord:
-        app_id = f"{prepared.pipeline}/g{prepared.generation}/{share.table}"
+        app_id = batch_step(prepared.pipeline, prepared.generation, share.table, prepared.batch_id).app_id
         table = self._lake.open(paths.table(prepared.pipeline, share.table))
         landed = table.transaction_version(app_id) if table is not None else None
         return StepRecord(
@@ -232,14 +227,10 @@ class BatchHistory:
 
 def held_tables(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
-    waiting: dict[int, set[str]] = {}
-    for step in steps:
-        if step["outcome"] == HELD:
-            waiting.setdefault(step["batch_id"], set()).add(step["table_name"])
-    for step in steps:
-        if step["outcome"] == CAUGHT_UP:
-            waiting.get(step["batch_id"], set()).discard(step["table_name"])
-    return {batch_id: tuple(sorted(tables)) for batch_id, tables in waiting.items() if tables}
+    waiting: dict[int, tuple[str, ...]] = {}
+    for table, batch_id in waiting_shares(steps):
+        waiting[batch_id] = (*waiting.get(batch_id, ()), table)
+    return waiting
 
 
 def _complete(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
@@ -274,8 +265,3 @@ def _prepared(prepared: PreparedBatch) -> BatchSummary:
         prepared_at=parse_iso(prepared.prepared_at),
         completed_at=None,
     )
-
-
-def _generation(objects: ObjectStore, pipeline: str) -> int:
-    found = objects.get(paths.pipeline_control(pipeline, "generations.json"))
-    return int(json.loads(found.data)["generation"]) if found else 1

@@ -23,9 +23,16 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selected_rows import selected_rows
-
-CHECKPOINT_STORE = "checkpoint_store"
-BATCH_METADATA_STORE = "batch_metadata_store"
+from deltaworks.tables.steps import (
+    BATCH_METADATA_STORE,
+    CAUGHT_UP,
+    CHECKPOINT_STORE,
+    HELD,
+    batch_step,
+    batches_by_table,
+    last_completed,
+    waiting_shares,
+)
 
 CHECKPOINT_STORE_SCHEMA = arrow_schema(
     {
@@ -100,12 +107,6 @@ def known_owner_epoch(lake: Lake, pipeline: str) -> int:
     return max((table.transaction_version(app_id) or 0 for table in found if table is not None), default=0)
 
 
-def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
-    """The newest complete batch, without creating the ledger where there is none."""
-    store = lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE))
-    return store.transaction_version(f"{pipeline}/g{generation}/{CHECKPOINT_STORE}") if store else None
-
-
 class Ledger:
     """One pipeline's ledger in one generation. Not safe to share between threads."""
 
@@ -121,13 +122,13 @@ class Ledger:
         }
 
     def _step(self, name: str, batch_id: int) -> Step:
-        return Step(f"{self._pipeline}/g{self._generation}/{name}", batch_id)
+        return batch_step(self._pipeline, self._generation, name, batch_id)
 
     def last_completed(self) -> int | None:
         """The newest complete batch, or None before the first. Reads the log only."""
         store = self._tables[CHECKPOINT_STORE]
         refresh(store)
-        return store.transaction_version(self._step(CHECKPOINT_STORE, 0).app_id)
+        return last_completed(store, self._pipeline, self._generation)
 
     def end_offset(self, batch_id: int) -> dict[str, Any] | None:
         """The source offset a complete batch ended at."""
@@ -149,15 +150,10 @@ class Ledger:
             since_batch: nothing was held before it, as far as is known.
         """
         columns = ["table_name", "batch_id", "outcome"]
-        wanted: dict[str, list[Any]] = {"outcome": ["held", "caught_up"], "generation": [self._generation]}
+        wanted: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
         rows = self._rows(BATCH_METADATA_STORE, columns, wanted)
         found = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
-        done = {(row["table_name"], row["batch_id"]) for row in found if row["outcome"] == "caught_up"}
-        held = {(row["table_name"], row["batch_id"]) for row in found} - done
-        missing: dict[str, list[int]] = {}
-        for name, batch_id in sorted(held):
-            missing.setdefault(name, []).append(batch_id)
-        return missing
+        return batches_by_table(waiting_shares(found))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
         """Record shares of one table, in the order of their batches, that were held back and are committed now."""
@@ -172,7 +168,7 @@ class Ledger:
                 "generation": batch.generation,
                 "batch_id": batch.batch_id,
                 **asdict(outcome),
-                "outcome": "caught_up",
+                "outcome": CAUGHT_UP,
                 "at": now,
             }
             for batch, outcome in steps

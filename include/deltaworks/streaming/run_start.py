@@ -15,9 +15,10 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.batches import BatchProcessor, Ownership
 from deltaworks.streaming.file_payloads import FileOpener
-from deltaworks.streaming.ledger import Ledger, owner_step, read_last_completed
+from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import read_last_completed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

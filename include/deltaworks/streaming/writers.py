@@ -23,6 +23,7 @@ from deltaworks.streaming.ledger import StepOutcome
 from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import batch_step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 #: How Delta says that a constraint or a NOT NULL does not hold, and what follows it on the line.
 _REFUSED = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
 _REFUSED_LENGTH = 500
-
-
-def step_of_table(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
-    """The application transaction of one table in one batch."""
-    return Step(f"{pipeline}/g{generation}/{table}", batch_id)
 
 
 def staging_key(pipeline: str, table: str) -> str:
@@ -60,7 +56,7 @@ class FanOutWriter:
 
     def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
         started = time.monotonic()
-        step = step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id)
+        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
         files = [WrittenFile(**record) for record in share.files]
         if share.new_columns:
             added = commit_metadata(batch, step, "add_columns")
@@ -101,7 +97,7 @@ class SparkWriter:
 
     def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
         started = time.monotonic()
-        step = step_of_table(batch.pipeline, batch.generation, share.table, batch.batch_id)
+        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
         handle = self._tables[share.table]
         refresh(handle)
         self._check_owner(batch.pipeline, owner)

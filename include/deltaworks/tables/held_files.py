@@ -13,13 +13,22 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.generations import Generations, read_generations
+from deltaworks.control.generations import current_generation
 from deltaworks.control.held_tables import read_held
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, read_prepared
 from deltaworks.control.replays import PreparedReplay, read_replay
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.steps import (
+    BATCH_METADATA_STORE,
+    CAUGHT_UP,
+    HELD,
+    batches_by_table,
+    read_last_completed,
+    read_last_replay,
+    waiting_shares,
+)
 
 _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
@@ -44,10 +53,9 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
     Raises:
         ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: what it protects is not known.
     """
-    generation = (read_generations(objects, pipeline) or Generations.first()).generation
+    generation = current_generation(objects, pipeline)
     found: dict[str, HeldFiles] = {}
-    store = lake.open(paths.pipeline_control(pipeline, "checkpoint_store"))
-    last = store.transaction_version(f"{pipeline}/g{generation}/checkpoint_store") if store else None
+    last = read_last_completed(lake, pipeline, generation)
     following = 0 if last is None else last + 1
     # A batch may be completed, and the next one prepared, while this looks.
     for batch_id in (following, following + 1):
@@ -68,26 +76,20 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
 
 
 def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int]]:
-    key = paths.pipeline_control(pipeline, "batch_metadata_store")
+    key = paths.pipeline_control(pipeline, BATCH_METADATA_STORE)
     store = lake.open(key)
     if store is None:
         return {}
     columns = ["table_name", "batch_id", "outcome"]
-    wanted: dict[str, list[Any]] = {"outcome": ["held", "caught_up"], "generation": [generation]}
-    steps = selected_rows(lake, key, store, columns=columns, values=wanted)
-    done = {(row["table_name"], row["batch_id"]) for row in steps if row["outcome"] == "caught_up"}
-    missing: dict[str, list[int]] = {}
-    for name, batch_id in sorted({(row["table_name"], row["batch_id"]) for row in steps} - done):
-        missing.setdefault(name, []).append(batch_id)
-    return missing
+    wanted: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [generation]}
+    return batches_by_table(waiting_shares(selected_rows(lake, key, store, columns=columns, values=wanted)))
 
 
 def _note_torn_replay(found: dict[str, HeldFiles], lake: Lake, objects: ObjectStore, pipeline: str) -> None:
     """A replay of quarantined rows that was left half done may wait for weeks too, until somebody replays again."""
-    record = lake.open(paths.pipeline_control(pipeline, "quarantine_replays"))
-    last = record.transaction_version(f"{pipeline}/replay/quarantine_replays") if record else None
+    last = read_last_replay(lake, pipeline)
     # One may be completed, and the next one prepared, while this looks.
-    for ordinal in (1 + (last or 0), 2 + (last or 0)):
+    for ordinal in (last + 1, last + 2):
         replay = read_replay(objects, pipeline, ordinal)
         for share in replay.tables if replay else ():
             _note(found, replay, share.table)

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA
-from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS, REPLAYS_SCHEMA, REPROCESSED
+from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, REPROCESSED
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import REPLAYS
 
 #: What identifies a row, and what is needed to cut a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")

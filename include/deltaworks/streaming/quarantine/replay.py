@@ -25,9 +25,9 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.replays import read_replay
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter, slices
-from deltaworks.streaming.quarantine.replay_record import last_replay
 from deltaworks.streaming.quarantine.replayer import Fault, Replayer, ReplayResult
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import read_last_replay
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
 LEASE_SECONDS = 30
@@ -95,7 +95,7 @@ def rereading(catalog: Catalog, pipeline: str) -> Iterator[None]:
 def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
     """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    if read_replay(objects, pipeline, 1 + last_replay(lake, pipeline)) is not None:
+    if read_replay(objects, pipeline, 1 + read_last_replay(lake, pipeline)) is not None:
         replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
         replayer.open()
         replayer.complete_torn()

@@ -12,8 +12,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import REPLAYS, last_replay
 
-REPLAYS = "quarantine_replays"
 LANDED, STILL_REJECTED, REPROCESSED = "landed", "still_rejected", "reprocessed"
 REPLAYS_SCHEMA = arrow_schema(
     {
@@ -27,17 +27,6 @@ REPLAYS_SCHEMA = arrow_schema(
         "spec_fingerprint": "string",
     }
 )
-
-
-def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one table in one replay."""
-    return Step(f"{pipeline}/replay/{table}", ordinal)
-
-
-def last_replay(lake: Lake, pipeline: str) -> int:
-    """The ordinal of the last complete replay; 0 before the first."""
-    table = lake.open(paths.pipeline_control(pipeline, REPLAYS))
-    return 0 if table is None else table.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
 
 
 def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
@@ -57,7 +46,7 @@ def note_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reproces
     found = sorted(set(seqs) & landed_seqs(lake, pipeline))
     if table is None or not found:
         return
-    last = table.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
+    last = last_replay(table, pipeline)
     shared = {"replay_id": reprocess_id, "replay": last, "outcome": REPROCESSED, "table_names": [], "at": utc_now()}
     rows = [{**shared, "_seq": seq, "_position": None, "spec_fingerprint": fingerprint} for seq in found]
     step = Step(f"{pipeline}/reprocess/{reprocess_id}/{REPLAYS}", 1)

@@ -33,13 +33,14 @@ from deltaworks.streaming.parsing.parse import Parser
 from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.streaming.quarantine.replay_pass import ReplayRows, reasons_left, replay_rows
 from deltaworks.streaming.quarantine.replay_payloads import PayloadFinder
-from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS, REPLAYS_SCHEMA, STILL_REJECTED, replay_step
+from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, STILL_REJECTED
 from deltaworks.streaming.quarantine.replay_share import ReplayShare
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import commit_step, refresh
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.steps import REPLAYS, last_replay, replay_step
 
 OPERATION = "replay_quarantine"
 Fault = Callable[[str], None]
@@ -98,7 +99,7 @@ class Replayer:
         if self._record is None:
             raise RuntimeError("open the replayer first")
         refresh(self._record)
-        return 1 + (self._record.transaction_version(replay_step(self._spec.pipeline, REPLAYS, 0).app_id) or 0)
+        return 1 + last_replay(self._record, self._spec.pipeline)
 
     def complete_torn(self) -> int:
         """Complete the replay that was prepared and is not complete; how many there were, one or none."""

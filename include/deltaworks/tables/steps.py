@@ -1,0 +1,76 @@
+"""The application transactions of batches and replays, and what can be told from them, for all who read a ledger.
+
+A batch is complete once the checkpoint store has its transaction; a share is held back while the batch metadata store
+says `held` of its step and not `caught_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+CHECKPOINT_STORE = "checkpoint_store"
+BATCH_METADATA_STORE = "batch_metadata_store"
+REPLAYS = "quarantine_replays"
+#: Outcomes of a step whose share stayed in the prepared batch, and of one that was committed after all.
+HELD, CAUGHT_UP = "held", "caught_up"
+
+
+def batch_step(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
+    """The application transaction of one table, or of one store of the ledger, in one batch."""
+    return Step(f"{pipeline}/g{generation}/{table}", batch_id)
+
+
+def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
+    """The application transaction of one table in one replay."""
+    return Step(f"{pipeline}/replay/{table}", ordinal)
+
+
+def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:
+    """The newest complete batch in this snapshot of the checkpoint store, or None before the first."""
+    if store is None:
+        return None
+    found: int | None = store.transaction_version(batch_step(pipeline, generation, CHECKPOINT_STORE, 0).app_id)
+    return found
+
+
+def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
+    """The newest complete batch, without creating the ledger where there is none."""
+    return last_completed(lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE)), pipeline, generation)
+
+
+def last_replay(record: DeltaTable | None, pipeline: str) -> int:
+    """The ordinal of the last complete replay in this snapshot of their record; 0 before the first."""
+    return 0 if record is None else record.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
+
+
+def read_last_replay(lake: Lake, pipeline: str) -> int:
+    """The ordinal of the last complete replay; 0 before the first."""
+    return last_replay(lake.open(paths.pipeline_control(pipeline, REPLAYS)), pipeline)
+
+
+def waiting_shares(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Table and batch of every share that is held back and has not been caught up, in order.
+
+    Args:
+        steps: rows of the batch metadata store; those with other outcomes do not count.
+    """
+    by_outcome: dict[str, set[tuple[str, int]]] = {HELD: set(), CAUGHT_UP: set()}
+    for step in steps:
+        if step["outcome"] in by_outcome:
+            by_outcome[step["outcome"]].add((step["table_name"], step["batch_id"]))
+    return sorted(by_outcome[HELD] - by_outcome[CAUGHT_UP])
+
+
+def batches_by_table(shares: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Shares as the batches of each table."""
+    found: dict[str, list[int]] = {}
+    for table, batch_id in shares:
+        found.setdefault(table, []).append(batch_id)
+    return found
