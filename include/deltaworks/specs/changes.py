@@ -21,10 +21,10 @@ from deltaworks.specs.pipeline import (
     MaintenanceSpec,
     PipelineSpec,
     QuarantineSpec,
-    SourceSpec,
     StreamSpec,
     TableSpec,
 )
+from deltaworks.specs.source import FileSourceSpec
 
 
 class Effect(StrEnum):
@@ -133,7 +133,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "description": _AT_ONCE,
         "owner": _AT_ONCE,
         "tags": _AT_ONCE,
-        "source": Into(SourceSpec),
+        "source": Into(FileSourceSpec),
         "unwrap": _OTHER_MEANING,
         "event": Into(EventSpec),
         "tables": Each(
@@ -159,7 +159,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "gold": Into(GoldSpec),
         "maintenance": Into(MaintenanceSpec),
     },
-    SourceSpec: {
+    FileSourceSpec: {
         "kind": _OTHER_LOG,
         "relay": _OTHER_LOG,
         "bucket": _OTHER_SOURCE,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
 from deltaworks.specs.rules import RuleSpec, problem_of
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.specs.types import TypeText
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
-Compression = Literal["auto", "gzip", "none"]
 Scalar = str | int | float | bool
 Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
 
@@ -33,57 +32,6 @@ RESCUED_COLUMN = "_rescued"
 RESERVED_TABLES = ("quarantine",)
 #: Types whose values every reader spells the same in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
-
-
-class CsvSpec(Spec):
-    """How CSV is written. Names of fields come from the first record, or are declared."""
-
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
-    quote: str = Field(default='"', min_length=1, max_length=1)
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    null_values: tuple[str, ...] = ("",)
-
-    # A tab is a delimiter, not white space around one.
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
-
-    @model_validator(mode="after")
-    def _named(self) -> Self:
-        if self.header == bool(self.columns):
-            raise ValueError("declare columns with header: false; with a header it has the names")
-        if len(set(self.columns)) < len(self.columns):
-            raise ValueError("a column is named twice")
-        return self
-
-
-class SourceSpec(Spec):
-    """Objects announced through a relay's file event log."""
-
-    kind: Literal["s3_sqs"]
-    relay: Name
-    bucket: str
-    prefix: str = ""
-    format: Literal["json", "csv", "text"] = "json"
-    csv: CsvSpec = CsvSpec()
-    pattern: str | None = None
-    compression: Compression = "auto"
-    max_files_per_batch: int = Field(default=500, ge=1)
-    max_bytes_per_batch: Bytes = 256 << 20
-    max_event_bytes: Bytes = 16 << 20
-    max_object_bytes: Bytes = 512 << 20
-
-    @model_validator(mode="after")
-    def _pattern_for_text(self) -> Self:
-        if (self.format == "text") != (self.pattern is not None):
-            raise ValueError("format: text needs a pattern, and no other format has one")
-        if self.pattern is not None:
-            try:
-                groups = re.compile(self.pattern).groupindex
-            except re.error as error:
-                raise ValueError(f"the pattern is no regular expression: {error}") from None
-            if not groups:
-                raise ValueError("name the fields in the pattern, such as (?P<time>\\S+)")
-        return self
 
 
 class UnwrapSpec(Spec):
@@ -278,7 +226,7 @@ class PipelineSpec(Spec):
     description: str
     owner: str
     tags: tuple[str, ...] = ()
-    source: SourceSpec
+    source: FileSourceSpec
     unwrap: UnwrapSpec | None = None
     event: EventSpec
     tables: tuple[TableSpec, ...] = Field(min_length=1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.file_events.fetch import open_object
-from deltaworks.specs.pipeline import Compression
+from deltaworks.specs.source import Compression
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.parsing.parse import Payload

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from deltaworks.specs.pipeline import CsvSpec, SourceSpec
+from deltaworks.specs.source import CsvSpec, PayloadSpec
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 from deltaworks.streaming.parsing.columns import Misfit
 from deltaworks.streaming.parsing.framing import Malformed, values
@@ -30,7 +30,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
 
 
-def framer(source: SourceSpec) -> Framer:
+def framer(source: PayloadSpec) -> Framer:
     """What finds the events of a payload, by the source's format.
 
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from deltaworks.specs.pipeline import PipelineSpec, SourceSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.streaming.parsing.columns import Misfit
 from deltaworks.streaming.parsing.framing import Malformed
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
@@ -26,8 +27,8 @@ STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint
 NGINX = r'(?P<host>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)" (?P<status>\d+)(?: (?P<agent>.+))?'
 
 
-def source(**options: Any) -> SourceSpec:
-    return SourceSpec.model_validate({"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | options)
+def source(**options: Any) -> FileSourceSpec:
+    return FileSourceSpec.model_validate({"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | options)
 
 
 def read(payload: bytes | str, **csv_options: Any) -> list[Any]:

@@ -12,7 +12,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.errors import ConfigError
-from deltaworks.specs.pipeline import PipelineSpec, SourceSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.streaming.reprocess import selection as module
 from deltaworks.streaming.reprocess.selection import Resolved, Resolver, Selection
@@ -123,7 +124,7 @@ def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Stage
 
 def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage: Stage) -> None:
     # Seq 5 is of the bucket that was read before: its rows are in the tables, and must stay there.
-    former = stage.spec.model_copy(update={"source": SourceSpec(kind="s3_sqs", relay="landing", bucket="foreign")})
+    former = stage.spec.model_copy(update={"source": FileSourceSpec(kind="s3_sqs", relay="landing", bucket="foreign")})
     records = SpecRecords(stage.objects, "shop")
     records.record(former, owner_epoch=1)
     records.record(stage.spec, owner_epoch=1)
