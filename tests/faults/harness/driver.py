@@ -47,7 +47,7 @@ class Driver:
         self.started = time.monotonic()
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
-                _command(stage, available_now=available_now),
+                _command(stage, available_now=available_now, off=off),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -154,9 +154,11 @@ class Driver:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def _command(stage: Stage, *, available_now: bool) -> list[str]:
+def _command(stage: Stage, *, available_now: bool, off: Sequence[str]) -> list[str]:
     catalog = load_catalog(root=stage.root)
     conf = submit_conf(catalog.environment, stage.root)
+    if "put_read_back" in off:
+        conf["spark.driver.extraClassPath"] += f"{os.pathsep}{_compiled(stage, protections.FORGETFUL)}"
     conf["spark.driver.extraJavaOptions"] = conf["spark.driver.extraJavaOptions"].replace(
         "-XX:+UseG1GC", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
     )
@@ -165,6 +167,18 @@ def _command(stage: Stage, *, available_now: bool) -> list[str]:
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
     return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
+
+
+def _compiled(stage: Stage, name: str) -> Path:
+    """A class of the harness, compiled once a stage against Spark's jars and ours; its folder."""
+    folder = stage.root / "classes"
+    if not (folder / f"{name}.class").exists():
+        jars = (PROJECT_ROOT / "include" / "jars" / "target" / "jars", Path(pyspark.__file__).parent / "jars")
+        class_path = os.pathsep.join(f"{jar}/*" for jar in jars)
+        javac = find_java().home / "bin" / "javac"
+        source = str(ENTRY.with_name(f"{name}.java"))
+        subprocess.run([str(javac), "-d", str(folder), "-cp", class_path, source], check=True)
+    return folder
 
 
 def _python_environment() -> dict[str, str]:

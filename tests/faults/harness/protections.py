@@ -14,6 +14,8 @@ from typing import Any
 
 OFF = "DELTAWORKS_TEST_OFF"
 CLOCK = "DELTAWORKS_TEST_CLOCK_SECONDS"
+#: The class a driver without `put_read_back` runs, compiled by the harness.
+FORGETFUL = "ForgetfulLogStore"
 
 
 def switch_off(names: Sequence[str]) -> None:
@@ -48,6 +50,43 @@ def _transactions() -> None:
         return original(self, app_id)
 
     DeltaTable.transaction_version = blind
+
+
+def _spark_transactions() -> None:
+    """Spark's steps, appends and merges, carry no transaction, and nobody looks whether one has landed."""
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrameWriter
+
+    from deltaworks.streaming import live
+
+    plain_option, plain_announce = DataFrameWriter.option, live._Merge._announce
+    plain_version = DeltaTable.transaction_version
+
+    def option(self: Any, key: str, value: Any) -> Any:
+        return self if key in ("txnAppId", "txnVersion") else plain_option(self, key, value)
+
+    def announce(self: Any, session: Any, batch_id: int) -> None:
+        plain_announce(self, session, batch_id)
+        session.conf.unset(live._TRANSACTION_APP)
+        session.conf.unset(live._TRANSACTION_VERSION)
+
+    def blind(self: DeltaTable, app_id: str) -> int | None:
+        caller = sys._getframe(1).f_code
+        if caller.co_name == "commit" and caller.co_filename.endswith("writers.py"):
+            return None
+        return plain_version(self, app_id)
+
+    DataFrameWriter.option = option  # type: ignore[method-assign]
+    live._Merge._announce = announce  # type: ignore[method-assign]
+    DeltaTable.transaction_version = blind
+
+
+def _put_read_back() -> None:
+    """Spark's log store does not read back who put the commit it could not put."""
+    from deltaworks.specs import spark_conf
+
+    spark_conf.LOG_STORE_S3A = FORGETFUL
+    spark_conf.SESSION_SETTINGS[spark_conf.S3A_LOG_STORE_KEY] = (FORGETFUL, "taken away by a test")
 
 
 def _prepared() -> None:
@@ -203,6 +242,8 @@ def _ledger_check() -> None:
 
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
+    "spark_transactions": _spark_transactions,
+    "put_read_back": _put_read_back,
     "prepared": _prepared,
     "ledger": _ledger,
     "owner_epoch": _owner_epoch,

@@ -11,7 +11,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -81,7 +81,7 @@ class Stage:
     def landing(self) -> Path:
         return self.root / "landing"
 
-    def declare(self, **changes: Mapping[str, Any]) -> None:
+    def declare(self, **changes: Any) -> None:
         """Write the project's declarations; `source={"max_files_per_batch": 5}` and the like change them for good."""
         for part, values in changes.items():
             self.settings[part] = {**self.settings.get(part, {}), **values} if part in ("source", "stream") else values

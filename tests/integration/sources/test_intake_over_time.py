@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 def test_the_intake_extends_messages_held_for_half_their_time(landing: Any) -> None:
     landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "2"})
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
-    intake = Intake(landing.queue(), threads=1, capacity=100)
+    intake = Intake(landing.queue(), threads=1, max_in_flight=100)
     intake.start()
     deadline = time.monotonic() + 10
     while len(intake.held()) < 3 and time.monotonic() < deadline:
@@ -32,7 +32,7 @@ def test_the_intake_extends_messages_held_for_half_their_time(landing: Any) -> N
 
 def test_a_full_buffer_stops_receiving(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(80)))
-    intake = Intake(landing.queue(), threads=1, capacity=20)
+    intake = Intake(landing.queue(), threads=1, max_in_flight=20)
     intake.start()
     time.sleep(2)
     held = len(intake.held())
@@ -44,7 +44,7 @@ def test_a_full_buffer_stops_receiving(landing: Any) -> None:
 def test_messages_that_waited_long_are_taken_together(landing: Any) -> None:
     landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "60"})
     landing.send(*(landing.notification(f"games/{number}") for number in range(40)))
-    intake = Intake(landing.queue(), threads=2, capacity=100)
+    intake = Intake(landing.queue(), threads=2, max_in_flight=100)
     intake.start()
     deadline = time.monotonic() + 20
     while len(intake.held()) < 40 and time.monotonic() < deadline:

@@ -1,0 +1,82 @@
+"""Airflow's API server is away for more than half a minute while a stream runs: with the setting the stack makes the
+stream does not notice; without it Airflow kills the task, nothing is left that writes, and the stream comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.local import environment
+from deltaworks.local.airflow_home import airflow_settings
+from deltaworks.local.programs import API_SERVER
+from deltaworks.local.stack import up
+from deltaworks.local.supervision import Supervisor
+from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage
+
+#: Airflow's default gives a task up about half a minute after its API server is gone.
+OUTAGE_SECONDS = 75.0
+LOOK_SECONDS = 1.0
+SETTING = "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS"
+
+
+def take_away_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own default stands again for the heartbeats a task may fail."""
+
+    def without(*positional: object, **named: object) -> dict[str, str]:
+        settings = airflow_settings(*positional, **named)  # type: ignore[arg-type]
+        del settings[SETTING]
+        return settings
+
+    monkeypatch.setattr(environment, "airflow_settings", without)
+
+
+def outage(stage: Stage, family: dict[str, int]) -> tuple[float | None, int]:
+    """Stop the API server and start it again; after how many seconds the stream was gone, and the rows landed."""
+    rows = len(stage.rows())
+    began = time.monotonic()
+    gone: float | None = None
+    Supervisor(stage.home).stop([API_SERVER], seconds=30)
+    while (passed := time.monotonic() - began) < OUTAGE_SECONDS:
+        if gone is None and not any(alive(family[name]) for name in ("driver", "jvm")):
+            gone = passed
+        time.sleep(LOOK_SECONDS)
+    landed = len(stage.rows()) - rows
+    up(home=stage.home)
+    return gone, landed
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["protected", "without"])
+def test_a_stream_lives_through_an_outage_of_the_api_server(
+    tmp_path: Path, tell_line: Callable[..., None], monkeypatch: pytest.MonkeyPatch, seed: int, off: bool
+) -> None:
+    if off:
+        take_away_the_setting(monkeypatch)
+    with running_stage(tmp_path / "project") as stage:
+        before = stage.await_progress(100)
+        gone, landed = outage(stage, ancestors(before.pid))
+        returned = time.monotonic()
+        after = stage.await_progress(len(stage.rows()))
+        recovery = time.monotonic() - returned
+        sent, lost, doubled = stage.settle()
+        turns = stage.turns()
+
+    ended = "the task lived" if gone is None else f"the task was killed after {gone:.0f} s"
+    tell_line(
+        f"65 API server away for {OUTAGE_SECONDS:.0f} s",
+        "WITHOUT max_failed_heartbeats" if off else "protected",
+        f"seed {seed}",
+        "s3proxy",
+        f"ids {sent}",
+        f"lost {lost}",
+        f"doubled {doubled}",
+        f"recovery {recovery:.1f} s",
+        f"{ended}, {landed} rows landed meanwhile, {len(turns)} runs wrote",
+    )
+    assert (lost, doubled) == (0, 0)
+    assert len(turns) == len(set(turns)), "a run wrote again after its successor had begun"
+    assert (gone is not None) == off
+    assert (after.pid != before.pid and after.epoch > before.epoch) == off
+    assert off or landed >= 100

@@ -1,0 +1,107 @@
+"""The storage does what Spark asks and its reply is lost: appends and merges by Spark are in their tables once.
+
+Two things hold that, each alone: the log store reads back who put the commit it could not put, and a step's transaction
+is in the table. A lost reply does harm only where both are away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.stop import StopFlag
+from deltaworks.local import fault_proxy
+from deltaworks.local.fault_proxy import Action, FaultProxy, running_fault_proxy
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.live_counts import DECLARED, LIVE, judge_live, owed_counts, seen_counts
+from tests.faults.harness.oracle import Verdict
+from tests.faults.harness.stage import PIPELINE, Stage
+
+Tell = Callable[..., Verdict]
+MakeStage = Callable[..., Stage]
+ROUND_SECONDS = 150.0
+BOTH = ["put_read_back", "spark_transactions"]
+OFF = pytest.mark.parametrize("off", [[], ["put_read_back"], BOTH], ids=["protected", "one of two", "without"])
+
+
+def losing(table: str, *, every: int) -> fault_proxy.Fault:
+    """Every so many puts of a commit to tables whose name matches are done and answered by nothing."""
+    path = rf"/{table}/_delta_log/\d{{20}}\.json(\?|$)"
+    return fault_proxy.Fault(action=Action.LOSE_REPLY, method="PUT", path=path, every=every)
+
+
+def unseen_puts(proxy: FaultProxy) -> int:
+    return sum(incident.succeeded_unseen for incident in proxy.incidents)
+
+
+@OFF
+def test_appends_by_spark_whose_reply_is_lost_land_once(make_stage: MakeStage, tell: Tell, off: list[str]) -> None:
+    stage = make_stage(tables=4, storage="s3", spark_tables=("k01", "k02"))
+    assert stage.server is not None
+    stage.land(files=4)
+    with running_fault_proxy(stage.server.endpoint, faults=[losing("k0[12]", every=2)], seed=stage.seed) as proxy:
+        with Driver(stage, off=off, environment=stage.server.environment(endpoint=proxy.endpoint)) as driver:
+            driver.run_to_end()
+        unseen = unseen_puts(proxy)
+
+    note = f"{unseen} appends by Spark landed whose reply was lost"
+    verdict = tell("10 lost replies, appends by Spark", stage, off=", ".join(off), note=note)
+    assert unseen >= 3
+    assert not verdict.lost
+    assert bool(verdict.doubled) == (off == BOTH)
+
+
+def land_and_count(stage: Stage, *, off: Sequence[str], endpoint: dict[str, str], rounds: int) -> Counter[int]:
+    """Drivers, one after the other as they end, until each round's events are counted live; their exit codes."""
+    codes: Counter[int] = Counter()
+    driver: Driver | None = None
+    try:
+        for _ in range(rounds):
+            stage.land()
+            end = time.monotonic() + ROUND_SECONDS
+            while seen_counts(stage) != owed_counts(stage):
+                if driver is None or driver.process.poll() is not None:
+                    codes.update([] if driver is None else [driver.wait()])
+                    driver = Driver(stage, off=off, available_now=False, environment=endpoint)
+                assert time.monotonic() < end, driver.tail()
+                time.sleep(0.3)
+        StopFlag(stage.objects, paths.pipeline_control(PIPELINE, "stop.json")).set(by="tests", reason="all is counted")
+        assert driver is not None
+        codes.update([driver.wait()])
+    finally:
+        if driver is not None:
+            driver.__exit__()
+    return codes
+
+
+@OFF
+def test_merges_of_a_live_table_whose_reply_is_lost_count_once(
+    make_stage: MakeStage, tell_line: Callable[..., None], off: list[str]
+) -> None:
+    stage = make_stage(tables=4, storage="s3")
+    stage.declare(live=DECLARED)
+    assert stage.server is not None
+    with running_fault_proxy(stage.server.endpoint, faults=[losing(LIVE, every=3)], seed=stage.seed) as proxy:
+        endpoint = stage.server.environment(endpoint=proxy.endpoint)
+        codes = land_and_count(stage, off=off, endpoint=endpoint, rounds=6)
+        unseen = unseen_puts(proxy)
+
+    verdict = judge_live(stage)
+    tell_line(
+        "10 lost replies, merges of a live table",
+        f"WITHOUT {', '.join(off)}" if off else "protected",
+        f"seed {stage.seed}",
+        "s3proxy",
+        f"ids {stage.ids}",
+        f"lost {verdict.lost}",
+        f"doubled {verdict.doubled}",
+        "recovery -",
+        f"{verdict.merges} merges, {unseen} landed whose reply was lost; drivers ended with {dict(codes)}",
+    )
+    assert unseen >= 2
+    assert verdict.lost == 0
+    assert bool(verdict.doubled) == (off == BOTH)

@@ -1,0 +1,179 @@
+"""One small stream under Airflow's own processes, a sender that never rests, and what tests look at in both."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import psutil
+
+from deltaworks.control import paths
+from deltaworks.control.guard import parent_of
+from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.local.environment import load_env
+from deltaworks.local.home import StackHome
+from deltaworks.local.landing_sink import landing_sink
+from deltaworks.local.stack import down, up
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+
+BACK_SECONDS = 240.0
+GONE_SECONDS = 20.0
+PIPELINE = """
+pipeline: clicks
+description: What the test sends.
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: deltaworks-landing, prefix: clicks/}
+event:
+  name: {constant: click}
+  time: {path: at, unit: epoch_seconds}
+  id: number
+tables:
+  - {name: clicks, catch_all: true, columns: [{name: number, path: number, type: long, required: true}]}
+stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
+"""
+
+
+def _project(folder: Path) -> Path:
+    """A project of one small pipeline on this checkout's code."""
+    include = folder / "include"
+    (include / "pipelines" / "clicks").mkdir(parents=True)
+    (include / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE)
+    (include / "environments").mkdir()
+    environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
+    (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0])
+    shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
+    for name in ("include/deltaworks", "include/spark", "include/jars", "spark_jobs", "plugins", "dags"):
+        (folder / name).symlink_to(PROJECT_ROOT / name)
+    return folder
+
+
+@dataclass
+class Sender:
+    """Lands one object of numbered events a second until it is closed."""
+
+    catalog: Catalog
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        put = landing_sink(self.catalog.environment.landing)
+        while not self._end.wait(1.0):
+            first = self.sent
+            lines = (json.dumps({"number": first + i, "at": 1_700_000_000 + first + i}) for i in range(10))
+            put(f"clicks/2023/11/14/22/{first:08d}.json", "\n".join(lines).encode())
+            self.sent += 10
+
+    def close(self) -> int:
+        """Stop; the number of events landed."""
+        self._end.set()
+        self._thread.join(timeout=30)
+        return self.sent
+
+
+@dataclass
+class Stage:
+    """The running stack and what the tests look at in it."""
+
+    home: StackHome
+    catalog: Catalog
+    sender: Sender
+
+    def beat(self) -> Heartbeat | None:
+        objects = open_objects(self.catalog.environment.lake)
+        return read_heartbeat(objects, paths.pipeline_control("clicks", "heartbeat.json"))
+
+    def rows(self) -> list[int]:
+        """The numbers of all events in the table."""
+        found = Lake(self.catalog.environment.lake).rows(paths.table("clicks", "clicks"), columns=["number"])
+        return [] if found is None else found.column("number").to_pylist()
+
+    def await_progress(self, after: int) -> Heartbeat:
+        """Wait until a live stream has landed rows beyond `after`."""
+
+        def moving() -> bool:
+            beat = self.beat()
+            return beat is not None and psutil.pid_exists(beat.pid) and len(self.rows()) > after
+
+        wait(moving, "no stream is landing rows", BACK_SECONDS)
+        beat = self.beat()
+        assert beat is not None
+        return beat
+
+    def settle(self) -> tuple[int, int, int]:
+        """End the sender and wait for its last event: events sent, lost, doubled."""
+        sent = self.sender.close()
+        wait(lambda: len(self.rows()) >= sent, f"not all of {sent} events arrived", BACK_SECONDS)
+        owed, seen = Counter(range(sent)), Counter(self.rows())
+        return sent, (owed - seen).total(), (seen - owed).total()
+
+    def turns(self) -> list[str]:
+        """The runs that committed to the table, newest first, each as often as it began to after another."""
+        lake, key = Lake(self.catalog.environment.lake), paths.table("clicks", "clicks")
+        table = lake.open(key)
+        assert table is not None
+        runs = [str(commit.metadata.get("run")) for commit in commit_history(lake, key, newest=table.version())]
+        return [run for run, _ in groupby(runs)]
+
+
+def wait(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.5)
+
+
+@contextmanager
+def running_stage(folder: Path) -> Iterator[Stage]:
+    """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block."""
+    project = _project(folder)
+    before = dict(os.environ)
+    os.environ["DELTAWORKS_PROJECT"] = str(project)
+    home = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
+    try:
+        up(home=home)
+        load_env(home)
+        catalog = load_catalog("local", root=project)
+        sender = Sender(catalog)
+        try:
+            yield Stage(home, catalog, sender)
+        finally:
+            sender.close()
+    finally:
+        down(home=home, grace_seconds=30)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def ancestors(pid: int) -> dict[str, int]:
+    """The processes of a stream: driver, its JVM, the task's runner, and that one's supervisor."""
+    names = ("driver", "jvm", "runner", "supervisor")
+    found: dict[str, int] = {}
+    current: int | None = pid
+    for name in names:
+        assert current is not None
+        found[name] = current
+        current = parent_of(current)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
