@@ -33,22 +33,24 @@ def damaged_files(objects: ObjectStore, pipeline: str, generations: Generations)
     folder = paths.checkpoint(pipeline, generations.generation, generations.current.ordinal)
     found = []
     metadata = objects.get(f"{folder}/metadata")
-    if metadata is not None and _json_problem(metadata.data):
-        found.append(DamagedFile(f"{folder}/metadata", _json_problem(metadata.data)))
-    for kind, count, lines in (("offsets", _OFFSETS_READ, 3), ("commits", _COMMITS_READ, 2)):
-        for number in _numbers(objects, f"{folder}/{kind}/")[-count:]:
-            key = f"{folder}/{kind}/{number}"
-            content = objects.get(key)
-            problem = _log_problem(content.data if content else b"", lines)
-            if problem:
-                found.append(DamagedFile(key, problem))
-    offsets, commits = _numbers(objects, f"{folder}/offsets/"), _numbers(objects, f"{folder}/commits/")
+    problem = _json_problem(metadata.data) if metadata is not None else ""
+    if problem:
+        found.append(DamagedFile(f"{folder}/metadata", problem))
+    offsets, commits = (batch_numbers(objects, f"{folder}/{kind}/") for kind in ("offsets", "commits"))
+    read = [(f"{folder}/offsets/{number}", 3) for number in offsets[-_OFFSETS_READ:]]
+    read += [(f"{folder}/commits/{number}", 2) for number in commits[-_COMMITS_READ:]]
+    for key, lines in read:
+        content = objects.get(key)
+        problem = _log_problem(content.data if content else b"", lines)
+        if problem:
+            found.append(DamagedFile(key, problem))
     if commits and (not offsets or offsets[-1] < commits[-1]):
         found.append(DamagedFile(f"{folder}/offsets/{commits[-1]}", "it is gone, and the batch was committed"))
     return found
 
 
-def _numbers(objects: ObjectStore, folder: str) -> list[int]:
+def batch_numbers(objects: ObjectStore, folder: str) -> list[int]:
+    """The batches that have a file in this folder of a checkpoint of Spark's, in order."""
     names = (key.removeprefix(folder) for key in objects.list(folder))
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -107,7 +109,7 @@ def ledger_is_behind(
     if generations is None or generations.current.retired:
         return ""
     folder = paths.checkpoint(pipeline, generation, generations.current.ordinal)
-    commits = _numbers(objects, f"{folder}/commits/")
+    commits = batch_numbers(objects, f"{folder}/commits/")
     newest = generations.current.first_batch + commits[-1] if commits else -1
     if newest > (-1 if last_completed is None else last_completed):
         ends = "has none" if last_completed is None else f"ends at {last_completed}"
