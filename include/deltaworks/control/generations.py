@@ -13,6 +13,7 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.start_over import StartOver, newest_start_over, read_start_over
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
@@ -46,6 +47,11 @@ class Generations:
         """What a new pipeline starts with."""
         return cls(1, (CheckpointRecord(1, 0, None),))
 
+    @classmethod
+    def begun_by(cls, begun: StartOver) -> Generations:
+        """What a pipeline that starts over goes on with."""
+        return cls(begun.generation, (CheckpointRecord(1, begun.first_batch, begun.start),))
+
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
@@ -76,9 +82,33 @@ def read_generations(objects: ObjectStore, pipeline: str) -> Generations | None:
     return Generations.decode(found.data, key=key) if found else None
 
 
+def known_generations(objects: ObjectStore, pipeline: str) -> Generations:
+    """The record; where there is none, or it was lost, what the pipeline's present generation began with."""
+    return read_generations(objects, pipeline) or _beginning(objects, pipeline)
+
+
 def current_generation(objects: ObjectStore, pipeline: str) -> int:
     """The pipeline's generation; the first where nothing is recorded yet."""
-    return (read_generations(objects, pipeline) or Generations.first()).generation
+    return known_generations(objects, pipeline).generation
+
+
+def begin_generation(objects: ObjectStore, begun: StartOver) -> None:
+    """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease."""
+    key = paths.pipeline_control(begun.pipeline, "generations.json")
+    found = objects.get(key)
+    if found is not None and Generations.decode(found.data, key=key).generation >= begun.generation:
+        return
+    data = Generations.begun_by(begun).encode()
+    etag = objects.put_if_match(key, data, found.etag) if found else None
+    if etag is None and not (found is None and objects.put_if_absent(key, data)):
+        raise _contended(begun.pipeline)
+
+
+def _beginning(objects: ObjectStore, pipeline: str) -> Generations:
+    """What the newest generation that was begun for good began with."""
+    newest, ended = newest_start_over(objects, pipeline)
+    begun = read_start_over(objects, pipeline, newest if ended else newest - 1)
+    return Generations.begun_by(begun) if begun else Generations.first()
 
 
 def current_checkpoint(
@@ -132,13 +162,13 @@ def _after(
 def _first_of(
     objects: ObjectStore, pipeline: str, last_completed: int | None, end_offset: dict[str, Any] | None
 ) -> Generations:
-    first = Generations.first()
+    first = _beginning(objects, pipeline)
     if last_completed is None:
         return first
     folder = paths.checkpoint(pipeline, first.generation, 1).rpartition("/")[0] + "/"
     used = [key.removeprefix(folder).partition("/")[0] for key in objects.list(folder)]
     newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
-    before = CheckpointRecord(max(newest, 1), 0, None)
+    before = replace(first.current, ordinal=max(newest, 1))
     return Generations(first.generation, (_after(pipeline, before, last_completed, end_offset),))
 
 

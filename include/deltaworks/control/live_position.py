@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from deltaworks.control import paths
+from deltaworks.control.checkpoint_check import batch_numbers
+from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
 
 
@@ -14,11 +16,9 @@ def live_read_below(objects: ObjectStore, pipeline: str, table: str) -> int:
     Reads the newest batch that Spark has marked as done. Its offset names the next version to read, except while the
     table's first snapshot is being worked off: then nothing is said to be read.
     """
-    folder = paths.live_checkpoint(pipeline, table)
-    done = [
-        int(name) for name in (key.rsplit("/", 1)[-1] for key in objects.list(f"{folder}/commits/")) if name.isdigit()
-    ]
-    found = objects.get(f"{folder}/offsets/{max(done)}") if done else None
+    folder = paths.live_checkpoint(pipeline, current_generation(objects, pipeline), table)
+    done = batch_numbers(objects, f"{folder}/commits/")
+    found = objects.get(f"{folder}/offsets/{done[-1]}") if done else None
     if found is None:
         return 0
     offset = json.loads(found.data.decode().splitlines()[-1])

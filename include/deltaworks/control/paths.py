@@ -48,9 +48,20 @@ def accepted_change(pipeline: str, old: str, new: str) -> str:
     return pipeline_control(pipeline, f"specs/accepted/{old}-{new}.json")
 
 
-def live_checkpoint(pipeline: str, table_name: str) -> str:
-    """Spark's checkpoint of a live table's query."""
-    return pipeline_control(pipeline, f"checkpoints/live/{table_name}")
+def live_checkpoint(pipeline: str, generation: int, table_name: str) -> str:
+    """Spark's checkpoint of a live table's query. It counts what the tables have, so it belongs to a generation."""
+    folder = "live" if generation == 1 else f"g{generation:06d}/live"
+    return pipeline_control(pipeline, f"checkpoints/{folder}/{table_name}")
+
+
+def start_over(pipeline: str, generation: int) -> str:
+    """The object that fixes how a generation begins. Generation 1 has none."""
+    return pipeline_control(pipeline, f"start_over/g{generation:06d}.json")
+
+
+def start_over_end(pipeline: str, generation: int) -> str:
+    """The object that says that a start over is complete."""
+    return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
 
 
 def held_table(pipeline: str, name: str) -> str:

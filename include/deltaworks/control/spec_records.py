@@ -140,12 +140,8 @@ class SpecRecords:
             self._objects.put_if_absent(self._acceptance(current, spec), _encoded(accepted))
         return changes
 
-    def record(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
-        """Note that the stream starts with `spec`. Idempotent. Call it while holding the lease, before a batch.
-
-        Raises:
-            ConcurrencyError: SPEC_RECORD_CONTENDED when another owner noted its own meanwhile.
-        """
+    def keep(self, spec: PipelineSpec) -> str:
+        """Keep a spec under its fingerprint, which is returned. Idempotent."""
         fingerprint = spec.fingerprint()
         kept = SpecRecord(
             pipeline=self._pipeline,
@@ -156,6 +152,15 @@ class SpecRecords:
             spec=spec.as_mapping(),
         )
         self._objects.put_if_absent(paths.spec_record(self._pipeline, fingerprint), _encoded(kept))
+        return fingerprint
+
+    def record(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
+        """Note that the stream starts with `spec`. Idempotent. Call it while holding the lease, before a batch.
+
+        Raises:
+            ConcurrencyError: SPEC_RECORD_CONTENDED when another owner noted its own meanwhile.
+        """
+        fingerprint = self.keep(spec)
         key = paths.current_spec(self._pipeline)
         now = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
         before = self._objects.get(key)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from deltaworks.control import paths
 from deltaworks.control.checkpoint_check import damaged_files, ledger_is_behind, prepared_batches
-from deltaworks.control.generations import Generations, read_generations, retire_checkpoint
+from deltaworks.control.generations import current_generation, read_generations, retire_checkpoint
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
+from deltaworks.control.start_over import refuse_unfinished_start_over
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
@@ -44,12 +45,13 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
 
     Raises:
         ConcurrencyError: LEASE_HELD, the stream runs.
-        ContractError: LEDGER_NOT_REBUILDABLE, prepared batches are missing in between.
+        ContractError: START_OVER_UNFINISHED; LEDGER_NOT_REBUILDABLE, prepared batches are missing in between.
     """
     spec = catalog.pipeline(pipeline)
     objects = open_objects(catalog.environment.lake)
     lake = Lake(catalog.environment.lake)
-    generation = Generations.first().generation
+    refuse_unfinished_start_over(objects, pipeline)
+    generation = current_generation(objects, pipeline)
     lease = Lease(
         objects,
         paths.pipeline_control(pipeline, "lease.json"),

@@ -21,6 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deltaworks.control import paths
+from deltaworks.control.generations import current_generation
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -88,11 +90,12 @@ def start_live_query(
     source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
     counts = _windowed_counts(_events(spark, source), live)
+    generation = current_generation(open_objects(lake.storage), pipeline)
     write = _Merge(lake.storage.spark_uri(target), pipeline, live, before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")
         .outputMode("update")
-        .option("checkpointLocation", lake.storage.spark_uri(paths.live_checkpoint(pipeline, live.name)))
+        .option("checkpointLocation", lake.storage.spark_uri(paths.live_checkpoint(pipeline, generation, live.name)))
         .foreachBatch(write)
     )
     if available_now:

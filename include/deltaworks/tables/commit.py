@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -124,6 +124,7 @@ def commit_step(
     step: Step,
     owner: Step | None = None,
     user_metadata: str,
+    anew: Schema | None = None,
 ) -> CommitOutcome:
     """Append files to the table as one step.
 
@@ -131,6 +132,8 @@ def commit_step(
         table: an open table; it is brought up to date first, and used by this thread only.
         actions: the files; or what says, given the table as it is committed to, which ones.
         owner: the owner epoch this commit is made under; it fails when a higher one has been raised.
+        anew: take all files that are there out, and have these columns from then on. The partition columns have to
+            stay: delta-rs would break the table.
 
     Raises:
         FencedError: OWNER_FENCED, a successor has raised the owner epoch in this table.
@@ -152,8 +155,8 @@ def commit_step(
         try:
             table.create_write_transaction(
                 list(actions(table) if callable(actions) else actions),
-                mode="append",
-                schema=table.schema(),
+                mode="append" if anew is None else "overwrite",
+                schema=anew or table.schema(),
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(
                     custom_metadata={"userMetadata": user_metadata},

@@ -58,7 +58,7 @@ def commits(pulse: Any) -> list[CommitInfo]:
 
 
 def checkpoint(pulse: Any) -> Path:
-    return Path(pulse.lake.storage.prefix) / paths.live_checkpoint("pulse", "hourly")
+    return Path(pulse.lake.storage.prefix) / paths.live_checkpoint("pulse", 1, "hourly")
 
 
 def test_counts_grow_with_each_batch_and_every_commit_names_its_batch(spark: SparkSession, pulse: Any) -> None:

@@ -8,7 +8,7 @@ from deltaworks.control import paths
 from deltaworks.control.live_position import live_read_below
 from deltaworks.control.objects import ObjectStore
 
-FOLDER = paths.live_checkpoint("games", "live")
+FOLDER = paths.live_checkpoint("games", 1, "live")
 
 
 def planned(objects: ObjectStore, batch: int, version: int, *, starting: bool = False) -> None:

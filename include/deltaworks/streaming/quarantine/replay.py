@@ -23,6 +23,7 @@ from deltaworks.control import paths
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.replays import read_replay
+from deltaworks.control.start_over import refuse_unfinished_start_over
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter, slices
 from deltaworks.streaming.quarantine.replayer import Fault, Replayer, ReplayResult
@@ -77,16 +78,22 @@ def replay_quarantine(
 
 
 @contextlib.contextmanager
-def rereading(catalog: Catalog, pipeline: str) -> Iterator[None]:
+def rereading(catalog: Catalog, pipeline: str, *, starting_over: bool = False) -> Iterator[None]:
     """The right to read again what has landed: a replay does not run beside a reprocess, which decides by quarantine.
+
+    Args:
+        starting_over: go on with a start over that was broken off, which keeps all others out.
 
     Raises:
         ConcurrencyError: LEASE_HELD.
+        ContractError: START_OVER_UNFINISHED.
     """
     objects = open_objects(catalog.environment.lake)
     lease = Lease(objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
     lease.acquire(wait_seconds=2 * LEASE_SECONDS)
     try:
+        if not starting_over:
+            refuse_unfinished_start_over(objects, pipeline)
         yield
     finally:
         lease.release()
@@ -99,3 +106,15 @@ def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
         replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
         replayer.open()
         replayer.complete_torn()
+
+
+def void_replays(catalog: Catalog, pipeline: str, *, replay_id: str) -> int:
+    """Make what all replays landed void, and the next ordinal used up, so that one that was under way selects anew.
+
+    Safe to repeat. Call it while `rereading`, with a quarantine that is empty. Returns the ordinal.
+    """
+    replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
+    replayer.open()
+    while (ordinal := replayer.void_all(replay_id)) is None:
+        replayer.complete_torn()
+    return ordinal

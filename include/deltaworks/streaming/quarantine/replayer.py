@@ -33,7 +33,13 @@ from deltaworks.streaming.parsing.parse import Parser
 from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.streaming.quarantine.replay_pass import ReplayRows, reasons_left, replay_rows
 from deltaworks.streaming.quarantine.replay_payloads import PayloadFinder
-from deltaworks.streaming.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, STILL_REJECTED
+from deltaworks.streaming.quarantine.replay_record import (
+    LANDED,
+    REPLAYS_SCHEMA,
+    REPROCESSED,
+    STILL_REJECTED,
+    landed_seqs,
+)
 from deltaworks.streaming.quarantine.replay_share import ReplayShare
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import commit_step, refresh
@@ -135,6 +141,21 @@ class Replayer:
         self._count(found)
         return True
 
+    def void_all(self, replay_id: str) -> int | None:
+        """Note, as a replay of its own, that what all replays landed is void; its ordinal, None where another process
+        fixed the replay of that ordinal first."""
+        ordinal, at, fingerprint = self._next_ordinal(), utc_now(), self._spec.fingerprint()
+        shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
+        record = [
+            {**shared, "_seq": seq, "_position": None, "outcome": REPROCESSED, "table_names": []}
+            for seq in sorted(landed_seqs(self.lake, self._spec.pipeline))
+        ]
+        replay = self._fixed(ordinal, replay_id, [self._recorded(record)])
+        if not prepare_replay(self._objects, replay):
+            return None
+        self._commit(replay)
+        return ordinal
+
     def _read(self, rows: Sequence[Mapping[str, Any]]) -> tuple[ReplayRows, Evolved]:
         found: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
@@ -176,14 +197,19 @@ class Replayer:
             {**shared, "_seq": seq, "_position": position, "outcome": outcome, "table_names": list(tables)}
             for (seq, position), outcome, tables in outcomes
         ]
-        shares.append(self._write(REPLAYS, pa.Table.from_pylist(record, schema=REPLAYS_SCHEMA), (), ()))
+        return self._fixed(ordinal, replay_id, [*shares, self._recorded(record)])
+
+    def _recorded(self, record: Sequence[Mapping[str, Any]]) -> PreparedTable:
+        return self._write(REPLAYS, pa.Table.from_pylist(list(record), schema=REPLAYS_SCHEMA), (), ())
+
+    def _fixed(self, ordinal: int, replay_id: str, shares: Sequence[PreparedTable]) -> PreparedReplay:
         return PreparedReplay(
-            pipeline=spec.pipeline,
+            pipeline=self._spec.pipeline,
             ordinal=ordinal,
             replay_id=replay_id,
             run=current_run(),
             prepared_at=iso_now(),
-            spec_fingerprint=spec.fingerprint(),
+            spec_fingerprint=self._spec.fingerprint(),
             code_version=__version__,
             tables=tuple(shares),
         )

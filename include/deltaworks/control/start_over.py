@@ -1,0 +1,113 @@
+"""The record of a pipeline that starts over: what it gives up, and what its next generation begins with.
+
+The record is created once, before anything changes, and fixes what is done: whoever goes on after a crash does just
+that. Until its end is on record, no stream, replay or reprocess of the pipeline begins.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ContractError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """A table as it was before: `version` is where time travel finds its rows."""
+
+    table: str
+    version: int
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOver:
+    """A start over, fixed. Batches of the new generation are numbered from `first_batch` on, after those before."""
+
+    pipeline: str
+    generation: int
+    first_batch: int
+    start: dict[str, Any] | None
+    spec_fingerprint: str
+    code_version: str
+    tables: tuple[GivenUp, ...]
+    by: str
+    reason: str
+    run: str
+    at: str
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        """The object's bytes."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, *, key: str) -> StartOver:
+        """Read the object.
+
+        Raises:
+            ContractError: START_OVER_UNREADABLE for a torn object or a format of a later release.
+        """
+        try:
+            record = json.loads(data)
+            if record["format"] != FORMAT:
+                raise ValueError(f"format {record['format']} is not {FORMAT}")
+            return cls(**{**record, "tables": tuple(GivenUp(**each) for each in record["tables"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ContractError(
+                "START_OVER_UNREADABLE",
+                f"{key} is no record of a start over this release can read: {error}.",
+                hint="Restore it from the storage's versions, or run the release that wrote it.",
+            ) from error
+
+
+def read_start_over(objects: ObjectStore, pipeline: str, generation: int) -> StartOver | None:
+    """The record of the start over that began, or is to begin, this generation; None where there is none."""
+    key = paths.start_over(pipeline, generation)
+    found = objects.get(key)
+    return StartOver.decode(found.data, key=key) if found else None
+
+
+def fix_start_over(objects: ObjectStore, planned: StartOver) -> StartOver:
+    """Create the record; the one that is there where somebody was first."""
+    objects.put_if_absent(paths.start_over(planned.pipeline, planned.generation), planned.encode())
+    fixed = read_start_over(objects, planned.pipeline, planned.generation)
+    assert fixed is not None
+    return fixed
+
+
+def end_start_over(objects: ObjectStore, done: StartOver) -> None:
+    """Note that all of it is done. Idempotent."""
+    objects.put_if_absent(paths.start_over_end(done.pipeline, done.generation), b"{}")
+
+
+def newest_start_over(objects: ObjectStore, pipeline: str) -> tuple[int, bool]:
+    """The highest generation a start over is on record for, 1 where there is none, and whether that has ended."""
+    folder = paths.pipeline_control(pipeline, "start_over") + "/"
+    names = {key.removeprefix(folder) for key in objects.list(folder)}
+    newest = max((int(name[1:7]) for name in names if name[1:7].isdigit()), default=1)
+    end = paths.start_over_end(pipeline, newest).removeprefix(folder)
+    return newest, newest == 1 or end in names
+
+
+def refuse_unfinished_start_over(objects: ObjectStore, pipeline: str) -> None:
+    """Refuse to begin anything on tables that are half made anew. One listing.
+
+    Raises:
+        ContractError: START_OVER_UNFINISHED.
+    """
+    generation, ended = newest_start_over(objects, pipeline)
+    if not ended:
+        raise ContractError(
+            "START_OVER_UNFINISHED",
+            f"Pipeline {pipeline!r} was to start over in generation {generation}, and that was broken off.",
+            hint=f"`deltaworks pipelines start-over {pipeline} --no-dry-run` goes on with it.",
+        )
