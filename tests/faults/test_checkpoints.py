@@ -106,14 +106,20 @@ def test_without_the_ledgers_offsets_a_lost_checkpoint_loses_what_came_since(mak
     assert verdict.lost
 
 
-@pytest.mark.parametrize("off", [[], ["checkpoint_check"]], ids=["protected", "without"])
-@pytest.mark.parametrize(("name", "content"), [("offsets", b""), ("commits", b'v1\n{"nextBatch')])
+@pytest.mark.parametrize(
+    ("name", "kept", "off"),
+    [
+        *((name, kept, []) for name in ("offsets", "commits") for kept in (0.0, 0.5)),
+        *((name, 0.5, ["checkpoint_check"]) for name in ("offsets", "commits")),
+    ],
+)
 def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
-    make_stage: MakeStage, tell: Tell, off: list[str], name: str, content: bytes
+    make_stage: MakeStage, tell: Tell, name: str, kept: float, off: list[str]
 ) -> None:
     stage = landed(make_stage(tables=4), 2)
     damaged = checkpoint(stage) / name / "1"
-    damaged.write_bytes(content)
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: int(len(content) * kept)])
     damaged.with_name(".1.crc").unlink(missing_ok=True)
     stage.land()
     with Driver(stage, off=off) as refused:
@@ -124,10 +130,39 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
         successor.run_to_end()
 
     note = f"it ended with {code} {condition}, then it was repaired"
-    fault = f"3 {name}/N {'torn' if content else 'empty'}"
+    fault = f"3 {name}/N {'torn' if kept else 'empty'}"
     verdict = tell(fault, stage, off=", ".join(off), recovery=engine_seconds(successor), note=note)
     assert (condition == "CHECKPOINT_DAMAGED" and f"{name}/1" in told) == (not off)
+    assert code != 0
     assert verdict.is_exact
+
+
+def set_back(stage: Stage, batch: int) -> None:
+    """As if a backup had been put in the checkpoint's place, from before the batch."""
+    for name in ("offsets", "commits"):
+        for file in (f"{batch}", f".{batch}.crc"):
+            (checkpoint(stage) / name / file).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("off", [[], ["ledger_offsets"]], ids=["protected", "without"])
+def test_a_checkpoint_that_was_set_back_is_given_up(make_stage: MakeStage, tell: Tell, off: list[str]) -> None:
+    stage = landed(make_stage(tables=4), 3)
+    set_back(stage, 2)
+    stage.land(files=3)
+    # Spark plans the batch anew, with more in it than has landed under its number.
+    stage.declare(source={"max_files_per_batch": 100})
+    with Driver(stage, off=off) as surprised:
+        code = surprised.wait()
+        condition, _ = surprised.last_words()
+    with Driver(stage, off=off) as successor:
+        successor.run_to_end()
+
+    note = f"it ended with {code} {condition}"
+    recovery = None if off else engine_seconds(successor)
+    verdict = tell("3 checkpoint set back", stage, off=", ".join(off), recovery=recovery, note=note)
+    assert (condition == "CHECKPOINT_SUPERSEDED") == (not off)
+    assert verdict.is_exact == (not off)
+    assert bool(verdict.lost) == bool(off)
 
 
 @pytest.mark.parametrize("off", [[], ["ledger_check"]], ids=["protected", "without"])
@@ -149,7 +184,7 @@ def test_a_lost_ledger_is_refused_and_made_anew_from_the_prepared_batches(
             successor.run_to_end()
 
     note = f"it ended with {code} {condition}"
-    verdict = tell("ledger and checkpoint lost", stage, off=", ".join(off), note=note)
+    verdict = tell("3 ledger and checkpoint lost", stage, off=", ".join(off), note=note)
     assert (condition == "LEDGER_BEHIND") == (not off)
     assert bool(verdict.lost) == bool(off)
     assert off or verdict.is_exact

@@ -61,8 +61,11 @@ def test_a_driver_killed_at_any_point_of_a_batch_loses_and_doubles_nothing(
     assert max(recoveries) < 90
 
 
-def test_without_the_transaction_of_a_step_a_killed_driver_doubles(make_stage: MakeStage, tell: Tell) -> None:
-    stage = make_stage(tables=TABLES)
+@pytest.mark.parametrize("storage", ["local", "s3"])
+def test_without_the_transaction_of_a_step_a_killed_driver_doubles(
+    make_stage: MakeStage, tell: Tell, storage: str
+) -> None:
+    stage = make_stage(tables=TABLES, storage=storage)
     stage.land()
     with Driver(stage, faults=[Fault(point="committed:.*", nth=17)]) as broken:
         broken.wait()

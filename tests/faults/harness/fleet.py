@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
@@ -17,9 +18,12 @@ from tests.faults.harness.stage import Stage
 class Fleet:
     """Keeps a driver running until it is closed. A paused one counts as none, so that a successor comes."""
 
-    def __init__(self, stage: Stage, *, endpoint: dict[str, str]) -> None:
+    def __init__(self, stage: Stage, *, endpoint: dict[str, str], off: Sequence[str] = ()) -> None:
         self._stage = stage
         self._endpoint = endpoint
+        self._off = off
+        #: How far off the wall clocks of drivers are that start from now on.
+        self.clock_seconds = 0.0
         self._lock = threading.RLock()
         self._running: list[Driver] = []
         self._paused: list[Driver] = []
@@ -45,16 +49,46 @@ class Fleet:
     def add(self) -> None:
         """One driver more, beside whatever runs."""
         with self._lock:
-            self._running.append(Driver(self._stage, available_now=False, environment=self._endpoint))
+            driver = Driver(
+                self._stage,
+                off=self._off,
+                clock_seconds=self.clock_seconds,
+                available_now=False,
+                environment=self._endpoint,
+            )
+            self._running.append(driver)
 
-    def signal_all(self, number: int) -> None:
-        """A signal to every process of all drivers."""
+    def add_second(self) -> bool:
+        """One driver more beside the one that runs; whether one did."""
         with self._lock:
+            self._forget_ended()
+            met = bool(self._running)
+            if met:
+                self.add()
+            return met
+
+    def signal_all(self, number: int) -> bool:
+        """A signal to every process of all drivers; whether there was one."""
+        with self._lock:
+            self._forget_ended()
             for driver in [*self._running, *self._paused]:
                 driver.signal(number)
+            return bool(self._running or self._paused)
+
+    def completed(self) -> list[float]:
+        """When batches were completed, by whichever driver: monotonic seconds, in order."""
+        moments = []
+        for timeline in self._stage.root.glob("driver-*.timeline"):
+            lines = (line.split(" ", 2) for line in timeline.read_text().splitlines())
+            moments += [float(parts[0]) for parts in lines if parts[-1] == "completed"]
+        return sorted(moments)
+
+    def last_completed(self) -> float:
+        """When the newest batch was completed; 0 before the first."""
+        return max(self.completed(), default=0.0)
 
     def kill_part(self, name: str) -> bool:
-        """SIGKILL for the JVM (`java`) or for a Python of the newest driver; whether there was one."""
+        """SIGKILL for the JVM (`java`) or for a Python of the driver that lands; whether there was one."""
         with self._lock:
             victims = self._processes(name)
             for victim in victims:
@@ -63,7 +97,7 @@ class Fleet:
             return bool(victims)
 
     def kill_worker(self) -> bool:
-        """SIGKILL for a Python worker of the newest driver; whether there was one."""
+        """SIGKILL for a Python worker of the driver that lands; whether there was one."""
         with self._lock:
             daemons = [p for p in self._descendants() if "pyspark.daemon" in " ".join(_command_of(p))]
             workers = [child for daemon in daemons for child in daemon.children()]
@@ -77,22 +111,32 @@ class Fleet:
             return [p for p in self._descendants() if p.name() == "java"]
         return [p for p in self._descendants() if any(part.endswith("entry.py") for part in _command_of(p)[1:2])]
 
+    def _leader(self) -> Driver:
+        """The driver that landed last, or the newest where none has landed."""
+        return max(
+            reversed(self._running),
+            key=lambda driver: max((at for at, _, point in driver.points() if point == "completed"), default=0.0),
+        )
+
     def _descendants(self) -> list[psutil.Process]:
         if not self._running:
             return []
         try:
-            root = psutil.Process(self._running[-1].process.pid)
+            root = psutil.Process(self._leader().process.pid)
             return [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
 
-    def pause(self) -> None:
-        """Freeze all drivers that run; successors are started beside them."""
+    def pause(self) -> bool:
+        """Freeze all drivers that run; successors are started beside them. Whether one ran."""
         with self._lock:
+            self._forget_ended()
+            met = bool(self._running)
             for driver in self._running:
                 driver.signal(signal.SIGSTOP)
             self._paused += self._running
             self._running = []
+            return met
 
     def wake(self) -> None:
         """Let the frozen ones go on: each finds itself fenced, or goes on as the owner it still is."""

@@ -123,12 +123,13 @@ def install(fault: Callable[[str], None]) -> None:
     from deltalake import DeltaTable
 
     from deltaworks.control.lease import Lease
-    from deltaworks.streaming import ledger, runner, table_set
+    from deltaworks.streaming import ledger, table_set
+    from deltaworks.streaming.batch_sources import files
 
     _after(Lease, "acquire", lambda *_: fault("leased"))
     _after(table_set.TableSet, "fence", lambda *_: fault("fenced"))
     _after(ledger.Ledger, "_append", lambda _, name, *__: name == ledger.BATCH_METADATA_STORE and fault("half_ledger"))
-    _before(runner, "source_slice", lambda *_: fault("begun"))
+    _before(files.FileSource, "slice_of", lambda *_: fault("begun"))
     _before(
         DeltaTable,
         "create_write_transaction",

@@ -1,4 +1,5 @@
-"""Disturbs a running stream at random, by a seed: each disturbance by its name, and when it happened."""
+"""Disturbs a running stream, seeded: everything it can do comes up once, in an order by chance, before anything comes
+up again. A disturbance that met nothing, for no driver ran or no request came, is tried again until it has."""
 
 from __future__ import annotations
 
@@ -14,6 +15,19 @@ from tests.faults.harness.fleet import Fleet
 from tests.faults.harness.stage import PIPELINE, Stage
 
 WRITES = r"/(_delta_log/\d{20}\.json|prepared/.*\.json|lease\.json|offsets/\d+|commits/\d+)(\?|$)"
+MEET_SECONDS = 60.0
+#: How long a batch is waited for before the next strike, so that most strikes meet a stream that lands.
+BATCH_SECONDS = 60.0
+#: What a strike and the rest before it usually take.
+STRIKE_SECONDS = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A disturbance that met the stream, and when it began: monotonic seconds."""
+
+    name: str
+    at: float
 
 
 @dataclass
@@ -24,21 +38,23 @@ class Nemesis:
     fleet: Fleet
     proxy: FaultProxy
     seed: int
-    happened: list[tuple[float, str]] = field(default_factory=list)
+    happened: list[Strike] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+        self._next: list[str] = []
 
     @property
-    def disturbances(self) -> dict[str, Callable[[], object]]:
-        """Everything it may do, by name."""
+    def disturbances(self) -> dict[str, Callable[[], bool]]:
+        """Everything it may do, by name; each says whether it met anything."""
         return {
             "kill driver": lambda: self.fleet.signal_all(signal.SIGKILL),
             "kill jvm alone": lambda: self.fleet.kill_part("java"),
             "kill python alone": lambda: self.fleet.kill_part("python"),
             "kill worker": self.fleet.kill_worker,
             "pause and wake": self._pause,
-            "second driver": self.fleet.add,
+            "second driver": self.fleet.add_second,
+            "clock jumps": self._jump,
             "lose replies": lambda: self._storage(Fault(action=Action.LOSE_REPLY, method="PUT", path=WRITES, every=3)),
             "slow storage": lambda: self._storage(Fault(action=Action.DELAY, delay_seconds=0.7, probability=0.3)),
             "refusing storage": lambda: self._storage(Fault(action=Action.UNAVAILABLE, probability=0.4)),
@@ -46,38 +62,77 @@ class Nemesis:
             "lose checkpoint": self._lose_checkpoint,
         }
 
+    @property
+    def missing(self) -> list[str]:
+        """What has not come up yet."""
+        return sorted(set(self.disturbances) - {strike.name for strike in self.happened})
+
     def strike(self) -> str:
-        """Do one thing; returns its name once it is over."""
-        name = self._random.choice(sorted(self.disturbances))
-        self.happened.append((time.time(), name))
-        self.disturbances[name]()
-        return name
+        """Do the next thing until it meets something; returns its name, and what came of it, once it is over."""
+        if not self._next:
+            self._next = sorted(self.disturbances)
+            self._random.shuffle(self._next)
+        name = self._next.pop()
+        end = time.monotonic() + MEET_SECONDS
+        while time.monotonic() < end:
+            at = time.monotonic()
+            if self.disturbances[name]():
+                self.happened.append(Strike(name, at))
+                return name
+            time.sleep(0.5)
+        self._next.insert(0, name)
+        return f"{name}: met nothing, comes up again"
 
-    def rest(self) -> float:
-        """Seconds until the next."""
-        return self._random.uniform(10, 45)
+    def rest(self, seconds_left: float) -> None:
+        """Wait for the next: mostly until a batch has landed since the last, so that a running stream is met.
 
-    def _pause(self) -> None:
-        self.fleet.pause()
-        time.sleep(self._random.uniform(2, 25))
-        self.fleet.wake()
+        With little time left for what has not come up yet, there is no rest.
+        """
+        if seconds_left < STRIKE_SECONDS * len(self.missing):
+            time.sleep(2.0)
+            return
+        since = self.happened[-1].at if self.happened else 0.0
+        if self._random.random() < 0.75:
+            end = time.monotonic() + min(BATCH_SECONDS, seconds_left)
+            while self.fleet.last_completed() <= since and time.monotonic() < end:
+                time.sleep(0.5)
+        time.sleep(min(seconds_left, self._random.uniform(1, 15)))
 
-    def _storage(self, fault: Fault) -> None:
+    def _pause(self) -> bool:
+        met = self.fleet.pause()
+        if met:
+            time.sleep(self._random.uniform(2, 25))
+            self.fleet.wake()
+        return met
+
+    def _jump(self) -> bool:
+        self.fleet.clock_seconds = self._random.choice([-3600.0, 3600.0, 86_400.0])
+        return self.fleet.signal_all(signal.SIGKILL)
+
+    def _storage(self, fault: Fault) -> bool:
+        before = len(self.proxy.incidents)
         self.proxy.faults = [fault]
         time.sleep(self._random.uniform(3, 15))
+        end = time.monotonic() + MEET_SECONDS
+        while len(self.proxy.incidents) == before and time.monotonic() < end:
+            time.sleep(0.5)
         self.proxy.faults = []
+        return len(self.proxy.incidents) > before
 
     def _checkpoint(self) -> list[str]:
         return self.stage.objects.list(paths.pipeline_control(PIPELINE, "checkpoints/g"))
 
-    def _delete_commit(self) -> None:
+    def _delete_commit(self) -> bool:
         self.fleet.signal_all(signal.SIGKILL)
         commits = [key for key in self._checkpoint() if "/commits/" in key and key.rpartition("/")[2].isdigit()]
         newest = max(commits, key=lambda key: (key.split("/")[-3], int(key.rpartition("/")[2])), default=None)
         if newest is not None:
             self.stage.objects.delete(newest)
+        return newest is not None
 
-    def _lose_checkpoint(self) -> None:
+    def _lose_checkpoint(self) -> bool:
         self.fleet.signal_all(signal.SIGKILL)
-        for key in self._checkpoint():
+        found = self._checkpoint()
+        for key in found:
             self.stage.objects.delete(key)
+        return any("/offsets/" in key for key in found)
