@@ -29,7 +29,10 @@ OFF = pytest.mark.parametrize("off", [[], ["put_read_back"], BOTH], ids=["protec
 
 
 def losing(table: str, *, every: int) -> fault_proxy.Fault:
-    """Every so many puts of a commit to tables whose name matches are done and answered by nothing."""
+    """Every so many puts of a commit to tables whose name matches are done and answered by nothing.
+
+    Not every other one: the client asks again after each, so that without a protection no commit would ever end.
+    """
     path = rf"/{table}/_delta_log/\d{{20}}\.json(\?|$)"
     return fault_proxy.Fault(action=Action.LOSE_REPLY, method="PUT", path=path, every=every)
 
@@ -43,7 +46,7 @@ def test_appends_by_spark_whose_reply_is_lost_land_once(make_stage: MakeStage, t
     stage = make_stage(tables=4, storage="s3", spark_tables=("k01", "k02"))
     assert stage.server is not None
     stage.land(files=4)
-    with running_fault_proxy(stage.server.endpoint, faults=[losing("k0[12]", every=2)], seed=stage.seed) as proxy:
+    with running_fault_proxy(stage.server.endpoint, faults=[losing("k0[12]", every=3)], seed=stage.seed) as proxy:
         with Driver(stage, off=off, environment=stage.server.environment(endpoint=proxy.endpoint)) as driver:
             driver.run_to_end()
         unseen = unseen_puts(proxy)

@@ -191,15 +191,17 @@ def test_a_stop_ends_the_stream_between_batches_and_gives_up_the_lease(
     assert (code == 0 and released and torn == 0) == (not off)
 
 
-def test_a_sigterm_tears_nothing_that_is_not_mended(make_stage: MakeStage, tell: Tell) -> None:
+@pytest.mark.parametrize("off", [[], ["transactions"]], ids=["protected", "without"])
+def test_a_sigterm_tears_nothing_that_is_not_mended(make_stage: MakeStage, tell: Tell, off: list[str]) -> None:
     stage = make_stage(tables=TABLES)
     stage.land(files=3)
     with Driver(stage, available_now=False, faults=[Fault(point="committed:.*", nth=12, action="sleep")]) as driver:
         driver.await_point("injected sleep")
         driver.signal(signal.SIGTERM)
         driver.wait(60)
-        with Driver(stage) as successor:
+        with Driver(stage, off=off) as successor:
             successor.run_to_end()
 
-    verdict = tell("5 SIGTERM", stage, recovery=recovery_seconds(driver, successor))
-    assert verdict.is_exact
+    verdict = tell("5 SIGTERM", stage, off=", ".join(off), recovery=recovery_seconds(driver, successor))
+    assert verdict.is_exact == (not off)
+    assert bool(verdict.doubled) == bool(off)
