@@ -268,7 +268,27 @@ def _judge_live(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _F
             f"{heartbeat.backlog_files} files wait and the last batch was completed {_duration(progress_seconds)} ago.",
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
-    return _suspended(heartbeat, now) or _judge_backlog(heartbeat, now, limits)
+    return _suspended(heartbeat, now) or _lost(heartbeat) or _judge_backlog(heartbeat, now, limits)
+
+
+def _lost(heartbeat: Heartbeat) -> _Finding | None:
+    """Files that are missing somewhere between the bucket and the tables, and messages nobody could deliver."""
+    if heartbeat.dead_letters:
+        return _Finding(
+            "unhealthy",
+            "DEAD_LETTERS",
+            f"About {heartbeat.dead_letters} messages were delivered too often and lie in the dead-letter queue.",
+            f"deltaworks files redrive {heartbeat.pipeline}; its files are not in the log until then.",
+        )
+    if heartbeat.lost_files:
+        return _Finding(
+            "unhealthy",
+            "FILES_LOST",
+            f"{heartbeat.lost_files} objects were never announced, or were gone before they were read, "
+            f"such as {', '.join(heartbeat.lost_examples[:3])}.",
+            "deltaworks files show, for one of them, says what became of it; see operating.md on lost files.",
+        )
+    return None
 
 
 def _suspended(heartbeat: Heartbeat, now: datetime) -> _Finding | None:

@@ -22,7 +22,11 @@ State = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How a stream or a relay is. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back."""
+    """How a stream or a relay is. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back.
+
+    `lost_files` are objects nobody was told of, or that were gone before they were read, some of them by key;
+    `dead_letters` the messages in a relay's dead-letter queue, about.
+    """
 
     pipeline: str
     owner: str
@@ -41,6 +45,9 @@ class Heartbeat:
     oldest_pending_at: str | None = None
     error: dict[str, Any] | None = None
     held: tuple[dict[str, Any], ...] = ()
+    lost_files: int = 0
+    lost_examples: tuple[str, ...] = ()
+    dead_letters: int | None = None
     host: str = ""
     pid: int = 0
     ui: str | None = None
@@ -53,7 +60,8 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
         return None
     known = {field.name for field in dataclasses.fields(Heartbeat)}
     record = {name: value for name, value in json.loads(found.data).items() if name in known}
-    return Heartbeat(**{**record, "held": tuple(record.get("held") or ())})
+    lists = {name: tuple(record.get(name) or ()) for name in ("held", "lost_examples")}
+    return Heartbeat(**{**record, **lists})
 
 
 class HeartbeatWriter:

@@ -234,3 +234,17 @@ def test_a_suspended_table_is_unhealthy_and_says_what_to_do() -> None:
 
 def test_a_table_that_is_lent_is_no_trouble() -> None:
     assert verdict_on(beat(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"dead_letters": 3}, "DEAD_LETTERS"),
+        ({"lost_files": 2, "lost_examples": ("landing/games/1",)}, "FILES_LOST"),
+        ({"dead_letters": 0, "lost_files": 0}, "OK"),
+    ],
+)
+def test_files_that_are_missing_on_their_way_are_somebodys_business(changes: dict[str, Any], cause: str) -> None:
+    verdict = verdict_on(beat(**changes))
+
+    assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")

@@ -51,7 +51,8 @@ class Landing:
 
     def spec(self, **changes: Any) -> RelaySpec:
         options = {"append_seconds": 0.1, "lease_ttl_seconds": 3, "max_run_seconds": 60} | changes
-        return RelaySpec(relay="landing", queue_url=self.queue_url, buckets=(self.bucket,), **options)
+        options = {"relay": "landing", "queue_url": self.queue_url, "buckets": (self.bucket,)} | options
+        return RelaySpec(**options)
 
     def put(self, *keys: str, body: bytes = b"{}") -> None:
         for key in keys:

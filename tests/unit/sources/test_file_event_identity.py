@@ -22,7 +22,7 @@ def test_parts_do_not_run_into_each_other() -> None:
 
 
 def test_versions_count_only_where_every_version_is_wanted() -> None:
-    first, second = (identity("b", "k", "e", version, versions="every") for version in ("v1", "v2"))
+    first, second = (identity("b", "k", "e", version, overwrites="every_version") for version in ("v1", "v2"))
     assert first != second
 
 

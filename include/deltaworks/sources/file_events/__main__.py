@@ -65,8 +65,14 @@ def _run(name: str, stop_relay: list[Callable[[], None]]) -> DeltaworksError | N
     try:
         catalog = load_catalog(tolerant=True)
         spec = catalog.relay(name)
-        queue = NotificationQueue(catalog.environment.messaging, resolve_text(spec.queue_url))
-        relay = Relay(spec, lake=catalog.environment.lake, queue=queue)
+        queue = None
+        if spec.queue_url is not None:
+            queue = NotificationQueue(
+                catalog.environment.messaging,
+                resolve_text(spec.queue_url),
+                visibility_seconds=spec.visibility_seconds,
+            )
+        relay = Relay(spec, lake=catalog.environment.lake, queue=queue, landing=catalog.environment.landing)
         stop_relay.append(lambda: relay.stop(at_once=True))
         _LOGGER.info("Relay %s starts", name)
         counts = relay.run()

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-#: `ignore`: a key with an ETag is one file, whatever its versions. `every`: each version is a file.
-Versions = Literal["ignore", "every"]
+from deltaworks.specs.relay import Overwrites
 
 
 def identity(
-    bucket: str, key: str, etag: str, version_id: str | None = None, *, versions: Versions = "ignore"
+    bucket: str, key: str, etag: str, version_id: str | None = None, *, overwrites: Overwrites = "latest"
 ) -> bytes:
-    """16 bytes that name a file event: equal for redeliveries of it, different for anything else."""
-    parts = (bucket, key, etag) if versions == "ignore" else (bucket, key, etag, version_id or "")
+    """16 bytes that name a file event: equal for redeliveries of it, different for anything else.
+
+    What else there is, the overwrite policy says: whether the same key with another content, or as another version of
+    the same content, is another file.
+    """
+    parts = {
+        "ignore": (bucket, key),
+        "latest": (bucket, key, etag),
+        "every_version": (bucket, key, etag, version_id or ""),
+    }[overwrites]
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         encoded = part.encode("utf-8", "surrogatepass")

@@ -1,14 +1,16 @@
 """What stands between the queue and the log: receiving threads, a bounded buffer, a watch over held messages.
 
-The buffer is bounded, so a log that cannot be written stops receiving instead of filling memory. A message is
-held from its receipt until `done`; one held for half the queue's visibility timeout gets the timeout anew, so
-an outage of the log's storage neither doubles work nor drives messages into the dead-letter queue.
+What is held is bounded, so a log that cannot be written stops receiving instead of filling memory. A message is
+held from its receipt until `done`; one held for half the visibility timeout gets the timeout anew, so an outage
+of the log's storage neither doubles work nor drives messages into the dead-letter queue. One whose receipt has
+expired all the same is left alone: it comes back, and the log knows it.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -16,17 +18,19 @@ from collections.abc import Iterable, Sequence
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.file_events.queue import BATCH, Message, NotificationQueue
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.file_events.queue import BATCH, SATURATED, Message, NotificationQueue
+from deltaworks.sources.outages import error_code, through_outages
 
 _LOGGER = logging.getLogger(__name__)
+_SATURATED_PAUSE_SECONDS = 2.0
 
 
 class Intake:
     """Receives from a queue with several threads until closed; `take` and `done` are for one thread.
 
     Args:
-        capacity: messages held at most, short of what the receiving threads have in hand.
+        max_in_flight: messages held at most, what the caller has taken and not yet done included. A receipt brings
+            up to ten, so it is kept short of by as much.
         patience_seconds: how long a queue may fail to answer before the intake fails.
     """
 
@@ -35,23 +39,33 @@ class Intake:
         source: NotificationQueue,
         *,
         threads: int,
-        capacity: int,
+        max_in_flight: int,
         patience_seconds: float = 120.0,
     ) -> None:
         self._source = source
-        self._buffer: queue.Queue[list[Message]] = queue.Queue(maxsize=max(1, capacity // BATCH))
+        self._buffer: queue.Queue[list[Message]] = queue.Queue()
+        self._bound = max(BATCH, max_in_flight)
+        self._receiving = 0
         self._patience_seconds = patience_seconds
         self._closed = threading.Event()
-        self._abandoned = threading.Event()
         self._failure: BaseException | None = None
         self._held: dict[str, tuple[Message, float]] = {}
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self.visibility_seconds = source.visibility_seconds()
-        self.extended = 0
+        self.extended = self.extend_expired = self.saturated = self.redelivered = 0
+        #: Receipts in a row, over all threads, that brought nothing.
+        self.empty_receives = 0
+        self._last_received = time.monotonic()
         self._receivers = [
             threading.Thread(target=self._receive, name=f"receive-{number}", daemon=True) for number in range(threads)
         ]
         self._keeper = threading.Thread(target=self._keep, name="visibility", daemon=True)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has been received."""
+        return time.monotonic() - self._last_received
 
     def start(self) -> None:
         """Begin to receive."""
@@ -85,9 +99,10 @@ class Intake:
 
     def done(self, messages: Iterable[Message]) -> None:
         """Stop watching over messages that have been deleted."""
-        with self._lock:
+        with self._room:
             for message in messages:
                 self._held.pop(message.receipt, None)
+            self._room.notify_all()
 
     def close(self, *, join_seconds: float) -> list[Message]:
         """Stop receiving; what is still in the buffer, once the threads are done or the time is over."""
@@ -97,7 +112,6 @@ class Intake:
         while True:
             rest += self._drain()
             if not any(thread.is_alive() for thread in self._receivers) or time.monotonic() >= deadline:
-                self._abandoned.set()
                 return rest + self._drain()
             time.sleep(0.02)
 
@@ -117,26 +131,48 @@ class Intake:
     def _receive(self) -> None:
         try:
             while not self._closed.is_set():
-                messages = through_outages(
-                    self._source.receive,
-                    patience_seconds=self._patience_seconds,
-                    give_up=self._closed,
-                )
-                if messages:
+                if not self._has_room():
+                    continue
+                messages: list[Message] = []
+                try:
+                    messages = through_outages(
+                        self._received, patience_seconds=self._patience_seconds, give_up=self._closed
+                    )
+                finally:
                     self._hold(messages)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             self._failure = error
 
+    def _received(self) -> list[Message]:
+        try:
+            return self._source.receive()
+        except ClientError as error:
+            if error_code(error) != SATURATED:
+                raise
+        # Too many are in flight, here or at somebody else's: however long that lasts, the queue is well.
+        self.saturated += 1
+        self._closed.wait(random.uniform(0.5, 1) * _SATURATED_PAUSE_SECONDS)
+        return []
+
+    def _has_room(self) -> bool:
+        """Whether one more receipt keeps within the bound; waits a little where it does not."""
+        with self._room:
+            if len(self._held) + BATCH * (self._receiving + 1) > self._bound:
+                self._room.wait(timeout=0.2)
+                return False
+            self._receiving += 1
+            return True
+
     def _hold(self, messages: Sequence[Message]) -> None:
         with self._lock:
+            self._receiving -= 1
+            self.empty_receives = 0 if messages else self.empty_receives + 1
+            if messages:
+                self._last_received = time.monotonic()
             self._held.update({message.receipt: (message, message.held_since) for message in messages})
-        # A closing intake is still drained by `close`; what misses that comes back by itself.
-        while not self._abandoned.is_set():
-            try:
-                self._buffer.put(list(messages), timeout=0.2)
-                return
-            except queue.Full:
-                continue
+            self.redelivered += sum(message.deliveries > 1 for message in messages)
+        if messages:
+            self._buffer.put(list(messages))
 
     def _keep(self) -> None:
         pause = min(1.0, self.visibility_seconds / 8)
@@ -155,9 +191,14 @@ class Intake:
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             _LOGGER.warning("Could not keep %d messages invisible: %s", len(due), error)
             return 0
-        with self._lock:
+        expired = frozenset(outcome.expired_receipts)
+        with self._room:
             for message in due:
-                if message.receipt in self._held:
+                if message.receipt in expired:
+                    self._held.pop(message.receipt, None)
+                elif message.receipt in self._held and not outcome.failed:
                     self._held[message.receipt] = (message, now)
+            self._room.notify_all()
         self.extended += outcome.done
+        self.extend_expired += outcome.expired
         return outcome.done

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.sources.file_events.identity import IdentitySet, Versions, identity
+from deltaworks.sources.file_events.identity import IdentitySet, identity
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.sources.file_events.schema import (
@@ -29,6 +29,7 @@ from deltaworks.sources.file_events.schema import (
     file_events_key,
     message_quarantine_key,
 )
+from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
@@ -87,10 +88,10 @@ class FileEventLogWriter:
         FencedError: OWNER_FENCED when a later owner has been here already.
     """
 
-    def __init__(self, lake: Lake, relay: str, *, epoch: int, versions: Versions = "ignore") -> None:
+    def __init__(self, lake: Lake, relay: str, *, epoch: int, overwrites: Overwrites = "latest") -> None:
         self._lake = lake
         self._relay = relay
-        self._versions = versions
+        self._overwrites = overwrites
         self._owner = Step(f"{relay}/owner", epoch)
         self._in_doubt: PendingAppend | None = None
         created = user_metadata(pipeline=relay, batch=0, operation="create_relay_table")
@@ -138,7 +139,7 @@ class FileEventLogWriter:
         new: dict[bytes, ReceivedEvent] = {}
         for received in events:
             event = received.event
-            name = identity(event.bucket, event.key, event.etag, event.version_id, versions=self._versions)
+            name = identity(event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites)
             if name not in self._identities:
                 new.setdefault(name, received)
         unseen = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}
@@ -226,7 +227,7 @@ class FileEventLogWriter:
                 *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),
                 strict=True,
             )
-            known += (identity(*row, versions=self._versions) for row in rows)
+            known += (identity(*row, overwrites=self._overwrites) for row in rows)
         return position, IdentitySet(known)
 
     def _load_message_ids(self) -> set[str]:

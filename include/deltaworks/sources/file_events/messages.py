@@ -34,6 +34,7 @@ class Ignored(StrEnum):
 
     TEST_EVENT = "test_event"
     NOT_CREATED = "not_created"
+    FOLDER_MARKER = "folder_marker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,18 @@ def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedM
             continue
         if event is None:
             ignored.append(Ignored.NOT_CREATED)
+        elif is_folder_marker(event.key, event.size):
+            ignored.append(Ignored.FOLDER_MARKER)
         elif event.bucket not in buckets:
             problems.append(Problem.FOREIGN_BUCKET)
         else:
             events.append(event)
     return ParsedMessage(events=tuple(events), ignored=tuple(ignored), problems=tuple(problems))
+
+
+def is_folder_marker(key: str, size: int) -> bool:
+    """Whether an object only stands for a folder, as consoles and file systems over S3 make them."""
+    return size == 0 and key.endswith("/")
 
 
 def _notification_event(record: Any) -> FileEvent | None:

@@ -8,12 +8,13 @@ itself.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -26,33 +27,61 @@ from deltaworks.specs.storage import AwsSpec
 
 #: SQS takes and gives no more than this many messages in one call.
 BATCH = 10
+#: SQS refuses to hand out more while so many messages are in flight; nothing is wrong with the queue then.
+SATURATED = "OverLimit"
 _ATTEMPTS = 5
+_LARGEST_CALL_BYTES = 200_000
+_DELIVERIES = "ApproximateReceiveCount"
+_WAITING = "ApproximateNumberOfMessages"
+_IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One delivery of a message. `held_since` is on the monotonic clock."""
+    """One delivery of a message. `held_since` is on the monotonic clock; `deliveries` counts this one too."""
 
     message_id: str
     receipt: str
     body: str
     received_at: datetime
     held_since: float
+    deliveries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of the entries of a batch call, however many calls it took."""
+    """What became of the entries of a batch call, however many calls it took. `expired_receipts` are of messages
+    that have gone back to the queue meanwhile, or that somebody else has deleted."""
 
     done: int = 0
-    expired: int = 0
     failed: int = 0
+    expired_receipts: tuple[str, ...] = ()
+
+    @property
+    def expired(self) -> int:
+        """How many receipts had expired."""
+        return len(self.expired_receipts)
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivePolicy:
+    """Where the queue itself puts a message that was delivered too often without being deleted."""
+
+    dead_letter_arn: str
+    max_receive_count: int
 
 
 class NotificationQueue:
-    """One SQS queue. Safe to share between threads."""
+    """One SQS queue. Safe to share between threads.
 
-    def __init__(self, messaging: AwsSpec, queue_url: str, *, wait_seconds: int = 5) -> None:
+    Args:
+        visibility_seconds: how long messages received here stay invisible; by default what the queue itself says.
+    """
+
+    def __init__(
+        self, messaging: AwsSpec, queue_url: str, *, wait_seconds: int = 5, visibility_seconds: int | None = None
+    ) -> None:
         config = Config(
             connect_timeout=5,
             read_timeout=wait_seconds + 15,
@@ -60,24 +89,44 @@ class NotificationQueue:
             max_pool_connections=64,
         )
         self._client: Any = boto3.session.Session().client("sqs", config=config, **messaging.boto3_options())
+        self._messaging = messaging
         self._url = queue_url
         self._wait_seconds = wait_seconds
+        self._visibility_seconds = visibility_seconds
+
+    @property
+    def url(self) -> str:
+        """The queue's address."""
+        return self._url
 
     def receive(self) -> list[Message]:
-        """Up to ten messages, after a long poll. The queue's own visibility timeout applies.
+        """Up to ten messages, after a long poll.
 
         Raises:
             ConfigError: QUEUE_REFUSED when the queue is not there or may not be read.
         """
+        # A timeout in the call would silently replace the queue's own, so there is one only where it was asked for.
+        asked = {} if self._visibility_seconds is None else {"VisibilityTimeout": self._visibility_seconds}
         try:
             answer = self._client.receive_message(
-                QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=self._wait_seconds
+                QueueUrl=self._url,
+                MaxNumberOfMessages=BATCH,
+                WaitTimeSeconds=self._wait_seconds,
+                MessageSystemAttributeNames=[_DELIVERIES],
+                **asked,
             )
         except (ClientError, BotoCoreError) as error:
             self._raise(error)
         now, held_since = utc_now(), time.monotonic()
         return [
-            Message(found["MessageId"], found["ReceiptHandle"], found["Body"], now, held_since)
+            Message(
+                found["MessageId"],
+                found["ReceiptHandle"],
+                found["Body"],
+                now,
+                held_since,
+                int(found.get("Attributes", {}).get(_DELIVERIES, 1)),
+            )
             for found in answer.get("Messages", [])
         ]
 
@@ -93,31 +142,84 @@ class NotificationQueue:
         """Make messages visible again at once, for whoever comes next."""
         return self.extend(messages, seconds=0)
 
+    def send(self, bodies: Sequence[str]) -> list[str]:
+        """Put messages into the queue; those it did not take. Entries it refuses are tried again a few times."""
+        refused: list[str] = []
+        for batch in _chunks_by_size(bodies):
+            refused += self._send_batch(batch)
+        return refused
+
+    def _send_batch(self, batch: list[str]) -> list[str]:
+        left = {str(index): body for index, body in enumerate(batch)}
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(random.uniform(0, 0.1 * 2**attempt))
+            entries = [{"Id": name, "MessageBody": body} for name, body in left.items()]
+            try:
+                answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+            except (ClientError, BotoCoreError) as error:
+                if not is_outage(error):
+                    self._raise(error)
+                continue
+            for entry in answer.get("Successful", []):
+                left.pop(entry["Id"], None)
+            if not left:
+                break
+        return list(left.values())
+
     def visibility_seconds(self) -> int:
-        """The queue's own visibility timeout."""
-        return int(self._attribute("VisibilityTimeout"))
+        """How long a message received here stays invisible."""
+        if self._visibility_seconds is not None:
+            return self._visibility_seconds
+        return int(self._attributes("VisibilityTimeout")["VisibilityTimeout"])
 
     def approximate_backlog(self) -> int:
         """About how many messages wait: neither exact nor proof of an empty queue."""
-        return int(self._attribute("ApproximateNumberOfMessages"))
+        return int(self._attributes(_WAITING)[_WAITING])
 
-    def _attribute(self, name: str) -> str:
+    def approximate_counts(self) -> tuple[int, int]:
+        """About how many messages wait, and how many are in flight."""
+        found = self._attributes(_WAITING, _IN_FLIGHT)
+        return int(found[_WAITING]), int(found[_IN_FLIGHT])
+
+    def redrive_policy(self) -> RedrivePolicy | None:
+        """The queue's redrive policy, where it has one."""
+        text = self._attributes("RedrivePolicy").get("RedrivePolicy")
+        if not text:
+            return None
+        found = json.loads(text)
+        return RedrivePolicy(found["deadLetterTargetArn"], int(found["maxReceiveCount"]))
+
+    def dead_letters(self) -> NotificationQueue | None:
+        """The queue's dead-letter queue, where it has one."""
+        policy = self.redrive_policy()
+        if policy is None:
+            return None
+        _, _, _, _, account, name = policy.dead_letter_arn.split(":", 5)
         try:
-            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=[name])
+            answer = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
         except (ClientError, BotoCoreError) as error:
             self._raise(error)
-        return str(answer["Attributes"][name])
+        return NotificationQueue(self._messaging, answer["QueueUrl"], wait_seconds=self._wait_seconds)
+
+    def _attributes(self, *names: str) -> dict[str, str]:
+        try:
+            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=list(names))
+        except (ClientError, BotoCoreError) as error:
+            self._raise(error)
+        return dict(answer.get("Attributes") or {})
 
     def _in_batches(self, call: Callable[..., Any], messages: Sequence[Message], **extra: Any) -> BatchOutcome:
-        done = expired = failed = 0
-        for batch in _chunks(messages):
-            outcome = self._one_batch(call, batch, extra)
-            done, expired, failed = done + outcome.done, expired + outcome.expired, failed + outcome.failed
-        return BatchOutcome(done=done, expired=expired, failed=failed)
+        outcomes = [self._one_batch(call, batch, extra) for batch in _chunks(messages)]
+        return BatchOutcome(
+            done=sum(outcome.done for outcome in outcomes),
+            failed=sum(outcome.failed for outcome in outcomes),
+            expired_receipts=tuple(receipt for outcome in outcomes for receipt in outcome.expired_receipts),
+        )
 
     def _one_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
         left = dict(enumerate(batch))
-        expired = 0
+        expired: list[str] = []
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(random.uniform(0, 0.1 * 2**attempt))
@@ -131,11 +233,14 @@ class NotificationQueue:
             for entry in answer.get("Successful", []):
                 left.pop(int(entry["Id"]), None)
             for entry in answer.get("Failed", []):
-                if entry.get("SenderFault") and left.pop(int(entry["Id"]), None):
-                    expired += 1
+                message = left.pop(int(entry["Id"]), None) if entry.get("SenderFault") else None
+                if message is not None:
+                    expired.append(message.receipt)
             if not left:
                 break
-        return BatchOutcome(done=len(batch) - len(left) - expired, expired=expired, failed=len(left))
+        return BatchOutcome(
+            done=len(batch) - len(left) - len(expired), failed=len(left), expired_receipts=tuple(expired)
+        )
 
     def _raise(self, error: ClientError | BotoCoreError) -> NoReturn:
         if is_outage(error):
@@ -148,7 +253,22 @@ class NotificationQueue:
         ) from error
 
 
-def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    remaining = iter(messages)
+def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:
+    """Batches of at most ten bodies and, unless one alone is larger, of what SQS takes in one call."""
+    batch: list[str] = []
+    size = 0
+    for body in bodies:
+        length = len(body.encode("utf-8", "surrogatepass"))
+        if batch and (len(batch) == BATCH or size + length > _LARGEST_CALL_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += length
+    if batch:
+        yield batch
+
+
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    remaining = iter(items)
     while batch := list(itertools.islice(remaining, BATCH)):
         yield batch

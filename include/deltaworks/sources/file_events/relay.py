@@ -1,4 +1,4 @@
-"""The relay: moves file events from a notification queue into the file event log, each once.
+"""The relay: moves file events from a notification queue, and from listings, into the file event log, each once.
 
 One thread appends. A message is deleted only after the append that holds its events has been committed, so a
 crash anywhere brings messages back, and the log drops what it has. One relay runs at a time by lease; one
@@ -11,10 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.heartbeat import HeartbeatWriter
@@ -22,18 +20,14 @@ from deltaworks.control.lease import Lease, watch
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.control.stop import StopFlag
-from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, FencedError, TransientError
+from deltaworks.sources.file_events.appender import MOST_EXAMPLES, Appender, RelayCounts
 from deltaworks.sources.file_events.intake import Intake
-from deltaworks.sources.file_events.log_writer import (
-    FileEventLogWriter,
-    PendingAppend,
-    QuarantinedMessage,
-    ReceivedEvent,
-)
-from deltaworks.sources.file_events.messages import parse_message
-from deltaworks.sources.file_events.queue import BATCH, Message, NotificationQueue
+from deltaworks.sources.file_events.lister import Lister
+from deltaworks.sources.file_events.log_writer import FileEventLogWriter
+from deltaworks.sources.file_events.queue import NotificationQueue
 from deltaworks.sources.outages import is_outage, through_outages
-from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.relay import Overwrites, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
@@ -41,35 +35,31 @@ _LOGGER = logging.getLogger(__name__)
 _STOP_POLL_SECONDS = 2.0
 _BACKLOG_POLL_SECONDS = 10.0
 _LOG_PATIENCE_SECONDS = 300.0
+#: Messages in flight at a predecessor that was killed come back within the queue's visibility timeout; the relay that
+#: drains waits so long for them, and no longer.
+_DRAIN_PATIENCE_SECONDS = 300.0
 
 LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
 
 
-def _open_log(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
-    return FileEventLogWriter(lake, relay, epoch=epoch)
+def log_opener(overwrites: Overwrites) -> LogOpener:
+    """Opens a log for writing under an owner epoch."""
 
+    def opened(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
+        return FileEventLogWriter(lake, relay, epoch=epoch, overwrites=overwrites)
 
-@dataclass(slots=True)
-class RelayCounts:
-    """What a relay has done since it started."""
-
-    messages: int = 0
-    events: int = 0
-    duplicates: int = 0
-    quarantined: int = 0
-    appends: int = 0
-    deleted: int = 0
-    delete_expired: int = 0
-    delete_failed: int = 0
-    ignored: Counter[str] = field(default_factory=Counter)
+    return opened
 
 
 class Relay:
     """One run of a relay. `run` returns when its time is over or a stop is asked for, and raises on failure.
 
     Args:
+        queue: what the spec's `queue_url` names; None for a relay that only lists.
+        landing: how the buckets are reached, for a relay that lists; on local disk the folder that is the bucket.
         open_log: how the log is opened under an owner epoch. lease_wait_seconds: how long to wait for another
         relay's lease; by default its time to live and a half.
+        until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
     """
 
     def __init__(
@@ -77,19 +67,31 @@ class Relay:
         spec: RelaySpec,
         *,
         lake: StorageSpec,
-        queue: NotificationQueue,
-        open_log: LogOpener = _open_log,
+        queue: NotificationQueue | None,
+        landing: StorageSpec | None = None,
+        open_log: LogOpener | None = None,
         lease_wait_seconds: float | None = None,
+        until_drained: bool = False,
     ) -> None:
+        if spec.listing is not None and landing is None:
+            raise ConfigError(
+                "LANDING_MISSING",
+                f"Relay {spec.relay!r} lists its buckets, and is not told how they are reached.",
+                hint="Give the environment a `landing`.",
+            )
         self._spec = spec
         self._lake = lake
         self._queue = queue
-        self._open_log = open_log
+        self._landing = landing
+        self._open_log = open_log or log_opener(spec.overwrites)
         self._lease_wait = spec.lease_ttl_seconds * 1.5 if lease_wait_seconds is None else lease_wait_seconds
+        self._until_drained = until_drained
         self._objects = open_objects(lake)
         self._stop = threading.Event()
         self._at_once = False
         self._fenced = False
+        self._intake: Intake | None = None
+        self._lister: Lister | None = None
         self.counts = RelayCounts()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -104,7 +106,7 @@ class Relay:
         Raises:
             ConcurrencyError: LEASE_HELD, another relay is running.
             FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
-            ConfigError: the queue or a table cannot be used at all.
+            ConfigError: the queue, a bucket or a table cannot be used at all.
         """
         lease = Lease(
             self._objects,
@@ -132,117 +134,133 @@ class Relay:
             patience_seconds=_LOG_PATIENCE_SECONDS,
             give_up=self._stop,
         )
-        intake = Intake(
-            self._queue,
-            threads=self._spec.receive_threads,
-            capacity=2 * self._spec.max_events_per_append,
-        )
+        self._open_sides()
         observer = threading.Thread(target=self._observe, args=(heartbeat,), name="observe", daemon=True)
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
-            intake.start()
+            appender = Appender(self._spec, opened, self.counts, deleters=deleters, give_up=self._stop)
+            for side in (self._intake, self._lister):
+                if side is not None:
+                    side.start()
             observer.start()
             try:
-                self._append_until_end(opened, intake, heartbeat, deleters)
-                if not self._at_once:
-                    rest = intake.close(join_seconds=10)
-                    self._handle(rest, opened, intake, heartbeat, deleters)
+                self._append_until_end(appender, heartbeat)
+                if not self._at_once and self._intake is not None and self._queue is not None:
+                    rest = self._intake.close(join_seconds=10)
+                    if rest:
+                        appender.messages(rest, self._queue, self._intake)
+                        self._tell(appender, heartbeat)
             finally:
                 self._stop.set()
-                self._return_held(intake)
+                self._close_sides()
 
-    def _append_until_end(
-        self,
-        opened: FileEventLogWriter,
-        intake: Intake,
-        heartbeat: HeartbeatWriter,
-        deleters: ThreadPoolExecutor,
-    ) -> None:
-        ends_at = time.monotonic() + self._spec.max_run_seconds
-        within = min(self._spec.append_seconds, intake.visibility_seconds / 4)
-        heartbeat.update(state="idle")
-        while not self._stop.is_set() and time.monotonic() < ends_at:
-            taken = intake.take(at_most=self._spec.max_events_per_append, within_seconds=within, wake=self._stop)
-            if taken and not self._at_once:
-                self._handle(taken, opened, intake, heartbeat, deleters)
-            elif not taken and heartbeat.current.state != "idle":
-                heartbeat.update(state="idle")
+    def _open_sides(self) -> None:
+        spec = self._spec
+        if self._queue is not None:
+            self._intake = Intake(self._queue, threads=spec.receive_threads, max_in_flight=spec.max_in_flight)
+        if spec.listing is not None and self._landing is not None:
+            waits = self._queue.approximate_backlog if self._queue is not None else None
+            self._lister = Lister(
+                spec, spec.listing, self._landing, self._objects, queue_waits=waits, most_examples=MOST_EXAMPLES
+            )
 
-    def _handle(
-        self,
-        messages: Sequence[Message],
-        opened: FileEventLogWriter,
-        intake: Intake,
-        heartbeat: HeartbeatWriter,
-        deleters: ThreadPoolExecutor,
-    ) -> None:
-        """Append what the messages say, then delete them."""
-        if not messages:
+    def _close_sides(self) -> None:
+        if self._lister is not None:
+            self._lister.close()
+        if self._intake is None or self._queue is None:
             return
-        pending = opened.prepare(*self._parsed(messages))
-        through_outages(
-            lambda: opened.commit(pending),
-            patience_seconds=_LOG_PATIENCE_SECONDS,
-            give_up=self._stop,
-        )
-        self._count(messages, pending)
-        heartbeat.update(
-            state="running",
-            batch_id=opened.number,
-            last_batch_at=iso_now(),
-            rows=self.counts.events,
-            quarantined=self.counts.quarantined,
-        )
-        self._delete(messages, deleters)
-        intake.done(messages)
-
-    def _parsed(self, messages: Sequence[Message]) -> tuple[list[ReceivedEvent], list[QuarantinedMessage]]:
-        events: list[ReceivedEvent] = []
-        quarantined: list[QuarantinedMessage] = []
-        for message in messages:
-            parsed = parse_message(message.body, buckets=self._spec.buckets)
-            events += (ReceivedEvent(event, message.message_id, message.received_at) for event in parsed.events)
-            self.counts.ignored.update(parsed.ignored)
-            if parsed.problems:
-                quarantined.append(
-                    QuarantinedMessage(message.message_id, message.body, parsed.reason, message.received_at)
-                )
-        return events, quarantined
-
-    def _count(self, messages: Sequence[Message], pending: PendingAppend) -> None:
-        self.counts.messages += len(messages)
-        self.counts.events += pending.events.num_rows
-        self.counts.duplicates += pending.duplicates
-        self.counts.quarantined += pending.messages.num_rows
-        self.counts.appends += not pending.is_empty
-
-    def _delete(self, messages: Sequence[Message], deleters: ThreadPoolExecutor) -> None:
-        batches = [messages[start : start + BATCH] for start in range(0, len(messages), BATCH)]
-        for outcome in deleters.map(self._queue.delete, batches):
-            self.counts.deleted += outcome.done
-            self.counts.delete_expired += outcome.expired
-            self.counts.delete_failed += outcome.failed
-
-    def _return_held(self, intake: Intake) -> None:
-        """Let the next relay have at once what this one did not handle."""
-        intake.close(join_seconds=0)
-        held = intake.held()
+        # Let the next relay have at once what this one did not handle.
+        self._intake.close(join_seconds=0)
+        held = self._intake.held()
         if held:
             with contextlib.suppress(Exception):  # they come back by themselves after the visibility timeout
                 self._queue.give_back(held)
 
+    def _append_until_end(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
+        ends_at = time.monotonic() + self._spec.max_run_seconds
+        heartbeat.update(state="idle")
+        while not self._stop.is_set() and time.monotonic() < ends_at:
+            busy = self._append_messages(appender)
+            busy = self._append_page(appender) or busy
+            if busy:
+                self._tell(appender, heartbeat)
+            elif heartbeat.current.state != "idle":
+                heartbeat.update(state="idle")
+            if not busy and self._until_drained and self._is_drained():
+                return
+
+    def _append_messages(self, appender: Appender) -> bool:
+        if self._intake is None or self._queue is None:
+            return False
+        within = min(self._spec.append_seconds, self._intake.visibility_seconds / 4)
+        if self._lister is not None and self._lister.waiting:
+            within = 0.0
+        taken = self._intake.take(at_most=self._spec.max_events_per_append, within_seconds=within, wake=self._stop)
+        if not taken or self._at_once:
+            return False
+        appender.messages(taken, self._queue, self._intake)
+        return True
+
+    def _append_page(self, appender: Appender) -> bool:
+        if self._lister is None or self._at_once:
+            return False
+        page = self._lister.take(within_seconds=0.0 if self._intake is not None else 0.2)
+        if page is None:
+            return False
+        self._lister.appended(page, *appender.page(page))
+        return True
+
+    def _is_drained(self) -> bool:
+        """Whether all that was there has been taken. An empty receipt alone does not mean an empty queue."""
+        if self._lister is not None and not self._lister.passes:
+            return False
+        if self._intake is None or self._queue is None:
+            return True
+        if self._intake.held() or self._intake.empty_receives < 2 * self._spec.receive_threads:
+            return False
+        waiting, in_flight = self._queue.approximate_counts()
+        patience = min(self._intake.visibility_seconds + 10.0, _DRAIN_PATIENCE_SECONDS)
+        return not waiting and (not in_flight or self._intake.quiet_seconds > patience)
+
+    def _tell(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
+        counts, intake = self.counts, self._intake
+        if intake is not None:
+            counts.extended, counts.extend_expired = intake.extended, intake.extend_expired
+            counts.saturated, counts.redelivered = intake.saturated, intake.redelivered
+        heartbeat.update(
+            state="running",
+            batch_id=appender.number,
+            last_batch_at=iso_now(),
+            rows=counts.events,
+            quarantined=counts.quarantined,
+        )
+
     def _observe(self, heartbeat: HeartbeatWriter) -> None:
-        """Look for a stop request and at the queue's backlog, apart from the appends."""
+        """Look for a stop request and at what the queue holds, apart from the appends."""
         flag = StopFlag(self._objects, self._key("stop.json"))
-        backlog_due = 0.0
+        dead: NotificationQueue | None = None
+        with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
+            dead = self._queue.dead_letters() if self._queue is not None else None
+        look_due = 0.0
         while not self._stop.is_set():
             with contextlib.suppress(Exception):  # observing never ends a relay
                 if flag.read() is not None:
                     self.stop()
-            if time.monotonic() >= backlog_due:
-                backlog_due = time.monotonic() + _BACKLOG_POLL_SECONDS
+            if time.monotonic() >= look_due:
+                look_due = time.monotonic() + _BACKLOG_POLL_SECONDS
                 with contextlib.suppress(Exception):  # observing never ends a relay
-                    heartbeat.update(backlog_files=self._queue.approximate_backlog())
+                    heartbeat.update(**self._watched(dead))
             self._stop.wait(_STOP_POLL_SECONDS)
+
+    def _watched(self, dead: NotificationQueue | None) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self._lister is not None:
+            record = self._lister.record
+            found |= {"lost_files": record.lost, "lost_examples": record.lost_examples}
+        if self._queue is not None:
+            found["backlog_files"] = self._queue.approximate_backlog()
+        if dead is not None:
+            found["dead_letters"] = dead.approximate_backlog()
+        return found
 
     @contextlib.contextmanager
     def _heartbeat(self, lease: Lease) -> Iterator[HeartbeatWriter]:
