@@ -86,17 +86,15 @@ class Nemesis:
     def rest(self, seconds_left: float) -> None:
         """Wait for the next: mostly until a batch has landed since the last, so that a running stream is met.
 
-        With little time left for what has not come up yet, there is no rest.
+        With little time left for what has not come up yet, that is all; else some seconds more, by chance.
         """
-        if seconds_left < STRIKE_SECONDS * len(self.missing):
-            time.sleep(2.0)
-            return
+        hurry = seconds_left < STRIKE_SECONDS * len(self.missing)
         since = self.happened[-1].at if self.happened else 0.0
-        if self._random.random() < 0.75:
-            end = time.monotonic() + min(BATCH_SECONDS, seconds_left)
+        if self._random.random() < 0.75 or hurry:
+            end = time.monotonic() + BATCH_SECONDS
             while self.fleet.last_completed() <= since and time.monotonic() < end:
                 time.sleep(0.5)
-        time.sleep(min(seconds_left, self._random.uniform(1, 15)))
+        time.sleep(1.0 if hurry else self._random.uniform(1, 15))
 
     def _pause(self) -> bool:
         met = self.fleet.pause()
@@ -123,16 +121,17 @@ class Nemesis:
         return self.stage.objects.list(paths.pipeline_control(PIPELINE, "checkpoints/g"))
 
     def _delete_commit(self) -> bool:
-        self.fleet.signal_all(signal.SIGKILL)
         commits = [key for key in self._checkpoint() if "/commits/" in key and key.rpartition("/")[2].isdigit()]
         newest = max(commits, key=lambda key: (key.split("/")[-3], int(key.rpartition("/")[2])), default=None)
         if newest is not None:
+            self.fleet.signal_all(signal.SIGKILL)
             self.stage.objects.delete(newest)
         return newest is not None
 
     def _lose_checkpoint(self) -> bool:
+        if not any("/offsets/" in key for key in self._checkpoint()):
+            return False
         self.fleet.signal_all(signal.SIGKILL)
-        found = self._checkpoint()
-        for key in found:
+        for key in self._checkpoint():
             self.stage.objects.delete(key)
-        return any("/offsets/" in key for key in found)
+        return True
