@@ -23,7 +23,10 @@ from deltaworks.errors import DeltaworksError
 T = TypeVar("T")
 _THROTTLED = frozenset(
     {
+        "KMSThrottlingException",
+        "LimitExceededException",
         "OverLimit",
+        "ProvisionedThroughputExceededException",
         "RequestThrottled",
         "RequestThrottledException",
         "RequestTimeout",

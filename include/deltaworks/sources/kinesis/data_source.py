@@ -1,0 +1,41 @@
+"""`spark.readStream.format("kinesis")`. Imported in every session that finds it, so it imports nothing but PySpark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "kinesis"
+
+
+class KinesisDataSource(DataSource):
+    """The streaming source. docs/sources.md lists its options; there is no batch reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from deltaworks.sources.kinesis.options import KinesisOptions
+        from deltaworks.sources.kinesis.rows import ROW_SCHEMA
+
+        KinesisOptions.parse(self.options)
+        return from_arrow_schema(ROW_SCHEMA)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from deltaworks.sources.kinesis.options import KinesisOptions
+        from deltaworks.sources.kinesis.stream import KinesisStreamReader
+
+        return KinesisStreamReader(KinesisOptions.parse(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session, where `pyspark_deltaworks_kinesis` is not on PYTHONPATH. Idempotent."""
+    spark.dataSource.register(KinesisDataSource)

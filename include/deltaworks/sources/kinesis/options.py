@@ -1,0 +1,203 @@
+"""The options of `format("kinesis")`, checked; and the same made from specs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.errors import ConfigError
+from deltaworks.sources.kinesis.fetch import FetchOptions
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.specs.base import parse_bytes
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+InitialPosition = Literal["trim_horizon", "latest", "at_timestamp"]
+_NAMES = (
+    *("streamName", "streamARN", "region", "endpoint", "accessKey", "secretKey", "initialPosition", "initialTimestamp"),
+    *("stateLocation", "stateEndpoint", "stateRegion", "stateAccessKey", "stateSecretKey", "statePathStyle"),
+    *("maxRecords", "maxBytes", "maxSeconds", "allowDataLoss", "deaggregate", "startOffset", "keepBatches"),
+)
+_BY_LOWER = {name.lower(): name for name in _NAMES} | {"path": "path"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisOptions:
+    """What a query reads, from where on, how much at a time, and where it keeps its state."""
+
+    stream: str
+    arn: str | None
+    aws: AwsSpec
+    state: StorageSpec
+    initial_position: InitialPosition = "trim_horizon"
+    initial_timestamp: datetime | None = None
+    max_records: int = 100_000
+    max_bytes: int = 256 << 20
+    max_seconds: int = 30
+    fetch: FetchOptions = field(default_factory=FetchOptions)
+    start_offset: Offset | None = None
+    keep_batches: int = 100
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> KinesisOptions:
+        """Read the options as Spark hands them over: lower-cased names, text values.
+
+        Raises:
+            ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
+        """
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in _BY_LOWER:
+                raise _invalid(name, f"is not known; known are {', '.join(_NAMES)}")
+            given[_BY_LOWER[name.lower()]] = value
+        name, arn, region = _stream(given)
+        position, timestamp = _initial(given)
+        return cls(
+            stream=name,
+            arn=arn,
+            aws=_aws(given, region),
+            state=_state(given),
+            initial_position=position,
+            initial_timestamp=timestamp,
+            max_records=_number(given, "maxRecords", 100_000),
+            max_bytes=_number(given, "maxBytes", 256 << 20),
+            max_seconds=_number(given, "maxSeconds", 30),
+            fetch=FetchOptions(
+                deaggregate=_truth(given, "deaggregate", default=True),
+                allow_data_loss=_truth(given, "allowDataLoss", default=False),
+            ),
+            start_offset=_offset(given),
+            keep_batches=_number(given, "keepBatches", 100, low=2),
+        )
+
+
+def options_of(aws: AwsSpec, state: StorageSpec, *, stream: str, **more: object) -> dict[str, str]:
+    """The options that say the same as these specs; secrets stay references. `more` has option names as keys."""
+    rendered: dict[str, object | None] = {
+        "streamName": stream,
+        "region": aws.region,
+        "endpoint": aws.endpoint,
+        "accessKey": aws.access_key,
+        "secretKey": aws.secret_key,
+        "stateLocation": state.root,
+        "stateRegion": state.region,
+        "stateEndpoint": state.endpoint,
+        "stateAccessKey": state.access_key,
+        "stateSecretKey": state.secret_key,
+        "statePathStyle": str(state.path_style).lower(),
+    }
+    return {name: str(value) for name, value in {**rendered, **more}.items() if value is not None}
+
+
+def _stream(given: Mapping[str, str]) -> tuple[str, str | None, str]:
+    """Name, ARN and region."""
+    arn, name = given.get("streamARN"), given.get("streamName")
+    if (arn is None) == (name is None):
+        raise _invalid("streamName", "or streamARN is required, and not both")
+    if arn is None:
+        assert name is not None
+        return name, None, given.get("region", "us-east-1")
+    parts = arn.split(":")
+    if len(parts) != 6 or parts[2] != "kinesis" or not parts[5].startswith("stream/"):
+        raise _invalid(
+            "streamARN", "is no ARN of a stream, such as arn:aws:kinesis:eu-west-1:123456789012:stream/games"
+        )
+    if given.get("region", parts[3]) != parts[3]:
+        raise _invalid("region", f"is {given['region']}, but the streamARN is in {parts[3]}")
+    return parts[5].removeprefix("stream/"), arn, parts[3]
+
+
+def _aws(given: Mapping[str, str], region: str) -> AwsSpec:
+    names = {"endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
+    fields = {field: given[name] for field, name in names.items() if name in given}
+    try:
+        return AwsSpec.model_validate({"region": region, **fields})
+    except ValidationError as error:
+        raise _unfit(error, names) from None
+
+
+def _state(given: Mapping[str, str]) -> StorageSpec:
+    if not given.get("stateLocation"):
+        raise _invalid(
+            "stateLocation",
+            "is required: Kinesis does not say where a batch ends, so tasks agree on it in objects there; Spark does "
+            "not tell a source where its checkpoint is. Give a folder of this query's own, s3://bucket/folder or, on "
+            "one machine, file:///folder",
+        )
+    root = given["stateLocation"]
+    root = f"s3://{root.removeprefix('s3a://')}" if root.startswith("s3a://") else root
+    root = f"file://{root}" if root.startswith("/") else root
+    names = {
+        "root": "stateLocation",
+        "endpoint": "stateEndpoint",
+        "region": "stateRegion",
+        "access_key": "stateAccessKey",
+        "secret_key": "stateSecretKey",
+        "path_style": "statePathStyle",
+    }
+    fields = {field: given[name] for field, name in names.items() if name in given} | {"root": root}
+    try:
+        return StorageSpec.model_validate(fields)
+    except ValidationError as error:
+        raise _unfit(error, names) from None
+
+
+def _initial(given: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
+    position = given.get("initialPosition", "trim_horizon").lower()
+    text = given.get("initialTimestamp")
+    if position not in get_args(InitialPosition):
+        raise _invalid("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
+    if (position == "at_timestamp") != (text is not None):
+        raise _invalid("initialTimestamp", "goes with initialPosition at_timestamp, and only with it")
+    try:
+        timestamp = parse_iso(text)
+    except ValueError:
+        raise _invalid("initialTimestamp", "must be ISO 8601, such as 2026-01-31T12:00:00Z") from None
+    found: Any = position
+    return found, timestamp
+
+
+def _offset(given: Mapping[str, str]) -> Offset | None:
+    if not given.get("startOffset"):
+        return None
+    try:
+        return Offset.from_json(json.loads(given["startOffset"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _invalid("startOffset", "must be an end offset of this source, as JSON") from None
+
+
+def _number(given: Mapping[str, str], name: str, default: int, *, low: int = 1) -> int:
+    try:
+        value = int(parse_bytes(given.get(name, str(default))))
+    except ValueError:
+        raise _invalid(name, "must be a whole number; sizes may have a unit, such as 64MiB") from None
+    if value < low:
+        raise _invalid(name, f"must be {low} or more, not {value}")
+    return value
+
+
+def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise _invalid(name, "must be true or false")
+    return text == "true"
+
+
+def _unfit(error: ValidationError, names: Mapping[str, str]) -> ConfigError:
+    """The first mistake, by the option's name and without the value: it may be a key."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    return _invalid(names.get(field, "accessKey"), f"is wrong: {first['msg'].removeprefix('Value error, ')}")
+
+
+def _invalid(name: str, problem: str) -> ConfigError:
+    return ConfigError(
+        "SOURCE_OPTION_INVALID",
+        f"kinesis: the option {name!r} {problem}.",
+        hint="Mend the readStream options (docs/sources.md).",
+    )

@@ -1,0 +1,255 @@
+"""Plans batches in the driver: where each shard of the next one starts, and whether there is one at all.
+
+An exception here ends the query, so every call waits for a Kinesis or a storage that is away.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from deltaworks.errors import ContractError
+from deltaworks.sources.kinesis.client import StreamCalls, StreamSummary
+from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, later
+from deltaworks.sources.kinesis.probe import Probe
+from deltaworks.sources.kinesis.progress import Reached, lag_report, reached
+from deltaworks.sources.kinesis.shards import Shard, shards_to_start, still_worth_knowing
+from deltaworks.sources.kinesis.shares import Share, ShareLimits
+from deltaworks.sources.kinesis.state import Query, QueryState
+
+_LOGGER = logging.getLogger(__name__)
+_LIST_SECONDS = 10.0
+_SUMMARY_SECONDS = 300.0
+_POLL_SECONDS = 1.0
+_NOTE_TIPS_SECONDS = 600.0
+#: What one task holds in memory at most, whatever maxBytes is.
+_LARGEST_SHARE_BYTES = 64 << 20
+
+
+class Planner:
+    """Plans for one query in one process. Not for several threads at once."""
+
+    def __init__(
+        self,
+        stream: StreamCalls,
+        state: QueryState,
+        options: KinesisOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._stream = stream
+        self._state = state
+        self._options = options
+        self._clock = clock
+        self._sleep = sleep
+        self._probe = Probe(stream)
+        self._query: Query | None = None
+        self._until: datetime | None = None
+        self._at: tuple[tuple[str, int], Reached] | None = None
+        self._listed: list[Shard] = []
+        self._summary: StreamSummary | None = None
+        self._times: dict[str, float] = {}
+        self._rows = options.max_records
+        self._gaps: int | None = None
+        self._cleaned = False
+
+    def begin(self) -> Offset:
+        """Where a query without a checkpoint begins: the same place each time it is asked.
+
+        Raises:
+            ContractError: KINESIS_STATE_OF_ANOTHER_QUERY when the query in the state has gone further than that.
+        """
+        query = self._opened()
+        if self._options.start_offset is not None:
+            return self._planned(self._options.start_offset)
+        newest = self._state.newest_plan(query.begin.run)
+        if newest is not None and newest > 0:
+            raise ContractError(
+                "KINESIS_STATE_OF_ANOTHER_QUERY",
+                f"The state belongs to a query that has reached batch {newest}, and this one has no checkpoint.",
+                hint="Use its checkpoint, or give startOffset (where it ended), or a stateLocation of its own.",
+            )
+        return query.begin
+
+    def stop_at_now(self) -> datetime:
+        """`AvailableNow`: from here on plan nothing that arrives later than now."""
+        self._opened()
+        self._until = self._stream.now()
+        return self._until
+
+    def next(self, start: Offset, *, max_rows: int | None = None) -> Offset | None:
+        """The batch after `start`; None when there is nothing to read.
+
+        Raises:
+            ContractError: KINESIS_STATE_LOST when the state does not know `start`.
+        """
+        self._rows = max_rows or self._options.max_records
+        at = self._reached(start)
+        listed = self._shards(now=bool(at.closed_now))
+        fresh = shards_to_start(listed, live=at.live, done=at.done)
+        if not fresh and not at.hungry and not self._something_new(start, at):
+            return None
+        shards = at.seen_at(self._probe.tips) | {shard.shard_id: self._first_position(shard, at) for shard in fresh}
+        known = still_worth_knowing(at.done, listed, live=shards)
+        planned = Offset(
+            run=start.run,
+            batch=start.batch + 1,
+            shards=shards,
+            done={shard: since for shard, since in at.done.items() if shard in known},
+            until=self._until,
+        )
+        return self._state.fix_plan(planned)
+
+    def shares(self, end: Offset) -> list[Share]:
+        """What the tasks of a batch read, one share a shard; the same for a batch that is planned again."""
+        if end.batch == BEFORE_ALL or not end.shards:
+            return []
+        self._opened()
+        self._planned(end)
+        count = len(end.shards)
+        limits = ShareLimits(
+            rows=math.ceil(self._rows / count),
+            size=min(math.ceil(self._options.max_bytes / count), _LARGEST_SHARE_BYTES),
+            seconds=float(self._options.max_seconds),
+        )
+        retention = self._described().retention.total_seconds()
+        return [
+            Share(
+                run=end.run,
+                batch=end.batch,
+                shard_id=shard,
+                start=end.shards[shard],
+                limits=limits,
+                until=end.until,
+                retention_seconds=retention,
+            )
+            for shard in sorted(end.shards)
+        ]
+
+    def report(self) -> dict[str, Any] | None:
+        """How far behind the shards are, as of the last batch; None before the first."""
+        if self._at is None:
+            return None
+        (_, batch), at = self._at
+        if self._gaps is None:
+            self._gaps = len(self._state.gaps())
+        return lag_report(at, self._probe.tips, batch=batch, gaps=self._gaps)
+
+    def commit(self, end: Offset) -> None:
+        """Forget batches older than those Spark's own log keeps. A failure is told and made up for later."""
+        before = end.batch - self._options.keep_batches + 1
+        try:
+            self._state.forget(end.run, before=before, thorough=not self._cleaned)
+            self._cleaned = True
+        except Exception as error:  # cleaning up must never end the query
+            self._cleaned = False
+            _LOGGER.warning("Old batches could not be removed from the query's state: %s", error)
+
+    def _opened(self) -> Query:
+        """How the query began, which is now where it never did."""
+        if self._query is None:
+            self._query = self._state.query() or self._state.begin(self._new_query())
+            stream = self._described()
+            if (stream.arn, stream.created) != (self._query.stream_arn, self._query.stream_created):
+                raise ContractError(
+                    "KINESIS_STREAM_REPLACED",
+                    f"The query began with {self._query.stream_arn} created at {self._query.stream_created}; now the "
+                    f"stream is {stream.arn}, created at {stream.created}.",
+                    hint="Positions mean nothing in another stream: start a new query, with a new stateLocation.",
+                )
+        return self._query
+
+    def _new_query(self) -> Query:
+        if self._options.start_offset is not None:
+            raise _state_lost(self._options.start_offset)
+        listed, stream, now = self._stream.shards(), self._described(), self._stream.now()
+        match self._options.initial_position:
+            case "latest":
+                # Closed shards hold nothing newer than now.
+                shards = {shard.shard_id: Position(at=now, since=now) for shard in listed if not shard.closed}
+            case "at_timestamp":
+                at = self._options.initial_timestamp
+                roots = shards_to_start(listed, live=(), done=())
+                shards = {shard.shard_id: Position(at=at, since=at) for shard in roots}
+            case _:
+                shards = {shard.shard_id: Position() for shard in shards_to_start(listed, live=(), done=())}
+        begin = Offset(run=uuid.uuid4().hex, batch=BEFORE_ALL, shards=shards)
+        return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
+
+    def _first_position(self, shard: Shard, at: Reached) -> Position:
+        """Where a shard begins whose parents are read to their end: nothing in it arrived before they closed."""
+        begin = self._opened().begin
+        since = asked_from = next((position.at for position in begin.shards.values()), None)
+        for parent in shard.parents:
+            since = later(since, at.done.get(parent))
+        return Position(at=asked_from, since=since)
+
+    def _planned(self, offset: Offset) -> Offset:
+        """The offset, after a look whether the state knows its batch."""
+        known = self._opened().begin.run == offset.run
+        if not known or self._state.plan(offset.run, offset.batch) is None:
+            raise _state_lost(offset)
+        return offset
+
+    def _reached(self, start: Offset) -> Reached:
+        key = (start.run, start.batch)
+        if self._at is None or self._at[0] != key:
+            if start.batch == BEFORE_ALL:
+                self._opened()
+            else:
+                self._planned(start)
+            at = reached(self._state, start)
+            self._probe.reset(self._state.tips(*key))
+            if self._gaps is not None:
+                self._gaps += sum(end.gap is not None for end in at.ends.values())
+            self._at = (key, at)
+        return self._at[1]
+
+    def _something_new(self, start: Offset, at: Reached) -> bool:
+        until = self._until
+        if until is None:
+            self._sleep(max(self._times.get("poll", -math.inf) + _POLL_SECONDS - self._clock(), 0.0))
+            self._times["poll"] = self._clock()
+        left = {
+            shard: position
+            for shard, position in at.seen_at(self._probe.tips).items()
+            if until is None or position.since is None or position.since < until
+        }
+        if self._probe.any(left, until=until):
+            return True
+        if until is None and self._due("tips", _NOTE_TIPS_SECONDS):
+            self._state.note_tips(start.run, start.batch, self._probe.tips)
+        return False
+
+    def _shards(self, *, now: bool) -> list[Shard]:
+        if now or self._due("list", _LIST_SECONDS):
+            self._listed = self._stream.shards()
+        return self._listed
+
+    def _described(self) -> StreamSummary:
+        if self._summary is None or self._due("summary", _SUMMARY_SECONDS):
+            self._summary = self._stream.summary()
+        return self._summary
+
+    def _due(self, what: str, seconds: float) -> bool:
+        """Whether `seconds` have passed since this was last due."""
+        now = self._clock()
+        if now - self._times.get(what, -math.inf) < seconds:
+            return False
+        self._times[what] = now
+        return True
+
+
+def _state_lost(offset: Offset) -> ContractError:
+    return ContractError(
+        "KINESIS_STATE_LOST",
+        f"The query's state does not know batch {offset.batch} of run {offset.run}, where it is to go on.",
+        hint="Restore the objects below stateLocation, or start a new query with initialPosition at_timestamp.",
+    )

@@ -1,0 +1,125 @@
+"""The rows a shard gives, as Arrow: aggregated records taken apart, each row with its ordinal in the shard."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pyarrow as pa
+
+from deltaworks.sources.kinesis.kpl import MAGIC, UserRecord, taken_apart
+from deltaworks.sources.kinesis.pages import Page
+
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("stream_name", pa.string()),
+        pa.field("shard_id", pa.string()),
+        pa.field("sequence_number", pa.string()),
+        pa.field("sub_sequence_number", pa.int64()),
+        pa.field("partition_key", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("ordinal", pa.int64()),
+    ]
+)
+_ROWS_PER_BATCH = 10_000
+
+
+class Rows:
+    """Rows of one shard, growing page by page. `digest` tells two readings of the same records alike."""
+
+    def __init__(self, *, deaggregate: bool) -> None:
+        self._deaggregate = deaggregate
+        self._sequence_numbers: list[str] = []
+        self._sub_sequence_numbers: list[int | None] = []
+        self._partition_keys: list[str] = []
+        self._data: list[bytes] = []
+        self._arrivals: list[int] = []
+        self._crc_data = self._crc_numbers = 0
+        self.records = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def first_sequence_number(self) -> str | None:
+        """That of the first row."""
+        return self._sequence_numbers[0] if self._sequence_numbers else None
+
+    @property
+    def digest(self) -> str:
+        """A checksum of the records' sequence numbers and data; the same however they were divided into pages."""
+        return f"{self._crc_numbers:08x}{self._crc_data:08x}"
+
+    def take(self, page: Page, *, up_to_rows: int, up_to_bytes: int) -> int:
+        """Append a page's records until a limit is reached; how many were taken.
+
+        The very first record is taken whatever its size, and an aggregated one whole.
+        """
+        if self._deaggregate and any(data.startswith(MAGIC) for data in page.data):
+            count = self._take_one_by_one(page, up_to_rows, up_to_bytes)
+        else:
+            count = self._fitting(page, up_to_rows, up_to_bytes)
+            self._extend(page.part(0, count))
+        taken = page.part(0, count)
+        numbers = "".join(f"{number}," for number in taken.sequence_numbers)
+        self._crc_numbers = zlib.crc32(numbers.encode(), self._crc_numbers)
+        self._crc_data = zlib.crc32(b"".join(taken.data), self._crc_data)
+        self.records += count
+        self.bytes += sum(map(len, taken.data))
+        return count
+
+    def _fitting(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
+        count = min(len(page), max(up_to_rows - len(self), 0 if self.records else 1))
+        sizes = accumulate(map(len, page.data[:count]), initial=self.bytes)
+        within = sum(size <= up_to_bytes for size in sizes) - 1
+        return max(within, 0 if self.records or not count else 1)
+
+    def _take_one_by_one(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
+        size = self.bytes
+        for index, data in enumerate(page.data):
+            size += len(data)
+            if (len(self) >= up_to_rows or size > up_to_bytes) and (self.records or index):
+                return index
+            record = page.part(index, index + 1)
+            user_records = taken_apart(data)
+            if user_records is None:
+                self._extend(record)
+            else:
+                self._append_user_records(record, user_records)
+        return len(page)
+
+    def _append_user_records(self, record: Page, user_records: list[UserRecord]) -> None:
+        count = len(user_records)
+        self._sequence_numbers += record.sequence_numbers * count
+        self._sub_sequence_numbers += range(count)
+        self._partition_keys += [each.partition_key for each in user_records]
+        self._data += [each.data for each in user_records]
+        self._arrivals += record.arrivals * count
+
+    def _extend(self, page: Page) -> None:
+        self._sequence_numbers += page.sequence_numbers
+        self._sub_sequence_numbers += [None] * len(page)
+        self._partition_keys += page.partition_keys
+        self._data += page.data
+        self._arrivals += page.arrivals
+
+    def batches(self, *, stream: str, shard_id: str, first_ordinal: int) -> Iterator[pa.RecordBatch]:
+        """The rows in order; the first one has `first_ordinal`."""
+        for begin in range(0, len(self), _ROWS_PER_BATCH):
+            part = slice(begin, begin + _ROWS_PER_BATCH)
+            arrivals = pa.array(self._arrivals[part], pa.int64())
+            count = len(arrivals)
+            columns = [
+                pa.repeat(stream, count),
+                pa.repeat(shard_id, count),
+                pa.array(self._sequence_numbers[part], pa.string()),
+                pa.array(self._sub_sequence_numbers[part], pa.int64()),
+                pa.array(self._partition_keys[part], pa.string()),
+                pa.array(self._data[part], pa.binary()),
+                arrivals.cast(ROW_SCHEMA.field("approximate_arrival_timestamp").type),
+                pa.array(range(first_ordinal + begin, first_ordinal + begin + count), pa.int64()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)

@@ -1,0 +1,62 @@
+"""The lineage of shards: a child is read only once its parents are read to their end, so that a key keeps its order.
+
+Splitting and merging close shards and open children; a closed shard keeps its records until the retention has passed,
+and is then no longer listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from deltaworks.sources.kinesis.seq import shard_number
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as the stream lists it. `parents` may name shards that are no longer listed."""
+
+    shard_id: str
+    parents: tuple[str, ...] = ()
+    closed: bool = False
+
+
+def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:
+    """The listed shards whose turn has come: not begun, and every parent is read to its end or long gone.
+
+    A shard with a descendant that was begun counts as read, even if it was forgotten: its own end came first.
+    """
+    by_id = {shard.shard_id: shard for shard in listed}
+    known = {*live, *done}
+    passed = {*done, *_ancestors(by_id, known)} - set(live)
+    ready = []
+    for shard in sorted(by_id.values(), key=lambda each: shard_number(each.shard_id)):
+        if shard.shard_id in known or shard.shard_id in passed:
+            continue
+        waits_for = {parent for parent in shard.parents if parent in live or parent in by_id}
+        if waits_for <= passed:
+            ready.append(shard)
+    return ready
+
+
+def still_worth_knowing(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
+    """The shards read to their end that must be remembered so that they are not begun again.
+
+    One that is no longer listed is forgotten once a child of it is known: a list can be incomplete for a moment.
+    """
+    shards, ended = list(listed), set(done)
+    known = {*live, *ended}
+    names = {shard.shard_id for shard in shards}
+    succeeded = {parent for shard in shards if shard.shard_id in known for parent in shard.parents}
+    return {shard for shard in ended if shard in names or shard not in succeeded}
+
+
+def _ancestors(by_id: dict[str, Shard], shards: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    left = list(shards)
+    while left:
+        shard = by_id.get(left.pop())
+        parents = () if shard is None else shard.parents
+        left += [parent for parent in parents if parent not in found]
+        found.update(parents)
+    return found

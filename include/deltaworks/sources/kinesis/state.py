@@ -1,0 +1,158 @@
+"""What a query keeps beside the stream: how it began, its batches' plans, where each share of them ends, its gaps.
+
+Every object that decides something is put if absent, so that drivers, tasks and attempts that race agree on the
+first one. Objects of one query, by key below its stateLocation:
+
+    query.json                          the query: its run, the stream it reads, where it began
+    <run>/<batch>/plan.json             the batch's offset
+    <run>/<batch>/<shard>.json          where the batch ends in a shard (`ShareEnd`)
+    <run>/tips.json                     until when idle shards are known to have held nothing more
+    gaps/<run>/<batch>/<shard>.json     records that may be lost; kept for good
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ContractError
+from deltaworks.sources.kinesis.positions import Offset, iso
+from deltaworks.sources.kinesis.shares import Gap, Share, ShareEnd
+from deltaworks.sources.outages import through_outages
+
+T = TypeVar("T")
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """How a query began. `stream_created` tells the stream from a later one of the same name."""
+
+    begin: Offset
+    stream_arn: str
+    stream_created: datetime
+
+    def to_bytes(self) -> bytes:
+        """As the state keeps it."""
+        plain = {
+            "begin": self.begin.to_json(),
+            "stream_arn": self.stream_arn,
+            "stream_created": iso(self.stream_created),
+        }
+        return json.dumps(plain).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Query:
+        """The reverse of `to_bytes`."""
+        plain = json.loads(data)
+        created = parse_iso(plain["stream_created"])
+        assert created is not None
+        return cls(begin=Offset.from_json(plain["begin"]), stream_arn=plain["stream_arn"], stream_created=created)
+
+
+class QueryState:
+    """The state of a query. Safe to share between threads; every call waits for a storage that is away."""
+
+    def __init__(self, objects: ObjectStore, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        self._objects = objects
+        self._patience_seconds = patience_seconds
+
+    def query(self) -> Query | None:
+        """How the query began; None when it never did."""
+        data = self._get("query.json")
+        return None if data is None else Query.from_bytes(data)
+
+    def begin(self, query: Query) -> Query:
+        """Begin, unless another driver did: whoever was first counts."""
+        return Query.from_bytes(self._fix("query.json", query.to_bytes()))
+
+    def plan(self, run: str, batch: int) -> Offset | None:
+        """The batch's offset; None when it was never planned."""
+        data = self._get(f"{_folder(run, batch)}/plan.json")
+        return None if data is None else Offset.from_json(json.loads(data))
+
+    def fix_plan(self, offset: Offset) -> Offset:
+        """Plan a batch, unless another driver did: whoever was first counts."""
+        key = f"{_folder(offset.run, offset.batch)}/plan.json"
+        return Offset.from_json(json.loads(self._fix(key, json.dumps(offset.to_json()).encode())))
+
+    def newest_plan(self, run: str) -> int | None:
+        """The highest batch planned."""
+        keys = self._patiently(lambda: self._objects.list(f"{run}/"))
+        planned = [int(key.split("/")[1]) for key in keys if key.endswith("/plan.json")]
+        return max(planned, default=None)
+
+    def end(self, run: str, batch: int, shard_id: str) -> ShareEnd | None:
+        """Where the batch ends in a shard; None while that is open."""
+        data = self._get(f"{_folder(run, batch)}/{shard_id}.json")
+        return None if data is None else ShareEnd.from_bytes(data)
+
+    def fix_end(self, share: Share, end: ShareEnd) -> ShareEnd:
+        """Fix where the share ends, unless that is done: the record that counts from now on."""
+        return self.fix_end_of(share.run, share.batch, share.shard_id, end)
+
+    def fix_end_of(self, run: str, batch: int, shard_id: str, end: ShareEnd) -> ShareEnd:
+        """Like `fix_end`, where there is no share at hand."""
+        return ShareEnd.from_bytes(self._fix(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
+
+    def add_gap(self, run: str, gap: Gap) -> None:
+        """Keep a gap for good. Adding it again changes nothing."""
+        self._fix(f"gaps/{run}/{gap.batch:012d}/{gap.shard_id}.json", json.dumps(gap.to_json()).encode())
+
+    def gaps(self) -> list[Gap]:
+        """All gaps, the oldest first."""
+        keys = self._patiently(lambda: self._objects.list("gaps/"))
+        found = (self._get(key) for key in keys)
+        return [Gap.from_json(json.loads(data)) for data in found if data is not None]
+
+    def tips(self, run: str, batch: int) -> dict[str, datetime]:
+        """Times until which shards are known to have held nothing behind the end of `batch`."""
+        data = self._get(f"{run}/tips.json")
+        plain = {} if data is None else json.loads(data)
+        if plain.get("batch") != batch:
+            return {}
+        times = {shard: parse_iso(text) for shard, text in plain["shards"].items()}
+        return {shard: instant for shard, instant in times.items() if instant is not None}
+
+    def note_tips(self, run: str, batch: int, tips: Mapping[str, datetime]) -> None:
+        """Keep such times; those noted before are replaced."""
+        plain = {"batch": batch, "shards": {shard: iso(tips[shard]) for shard in sorted(tips)}}
+        self._patiently(lambda: self._objects.put(f"{run}/tips.json", json.dumps(plain).encode()))
+
+    def forget(self, run: str, *, before: int, thorough: bool = False) -> int:
+        """Remove the objects of batch `before - 1`, or of all batches below `before`; how many were removed."""
+        prefix = f"{run}/" if thorough else f"{_folder(run, before - 1)}/"
+        keys = self._objects.list(prefix) if before > 0 else []
+        old = [key for key in keys if key.count("/") == 2 and int(key.split("/")[1]) < before]
+        # The plan goes first: a batch whose plan is gone is refused, one whose ends are gone would be read anew.
+        for key in sorted(old, key=lambda each: not each.endswith("/plan.json")):
+            self._objects.delete(key)
+        return len(old)
+
+    def _get(self, key: str) -> bytes | None:
+        found = self._patiently(lambda: self._objects.get(key))
+        return None if found is None else found.data
+
+    def _fix(self, key: str, data: bytes) -> bytes:
+        if self._patiently(lambda: self._objects.put_if_absent(key, data)):
+            return data
+        found = self._get(key)
+        if found is None:
+            raise ContractError(
+                "KINESIS_STATE_VANISHED",
+                f"{key} of the query's state was there and is not any more.",
+                hint="Something deletes below stateLocation: exempt it from lifecycle rules, then run again.",
+            )
+        return found
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return through_outages(call, patience_seconds=self._patience_seconds)
+
+
+def _folder(run: str, batch: int) -> str:
+    return f"{run}/{batch:012d}"

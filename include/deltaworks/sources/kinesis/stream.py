@@ -1,0 +1,102 @@
+"""What Spark calls of the source: the planner in one process of the driver, `read` in tasks."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from deltaworks.control.objects import open_objects
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.kinesis.planner import Planner
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.read import read_share
+from deltaworks.sources.kinesis.shares import Share
+from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class SharePartition(InputPartition):
+    """One shard's share of a batch: one task."""
+
+    share: Share
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+
+
+class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads batches."""
+
+    def __init__(self, options: KinesisOptions) -> None:
+        self._options = options
+        self._opened: Planner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planner().begin().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_records)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planner().stop_at_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        planned = self._planner().next(Offset.from_json(start), max_rows=max_rows)
+        # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
+        return start if planned is None else planned.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        try:
+            return self._planner().report()
+        except Exception as error:  # a report must never end the query
+            _LOGGER.warning("The shards' lag is not known: %s", error)
+            return None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        # The first start of a query may differ from the one its end was planned from: only the end counts.
+        if start == end:
+            return []
+        return [SharePartition(share) for share in self._planner().shares(Offset.from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SharePartition)
+        options, process = self._options, os.getpid()
+        stream = _stream(options.aws, options.stream, options.arn, process)
+        state = QueryState(_objects(options.state, process))
+        return read_share(stream, state, partition.share, options.fetch, stream_name=options.stream)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._planner().commit(Offset.from_json(end))
+
+    def _planner(self) -> Planner:
+        """Opened on first use: an instance that never planned is what travels to the tasks."""
+        if self._opened is None:
+            options = self._options
+            stream = KinesisStream(options.aws, name=options.stream, arn=options.arn)
+            self._opened = Planner(stream, QueryState(open_objects(options.state)), options)
+        return self._opened
+
+
+@functools.lru_cache(maxsize=8)
+def _stream(aws: AwsSpec, name: str, arn: str | None, _process: int) -> KinesisStream:
+    """One client per process and stream: a client inherited through a fork shares its connections."""
+    return KinesisStream(aws, name=name, arn=arn)
+
+
+@functools.lru_cache(maxsize=8)
+def _objects(storage: StorageSpec, _process: int) -> Any:
+    """One object store per process and storage."""
+    return open_objects(storage)
