@@ -1,4 +1,6 @@
-"""Two places where moto's queues differ from SQS in a way that loses or delays announced files, put right.
+"""Where moto differs from AWS in a way that loses or delays what is sent, put right: queues here, Kinesis beside it.
+
+Two places where moto's queues differ from SQS in a way that loses or delays announced files, put right:
 
 - Deleting rebuilds a queue's list without its lock, so that messages sent meanwhile are lost and messages another
   thread deletes meanwhile come back. SQS does neither.
@@ -12,11 +14,14 @@ from typing import Any
 from moto.core.utils import unix_time
 from moto.sqs.models import Queue, SQSBackend
 
+from deltaworks.local.moto_kinesis import correct_kinesis
+
 _MARK = "_deltaworks_corrected"
 
 
 def correct_moto() -> None:
     """Correct moto in this process. Idempotent; call it before the first request."""
+    correct_kinesis()
     if getattr(Queue, _MARK, False):
         return
     delete = Queue.delete_message
