@@ -73,6 +73,7 @@ class FaultProxy:
     incidents: list[Incident] = field(default_factory=list)
     _seen: dict[Fault, int] = field(default_factory=dict)
     _random: random.Random = field(default_factory=random.Random)
+    _serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
     def choose(self, method: str, path: str) -> Fault | None:
         """The fault for the next request, if any; the first matching rule decides."""
@@ -85,6 +86,9 @@ class FaultProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client's connection until either side ends it."""
+        # A client that is killed leaves nobody else to hold the task while the server answers.
+        task = asyncio.current_task()
+        self._serving.add(task)
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while True:
@@ -111,6 +115,7 @@ class FaultProxy:
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.transport.abort()
         finally:
+            self._serving.discard(task)
             for stream in (writer, *(server[1:] if server else ())):
                 stream.close()
 
