@@ -24,9 +24,10 @@ from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
+from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
@@ -74,18 +75,22 @@ def processor_of(
         ledger=Ledger(lake, name, 1),
         tables=tables,
         ownership=Ownership(owner="benchmark", step=owner),
-        opener=FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto"),
         end_of=lambda generations, batch: {"seq": batch},
     )
     return processor, tables
 
 
-def slice_of(files: GamesFiles) -> SourceSlice:
+def opener_of(files: GamesFiles) -> FileOpener:
+    """Opens landed objects inside a task."""
+    return FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto")
+
+
+def slice_of(files: GamesFiles) -> ObjectSlice:
     """All landed objects as what one batch reads."""
     found = landed_objects(files.landed)
     references = [FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(found, 1)]
     sizes = [path.stat().st_size for path in found]
-    return SourceSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)})
+    return ObjectSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}, opener_of(files))
 
 
 @dataclass(frozen=True, slots=True)

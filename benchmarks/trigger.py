@@ -50,10 +50,10 @@ def _comparisons(spark: SparkSession, files: GamesFiles) -> Iterator[Comparison]
 
 def _ours(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
     from benchmarks import places, sides
-    from deltaworks.streaming.batches import SourceSlice
+    from deltaworks.streaming.source_slices import ObjectSlice
 
     spec = sides.games_spec()
-    source = SourceSlice([], [], {"files": 0, "bytes": 0}) if empty else sides.slice_of(files)
+    source = ObjectSlice([], [], {"files": 0, "bytes": 0}, sides.opener_of(files)) if empty else sides.slice_of(files)
 
     def run(clock: Clock) -> None:
         with places.local_disk().new_root() as storage:

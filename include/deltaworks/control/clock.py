@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def utc_now() -> datetime:
@@ -21,3 +23,8 @@ def parse_iso(text: str | None) -> datetime | None:
         return None
     instant = datetime.fromisoformat(text)
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def micros_as_iso(micros: int) -> str:
+    """Microseconds since 1970 as ISO 8601."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat()

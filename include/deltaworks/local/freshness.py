@@ -14,6 +14,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.sources.file_events.schema import file_events_key
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.source import objects_of
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
@@ -39,12 +40,13 @@ def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
     lake = Lake(catalog.environment.lake)
     batches = _batches(lake, pipeline, table)
     builds = _builds(lake, paths.table(pipeline, gold.name), table)
-    events = lake.rows(file_events_key(spec.source.relay), columns=["seq", "key", "event_time"])
+    source = objects_of(spec.source, pipeline=pipeline, wanted="there are no landing times to measure from")
+    events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
     if not batches or not builds or events is None:
         return None
     bronze, answered = [], []
     for event in events.to_pylist():
-        if not event["key"].startswith(spec.source.prefix):
+        if not event["key"].startswith(source.prefix):
             continue
         batch = next((each for each in batches if each[0] <= event["seq"] <= each[1]), None)
         if batch is None:

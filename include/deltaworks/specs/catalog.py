@@ -14,6 +14,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.source import FileSourceSpec
 
 T = TypeVar("T")
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
@@ -155,7 +156,8 @@ def _check_place(spec: PipelineSpec, path: Path, catalog: Catalog) -> None:
             f"{path}:1: pipeline: the folder is called {path.parent.name!r}, the pipeline {spec.pipeline!r}.",
             hint="Give both the same name.",
         )
-    catalog.relay(spec.source.relay)
+    if isinstance(spec.source, FileSourceSpec):
+        catalog.relay(spec.source.relay)
     for gold in spec.gold.tables:
         if not (path.parent / gold.sql).is_file():
             raise ConfigError(

@@ -24,7 +24,7 @@ from deltaworks.specs.pipeline import (
     StreamSpec,
     TableSpec,
 )
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.source import DeltaSourceSpec, FileSourceSpec, KafkaSourceSpec, KinesisSourceSpec
 
 
 class Effect(StrEnum):
@@ -64,9 +64,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """A field whose own fields are compared."""
+    """A field whose own fields are compared; one of several models is told by its `kind`."""
 
-    model: type[Spec]
+    models: tuple[type[Spec], ...]
+
+    def __init__(self, *models: type[Spec]) -> None:
+        object.__setattr__(self, "models", models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +116,36 @@ _OTHER_READING = Leaf(
 )
 _OTHER_LOG = Leaf(
     Effect.NEW_GENERATION,
-    "Offsets and `_seq` of the old source mean nothing in the new one: declare it as a pipeline of its own, under a "
-    "new name.",
+    "Offsets and `_seq` of the old source mean nothing in the new one. Declare it as a pipeline of its own, under a "
+    "new name; or give up what has landed: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
 _FIXED_ON_DISK = Leaf(
-    Effect.REFUSED,
-    "The table on disk cannot become this. Declare it under a new name, then fill that with `deltaworks reprocess "
-    "{pipeline} --tables NEW_NAME --from-start`.",
+    Effect.NEW_GENERATION,
+    "Rows on disk cannot become this. Declare it under a new name, then fill that with `deltaworks reprocess "
+    "{pipeline} --tables NEW_NAME --from-start`; or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks "
+    "pipelines start-over {pipeline}`.",
 )
 _LIVE_STATE = Leaf(
-    Effect.REFUSED,
-    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning.",
+    Effect.NEW_GENERATION,
+    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
+    "or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
+
+_SAME_PLACE = Leaf(
+    Effect.MIXES,
+    "Offsets go on as they were: they must mean the same at the new address. If it is another name of the same place, "
+    "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",
+)
+_FIRST_START = Leaf(Effect.SAFE, "Nothing: a stream that has an offset goes on from there.")
+_RECORDS: Mapping[str, Rule] = {
+    "format": _OTHER_FORM,
+    "csv": _OTHER_READING,
+    "tsv": _OTHER_READING,
+    "pattern": _OTHER_READING,
+    "compression": _NEXT_START,
+    "max_event_bytes": _NEXT_START,
+    "tombstones": _NEXT_START,
+}
 
 #: Every field of every spec a pipeline is made of.
 RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
@@ -133,7 +154,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "description": _AT_ONCE,
         "owner": _AT_ONCE,
         "tags": _AT_ONCE,
-        "source": Into(FileSourceSpec),
+        "source": Into(FileSourceSpec, KafkaSourceSpec, KinesisSourceSpec, DeltaSourceSpec),
         "unwrap": _OTHER_MEANING,
         "event": Into(EventSpec),
         "tables": Each(
@@ -164,14 +185,50 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "relay": _OTHER_LOG,
         "bucket": _OTHER_SOURCE,
         "prefix": _OTHER_SOURCE,
+        "glob": _OTHER_SOURCE,
+        "partition_columns": _OTHER_READING,
         "format": _OTHER_FORM,
         "csv": _OTHER_READING,
+        "tsv": _OTHER_READING,
         "pattern": _OTHER_READING,
         "compression": _NEXT_START,
         "max_files_per_batch": _NEXT_START,
         "max_bytes_per_batch": _NEXT_START,
         "max_event_bytes": _NEXT_START,
         "max_object_bytes": _NEXT_START,
+    },
+    KafkaSourceSpec: {
+        **_RECORDS,
+        "kind": _OTHER_LOG,
+        "bootstrap_servers": _SAME_PLACE,
+        "topics": _OTHER_LOG,
+        "starting_offsets": _FIRST_START,
+        "max_records_per_batch": _NEXT_START,
+        "allow_data_loss": _NEXT_START,
+        "security": _NEXT_START,
+    },
+    KinesisSourceSpec: {
+        **_RECORDS,
+        "kind": _OTHER_LOG,
+        "stream": _OTHER_LOG,
+        "initial_position": _FIRST_START,
+        "max_records_per_batch": _NEXT_START,
+        "max_bytes_per_batch": _NEXT_START,
+        "allow_data_loss": _NEXT_START,
+    },
+    DeltaSourceSpec: {
+        "kind": _OTHER_LOG,
+        "pipeline": _OTHER_LOG,
+        "table": _OTHER_LOG,
+        "uri": _SAME_PLACE,
+        "starting_version": _FIRST_START,
+        "starting_timestamp": _FIRST_START,
+        "skip_change_commits": _NEXT_START,
+        "change_feed": _OTHER_LOG,
+        "max_files_per_batch": _NEXT_START,
+        "max_bytes_per_batch": _NEXT_START,
+        "max_event_bytes": _NEXT_START,
+        "format": _OTHER_FORM,
     },
     EventSpec: {"name": _OTHER_MEANING, "time": Into(EventTimeSpec), "id": _OTHER_MEANING},
     EventTimeSpec: {
@@ -258,7 +315,9 @@ def _compared(old: Spec, new: Spec, above: str, words: Mapping[str, str]) -> Ite
         field = f"{above}{name}"
         # A field nobody has thought about is not taken to be harmless.
         rule = rules.get(name, _OTHER_MEANING)
-        if isinstance(rule, Into):
+        if isinstance(rule, Into) and type(before) is not type(after):
+            yield _change(_OTHER_LOG, f"{field}.kind", before.kind, after.kind, words)
+        elif isinstance(rule, Into):
             yield from _compared(before, after, f"{field}.", words)
         elif isinstance(rule, Each):
             yield from _named(rule, before, after, field, words)

@@ -112,13 +112,17 @@ def _bad_variable(variable: str, problem: str) -> ConfigError:
 def _describe(
     problem: Any, path: Path, document: CommentedMap, model: type[BaseModel], overrides: Mapping[str, Any]
 ) -> str:
-    location: tuple[str | int, ...] = problem["loc"]
+    location, parents = _place(problem["loc"], model)
+    if problem["type"].startswith("union_tag"):
+        location += ("kind",)
     line, known = _line_of(document, location)
     key = ".".join(str(part) for part in location[: known + 1]) or "(the whole file)"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        message = _unknown_key(str(location[-1]), location[:-1], model)
-    elif problem["type"] == "missing":
+        message = _unknown_key(str(location[-1]), parents)
+    elif problem["type"] == "union_tag_invalid":
+        message = _unknown_kind(problem["ctx"])
+    elif problem["type"] in ("missing", "union_tag_not_found"):
         message = "this key is required"
     origin = " (set by an override)" if _is_overridden(overrides, location) else ""
     return f"{path}:{line}: {key}{origin}: {message}"
@@ -149,32 +153,49 @@ def _line_of(document: Any, location: tuple[str | int, ...]) -> tuple[int, int]:
     return line, index
 
 
-def _unknown_key(key: str, parents: tuple[str | int, ...], model: type[BaseModel]) -> str:
-    names = sorted(_fields_at(model, parents))
-    nearest = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+def _place(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[tuple[str | int, ...], set[str]]:
+    """A place in the file, and the keys that may stand where it ends.
+
+    Pydantic puts the kind of a thing that may be one of several between its key and those below it.
+    """
+    kept: list[str | int] = []
+    candidates, names = [model], set(model.model_fields)
+    for part in location:
+        of_kind = [each for each in candidates if len(candidates) > 1 and part in _kinds(each)]
+        if of_kind:
+            candidates, names = of_kind, set(of_kind[0].model_fields)
+            continue
+        kept.append(part)
+        names = {name for each in candidates for name in each.model_fields}
+        fields = [each.model_fields[part] for each in candidates if part in each.model_fields]
+        if fields:
+            candidates = [found for field in fields for found in _models_in(field.annotation)] or candidates
+    return tuple(kept), names
+
+
+def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
+    kind = model.model_fields.get("kind")
+    return typing.get_args(kind.annotation) if kind else ()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models a (possibly nested) annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
+    return []
+
+
+def _unknown_key(key: str, names: set[str]) -> str:
+    nearest = difflib.get_close_matches(key, sorted(names), n=1, cutoff=0.5)
     if nearest:
         return f"unknown key {key!r}; did you mean {nearest[0]!r}?"
-    return f"unknown key {key!r}; known keys here are {', '.join(names)}"
+    return f"unknown key {key!r}; known keys here are {', '.join(sorted(names))}"
 
 
-def _fields_at(model: type[BaseModel], parents: tuple[str | int, ...]) -> set[str]:
-    current = model
-    for part in parents:
-        if isinstance(part, int) or part not in current.model_fields:
-            continue
-        nested = _model_in(current.model_fields[part].annotation)
-        if nested is not None:
-            current = nested
-    return set(current.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The first model a (possibly nested) annotation names."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
-        for argument in typing.get_args(annotation):
-            found = _model_in(argument)
-            if found is not None:
-                return found
-    return None
+def _unknown_kind(context: Mapping[str, str]) -> str:
+    known = [name.strip().strip("'") for name in context["expected_tags"].split(",")]
+    nearest = difflib.get_close_matches(context["tag"], known, n=1, cutoff=0.5)
+    advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"
+    return f"there is no kind {context['tag']!r}; {advice}"

@@ -9,7 +9,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
 from deltaworks.specs.rules import RuleSpec, problem_of
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.source import DeltaSourceSpec, RecordSourceSpec, SourceSpec
 from deltaworks.specs.types import TypeText
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
@@ -226,7 +226,7 @@ class PipelineSpec(Spec):
     description: str
     owner: str
     tags: tuple[str, ...] = ()
-    source: FileSourceSpec
+    source: SourceSpec
     unwrap: UnwrapSpec | None = None
     event: EventSpec
     tables: tuple[TableSpec, ...] = Field(min_length=1)
@@ -237,9 +237,17 @@ class PipelineSpec(Spec):
     maintenance: MaintenanceSpec = MaintenanceSpec()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _source_fits(self) -> Self:
         if self.unwrap is not None and self.source.format != "json":
             raise ValueError(f"unwrap is for format: json; {self.source.format} has no wrapper")
+        if self.unwrap is not None and isinstance(self.source, DeltaSourceSpec):
+            raise ValueError("unwrap is for objects and records; the rows of a table have no wrapper")
+        if isinstance(self.source, RecordSourceSpec) and self.source.tombstones == "event" and self.unwrap is not None:
+            raise ValueError("tombstones: event with unwrap: a record without value has nothing to unwrap")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
         declared: list[TableSpec | LiveTableSpec | GoldTableSpec] = [*self.tables, *self.live, *self.gold.tables]
         names = [*RESERVED_TABLES, *(table.name for table in declared)]
         twice = sorted({name for name in names if names.count(name) > 1})

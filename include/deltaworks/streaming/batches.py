@@ -15,7 +15,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +33,7 @@ from deltaworks.streaming.commit_phase import ShareCommits, commit_shares
 from deltaworks.streaming.evolution import Evolved, as_records
 from deltaworks.streaming.fan_out import (
     FileTarget,
-    PayloadOpener,
     Written,
-    balanced,
     fan_out,
     partitioning,
     with_new_columns,
@@ -43,6 +41,7 @@ from deltaworks.streaming.fan_out import (
 from deltaworks.streaming.holds import TableHolds
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.parsing.parse import BatchStamp
+from deltaworks.streaming.source_slices import SourceSlice
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.tables.commit import Step
@@ -50,15 +49,6 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSlice:
-    """What a batch reads: references to payloads, their sizes in bytes, and facts about them for the record."""
-
-    references: Sequence[Any]
-    sizes: Sequence[int]
-    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +97,6 @@ class BatchProcessor:
         ledger: Ledger,
         tables: TableSet,
         ownership: Ownership,
-        opener: PayloadOpener,
         fault: Callable[[str], None] = lambda point: None,
         end_of: Callable[[Generations, int], dict[str, Any]] | None = None,
     ) -> None:
@@ -125,7 +114,6 @@ class BatchProcessor:
         self._ledger = ledger
         self._tables = tables
         self._ownership = ownership
-        self._opener = opener
         self._fault = fault
         self._end_of = end_of or (lambda current, batch: read_end_offset(objects, spec.pipeline, current, batch))
         writers: dict[str, TableWriter] = {
@@ -168,6 +156,10 @@ class BatchProcessor:
         """Number batches by another checkpoint from now on."""
         self._generations = generations
 
+    def batch_id(self, spark_batch_id: int) -> int:
+        """Our number of one of Spark's batches."""
+        return self._generations.current.first_batch + spark_batch_id
+
     def process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
         """Land one batch; None when the ledger has it already.
 
@@ -180,7 +172,7 @@ class BatchProcessor:
             return self._process(source, spark_batch_id)
 
     def _process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
-        batch_id = self._generations.current.first_batch + spark_batch_id
+        batch_id = self.batch_id(spark_batch_id)
         end = self._end_of(self._generations, spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
             # Spark repeats the last batch where it could not note it; anything else is another slice.
@@ -252,20 +244,18 @@ class BatchProcessor:
         return fixed
 
     def _write(self, source: SourceSlice, stamp: BatchStamp) -> Written:
-        if not source.references:
+        if source.is_empty():
             return Written()
         if self._spark is None:
             raise TransientError("SPARK_ABSENT", "A batch is read by Spark, which does not run here.")
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         spark = self._spark
-        slices = balanced(source.references, source.sizes, self._spec.stream.tasks_per_batch)
         target = self._target()
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
                 spark,
-                slices,
-                opener=self._opener,
+                source,
                 spec=self._spec,
                 stamp=stamp,
                 target=target,

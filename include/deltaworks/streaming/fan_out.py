@@ -24,6 +24,7 @@ from deltaworks.streaming.evolution import Evolved, new_columns, together
 from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION
+from deltaworks.streaming.source_slices import SourceSlice, Told
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
@@ -38,8 +39,6 @@ WRITE_THREADS = 4
 
 #: Stands where a task's record has the name of a table.
 FINDINGS = ""
-
-PayloadOpener = Callable[[Any], Payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ def write_payloads(
     evolved: Evolved | None = None,
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
-) -> list[tuple[str, dict[str, Any]]]:
+) -> list[Told]:
     """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each.
 
     What it found out beside rows comes last, under FINDINGS, where there is something. Data that must stop the stream
@@ -178,15 +177,14 @@ def write_payloads(
         writers.flush()
     except ContractError as error:
         parser.findings.failure = error
-    told: list[tuple[str, dict[str, Any]]] = [(table, asdict(file)) for table, file in writers.files]
+    told: list[Told] = [(table, asdict(file)) for table, file in writers.files]
     return [*told, (FINDINGS, {"text": parser.findings.encode()})] if parser.findings else told
 
 
 def fan_out(
     spark: SparkSession,
-    slices: Sequence[Sequence[Any]],
+    source: SourceSlice,
     *,
-    opener: PayloadOpener,
     spec: PipelineSpec,
     stamp: BatchStamp,
     target: FileTarget,
@@ -195,26 +193,21 @@ def fan_out(
     """Write all tables of a batch in one Spark pass.
 
     Args:
-        slices: one list of payload references a task, in order.
-        opener: turns a reference into its payload, inside the task.
+        source: what the batch reads.
         evolved: the columns that tables were given while they ran.
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
     """
-    context = spark.sparkContext
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
 
-    def work(share: Iterable[list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def work(payloads: Iterable[Payload]) -> list[Told]:
         pipeline = PipelineSpec.model_validate_json(declared)
-        for references in share:
-            yield from write_payloads(map(opener, references), pipeline, stamp, target, evolved=evolved)
+        return write_payloads(payloads, pipeline, stamp, target, evolved=evolved)
 
     written = Written()
-    for table, record in (
-        context.parallelize([list(part) for part in slices], len(slices)).mapPartitions(work).collect()
-    ):
+    for table, record in source.read(spark, work, tasks=spec.stream.tasks_per_batch):
         if table == FINDINGS:
             written.findings.add(Findings.decode(record["text"]))
         else:
@@ -243,15 +236,3 @@ def with_new_columns(one_pass: Callable[[Evolved], Written], spec: PipelineSpec,
 def partitioning(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
     """The partition columns of every bronze table and of quarantine."""
     return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION}
-
-
-def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
-    """Split references into at most `tasks` runs of about equal size, keeping their order."""
-    total = sum(sizes) or 1
-    shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
-    before = 0
-    for reference, size in zip(references, sizes, strict=True):
-        middle = before + size / 2
-        shares[min(int(middle * len(shares) / total), len(shares) - 1)].append(reference)
-        before += size
-    return [share for share in shares if share]

@@ -1,18 +1,15 @@
-"""Payloads of file events: which objects a batch reads, and how a task opens each of them."""
+"""Payloads of file events: how a task opens an object."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import Self
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.file_events.fetch import open_object
-from deltaworks.specs.source import Compression
+from deltaworks.specs.source import Compression, FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 
@@ -31,22 +28,6 @@ class FileReference:
     etag: str
 
 
-def source_slice(events: pa.Table) -> SourceSlice:
-    """The file events of a batch as references, largest facts beside them for the ledger."""
-    rows = events.sort_by("seq").to_pylist()
-    references = [FileReference(row["seq"], row["key"], row["etag"]) for row in rows]
-    sizes = [max(1, row["size"] or 1) for row in rows]
-    metadata: dict[str, Any] = {"files": len(rows), "bytes": sum(sizes)}
-    if rows:
-        metadata |= {
-            "first_seq": rows[0]["seq"],
-            "last_seq": rows[-1]["seq"],
-            "oldest_event_time": min(row["event_time"] for row in rows).isoformat(),
-            "newest_event_time": max(row["event_time"] for row in rows).isoformat(),
-        }
-    return SourceSlice(references, sizes, metadata)
-
-
 class FileOpener:
     """Opens an object inside a task. Carries the values of the storage's references, which a remote worker lacks."""
 
@@ -55,6 +36,11 @@ class FileOpener:
         self._max_bytes = max_object_bytes
         self._compression = compression
         self._variables = resolved_variables(storage)
+
+    @classmethod
+    def of(cls, landing: StorageSpec, source: FileSourceSpec) -> Self:
+        """As a pipeline's source declares it."""
+        return cls(landing, compression=source.compression, max_object_bytes=source.max_object_bytes)
 
     def __call__(self, reference: FileReference) -> Payload:
         for name, value in self._variables.items():

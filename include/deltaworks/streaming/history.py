@@ -23,6 +23,7 @@ from deltaworks.control.prepared import PreparedBatch, PreparedTable, read_prepa
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
 
@@ -93,7 +94,8 @@ class BatchDetail:
 
 
 class BatchHistory:
-    """One pipeline's batches in its present generation. Used by one thread."""
+    """One pipeline's batches. Those of generations before are in the ledger, under numbers of their own. Used by one
+    thread."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
@@ -110,11 +112,13 @@ class BatchHistory:
         return last_completed(self._stores[CHECKPOINT_STORE], self._spec.pipeline, self._generation)
 
     def recent(self, last: int = 20) -> list[BatchSummary]:
-        """The newest `last` batches, oldest first, one that is prepared and not complete among them."""
-        return self._between(max(0, self._newest() - last + 1), self._newest())
+        """The newest `last` batches of all generations, oldest first, one that is prepared and not complete among
+        them."""
+        newest = self._newest()
+        return self._between(max(0, newest - last + 1), newest, in_all=True)
 
     def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
-        """The complete batches from `first` to `last`, both included, oldest first."""
+        """The complete batches of this generation from `first` to `last`, both included, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
@@ -126,7 +130,7 @@ class BatchHistory:
         Raises:
             ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
         """
-        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id)
+        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, in_all=True)
         prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
         if rows:
             return self._of_ledger(rows[0])
@@ -146,9 +150,9 @@ class BatchHistory:
             newest += 1
         return newest
 
-    def _between(self, first: int, last: int) -> list[BatchSummary]:
-        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last)}
-        held = held_tables(self._rows(BATCH_METADATA_STORE, first, last))
+    def _between(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
+        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, in_all=in_all)}
+        held = held_tables(self._rows(BATCH_METADATA_STORE, first, last, in_all=in_all))
         found = []
         for batch_id in range(first, last + 1):
             if batch_id in rows:
@@ -159,21 +163,19 @@ class BatchHistory:
                 found.append(_prepared(prepared))
         return found
 
-    def _rows(self, name: str, first: int, last: int) -> list[dict[str, Any]]:
+    def _rows(self, name: str, first: int, last: int, *, in_all: bool = False) -> list[dict[str, Any]]:
         store = self._stores[name]
         if store is None:
             return []
-        wanted = (
-            (ds.field("generation") == self._generation)
-            & (ds.field("batch_id") >= first)
-            & (ds.field("batch_id") <= last)
-        )
+        wanted = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
+        if not in_all:
+            wanted &= ds.field("generation") == self._generation
         rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
         return sorted(rows, key=lambda row: row["batch_id"])
 
     def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
         batch_id = row["batch_id"]
-        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id)
+        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id, in_all=True)
         ordered = sorted(rows, key=lambda step: (step["table_name"], step["at"]))
         source = json.loads(row["source_metadata"] or "{}")
         return BatchDetail(
@@ -184,7 +186,8 @@ class BatchHistory:
             spec_fingerprint=row["spec_fingerprint"],
             code_version=row["code_version"],
             steps=tuple(StepRecord(**{name: step[name] for name in StepRecord.__slots__}) for step in ordered),
-            files=self._files(source),
+            # Another generation may have read another place.
+            files=self._files(source) if row["generation"] == self._generation else (),
         )
 
     def _of_prepared(self, prepared: PreparedBatch) -> BatchDetail:
@@ -217,9 +220,9 @@ class BatchHistory:
 
     def _files(self, source: Mapping[str, Any]) -> tuple[SourceFile, ...]:
         """The objects of a batch, from the file event log; none where it read none."""
-        if "first_seq" not in source:
-            return ()
         declared = self._spec.source
+        if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
+            return ()
         events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
         ours = matching(events, bucket=declared.bucket, prefix=declared.prefix)
         return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deltaworks.control.checkpoint_check import refuse_damaged_checkpoint, refuse_lost_ledger
-from deltaworks.control.generations import Generations, current_checkpoint, read_generations
+from deltaworks.control.generations import Generations, current_checkpoint, known_generations, read_generations
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.start_over import refuse_unfinished_start_over
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.batches import BatchProcessor, Ownership
-from deltaworks.streaming.file_payloads import FileOpener
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
@@ -46,33 +46,29 @@ def open_batches(
         refuse_lost: whether to refuse a ledger that has lost batches.
 
     Raises:
-        ContractError: LEDGER_BEHIND, or quarantine cannot be opened.
+        ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
         FencedError: a successor has taken over.
     """
     lake = Lake(catalog.environment.lake)
     owner = owner_step(spec.pipeline, epoch)
-    first = Generations.first()
+    refuse_unfinished_start_over(objects, spec.pipeline)
+    known = known_generations(objects, spec.pipeline)
     if refuse_lost:
         # Before the ledger is created where it is gone.
-        _refuse_lost_ledger(lake, objects, spec.pipeline, first.generation)
+        _refuse_lost_ledger(lake, objects, spec.pipeline, known.generation)
     tables = TableSet(lake, spec, spark=spark)
     tables.open()
     tables.fence(owner)
-    ledger = Ledger(lake, spec.pipeline, first.generation)
+    ledger = Ledger(lake, spec.pipeline, known.generation)
     processor = BatchProcessor(
         spark,
         spec,
         lake,
         objects,
-        generations=first,
+        generations=known,
         ledger=ledger,
         tables=tables,
         ownership=Ownership(owner=lease.owner, step=owner),
-        opener=FileOpener(
-            catalog.environment.landing,
-            compression=spec.source.compression,
-            max_object_bytes=spec.source.max_object_bytes,
-        ),
         fault=fault,
     )
     return processor, ledger

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.generations import Generations
@@ -25,12 +23,11 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.control.stop import StopFlag
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
-from deltaworks.sources.file_events import stream as file_event_stream
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.backlog import Backlog
+from deltaworks.streaming.batch_sources import open_source
 from deltaworks.streaming.batches import BatchProcessor, BatchReport
 from deltaworks.streaming.driver_measures import CountingObjects, DriverMeasures
-from deltaworks.streaming.file_payloads import source_slice
 from deltaworks.streaming.ledger import known_owner_epoch
 from deltaworks.streaming.live import start_live_query
 from deltaworks.streaming.progress import ProgressLog
@@ -78,6 +75,7 @@ class IngestRun:
         self._spec = catalog.pipeline(pipeline)
         self._storage = catalog.environment.lake
         self._objects = CountingObjects(open_objects(self._storage))
+        self._source = open_source(catalog, self._spec)
         self._available_now = available_now
         self._fault = fault
         self._stop = StopFlag(self._objects, self._key("stop.json"))
@@ -176,21 +174,6 @@ class IngestRun:
         finally:
             progress.close()
 
-    def _read(self, start_seq: int) -> DataFrame:
-        source = self._spec.source
-        file_event_stream.register(self._spark)
-        return (
-            self._spark.readStream.format(file_event_stream.FORMAT)
-            .option("environment", self._catalog.environment.environment)
-            .option("relay", source.relay)
-            .option("bucket", source.bucket)
-            .option("prefix", source.prefix)
-            .option("maxfiles", source.max_files_per_batch)
-            .option("maxbytes", source.max_bytes_per_batch)
-            .option("startseq", start_seq)
-            .load()
-        )
-
     def _start(self, processor: BatchProcessor, generations: Generations, progress: ProgressLog) -> StreamingQuery:
         current = generations.current
         checkpoint = paths.checkpoint(self._spec.pipeline, generations.generation, current.ordinal)
@@ -198,7 +181,8 @@ class IngestRun:
         def land(batch: DataFrame, spark_batch_id: int) -> None:
             self._batch_started = time.monotonic()
             try:
-                report = processor.process(source_slice(_collected(batch)), spark_batch_id)
+                source = self._source.slice_of(batch, batch_id=processor.batch_id(spark_batch_id))
+                report = processor.process(source, spark_batch_id)
             except DeltaworksError as error:
                 self._failure = error
                 raise
@@ -210,7 +194,7 @@ class IngestRun:
 
         self._schedule_in("ingest")
         writer = (
-            self._read((current.start or {}).get("seq", 0))
+            self._source.frame(self._spark, start=current.start)
             .writeStream.foreachBatch(land)
             .queryName(f"{self._spec.pipeline}.ingest")
             .option("checkpointLocation", self._storage.spark_uri(checkpoint))
@@ -268,7 +252,7 @@ class IngestRun:
 
     def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()
-        backlog = Backlog(self._catalog, self._spec.pipeline)
+        backlog = Backlog(self._source)
         while True:
             for query in queries:
                 if not query.isActive:
@@ -321,10 +305,6 @@ class IngestRun:
         raise TransientError(
             "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
         )
-
-
-def _collected(batch: DataFrame) -> pa.Table:
-    return batch.toArrow()
 
 
 def _stop_quietly(query: StreamingQuery) -> None:

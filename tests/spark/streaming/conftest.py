@@ -19,10 +19,11 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.streaming.batches import BatchProcessor, Ownership, SourceSlice
+from deltaworks.streaming.batches import BatchProcessor, Ownership
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
 
@@ -114,7 +115,11 @@ class Shop:
     def objects(self) -> ObjectStore:
         return open_objects(self.environment.lake)
 
-    def land_files(self, *seqs: int) -> SourceSlice:
+    def opener(self) -> FileOpener:
+        """Opens landed objects inside a task."""
+        return FileOpener(self.environment.landing, compression="auto")
+
+    def land_files(self, *seqs: int) -> ObjectSlice:
         """Put one object for each seq into the landing folder, and name them as a batch does."""
         for seq in seqs:
             path = self.root / "landing" / f"f{seq}.json"
@@ -123,7 +128,7 @@ class Shop:
             self.sizes[seq] = path.stat().st_size
         references = [FileReference(seq, f"f{seq}.json", "") for seq in seqs]
         sizes = [self.sizes[seq] for seq in seqs]
-        return SourceSlice(references, sizes, {"files": len(seqs), "bytes": sum(sizes)})
+        return ObjectSlice(references, sizes, {"files": len(seqs), "bytes": sum(sizes)}, self.opener())
 
     def generations(self) -> Generations:
         ledger = Ledger(self.lake, "shop", 1)
@@ -170,7 +175,6 @@ class Shop:
             ledger=Ledger(self.lake, "shop", 1),
             tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
-            opener=FileOpener(self.environment.landing, compression="auto"),
             fault=fault,
             end_of=self.end_of,
         )

@@ -16,8 +16,8 @@ from deltaworks.control.generations import Generations
 from deltaworks.control.prepared import read_prepared
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.ledger import owner_step
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.streaming.writers import staging_key
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
@@ -147,7 +147,7 @@ def test_a_batch_that_is_complete_is_skipped(shop: Shop) -> None:
 
 
 def test_a_batch_without_files_is_recorded_and_writes_nothing(shop: Shop) -> None:
-    report = shop.processor().process(SourceSlice([], [], {"files": 0, "bytes": 0}), 0)
+    report = shop.processor().process(ObjectSlice([], [], {"files": 0, "bytes": 0}, shop.opener()), 0)
 
     assert report is not None
     assert (report.rows, report.tables) == (0, 0)

@@ -10,8 +10,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
-from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.file_payloads import FileReference
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.tables.log import commit_history
 from tests.spark.streaming.conftest import Crash, Shop
 
@@ -19,13 +19,14 @@ pytestmark = pytest.mark.spark
 MakeShop = Callable[..., Shop]
 
 
-def land(shop: Shop, seq: int, *events: dict[str, Any]) -> SourceSlice:
+def land(shop: Shop, seq: int, *events: dict[str, Any]) -> ObjectSlice:
     """One object of orders with these fields below `params`."""
     path = shop.root / "landing" / f"f{seq}.json"
     path.parent.mkdir(exist_ok=True)
     lines = [{"name": "order", "id": f"{seq}.{n}", "time": 1_700_000_000, "params": e} for n, e in enumerate(events)]
     path.write_text("".join(map(json.dumps, lines)))
-    return SourceSlice([FileReference(seq, f"f{seq}.json", "")], [path.stat().st_size], {"files": 1, "bytes": 1})
+    references = [FileReference(seq, f"f{seq}.json", "")]
+    return ObjectSlice(references, [path.stat().st_size], {"files": 1, "bytes": 1}, shop.opener())
 
 
 def orders(**options: Any) -> list[dict[str, Any]]:

@@ -64,8 +64,17 @@ def test_every_field_of_a_pipeline_has_an_effect() -> None:
         assert set(rules) == set(model.model_fields), f"{model.__name__}: say in specs/changes.py what a change does"
         for name, rule in rules.items():
             if isinstance(rule, Into | Each):
-                assert models_in(model.model_fields[name].annotation) == {rule.model}, (model, name)
-                waiting.append(rule.model)
+                models = set(rule.models if isinstance(rule, Into) else (rule.model,))
+                assert models_in(model.model_fields[name].annotation) == models, (model, name)
+                waiting.extend(models)
+
+
+def test_another_kind_of_source_is_one_change() -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "events"}
+
+    found = classify(spec(), PipelineSpec.model_validate(DECLARED | {"source": kafka}))
+
+    assert [(each.field, each.new, each.effect) for each in found] == [("source.kind", "kafka", Effect.NEW_GENERATION)]
 
 
 def test_every_advice_can_be_said() -> None:
@@ -116,7 +125,7 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("tables.refunds", ("tables",), [*DECLARED["tables"], NEW_TABLE], Effect.BACKFILL),
     ("tables.events", ("tables",), DECLARED["tables"][1:], Effect.RESTART),
     ("tables.orders.when", (*ORDERS, "when"), {"name": ["order", "order_v2"]}, Effect.BACKFILL),
-    ("tables.orders.partition_by", (*ORDERS, "partition_by"), ["country"], Effect.REFUSED),
+    ("tables.orders.partition_by", (*ORDERS, "partition_by"), ["country"], Effect.NEW_GENERATION),
     ("tables.orders.zorder_by", (*ORDERS, "zorder_by"), ["amount"], Effect.SAFE),
     ("tables.orders.writer", (*ORDERS, "writer"), "spark", Effect.RESTART),
     (
@@ -126,12 +135,12 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
         Effect.BACKFILL,
     ),
     ("tables.orders.columns.amount", (*ORDERS, "columns"), COLUMNS[1:], Effect.RESTART),
-    ("tables.orders.columns.amount.type", (*ORDERS, "columns", 0, "type"), "double", Effect.REFUSED),
+    ("tables.orders.columns.amount.type", (*ORDERS, "columns", 0, "type"), "double", Effect.NEW_GENERATION),
     ("tables.orders.columns.amount.path", (*ORDERS, "columns", 0, "path"), "total", Effect.MIXES),
     ("tables.orders.columns.amount.required", (*ORDERS, "columns", 0, "required"), True, Effect.RESTART),
     ("quarantine.retain_raw_bytes", ("quarantine", "retain_raw_bytes"), 10, Effect.RESTART),
     ("stream.trigger_seconds", ("stream", "trigger_seconds"), 5, Effect.RESTART),
-    ("live.orders_live.window_minutes", ("live", 0, "window_minutes"), 5, Effect.REFUSED),
+    ("live.orders_live.window_minutes", ("live", 0, "window_minutes"), 5, Effect.NEW_GENERATION),
     ("live.orders_live.watermark_minutes", ("live", 0, "watermark_minutes"), 5, Effect.RESTART),
     ("live.orders_live", ("live",), [], Effect.RESTART),
     ("gold.tables", ("gold", "tables"), [{**GOLD[0], "sql": "e.sql"}], Effect.SAFE),
@@ -173,4 +182,8 @@ def test_an_advice_names_the_pipeline_and_the_table() -> None:
 def test_several_edits_are_told_one_by_one() -> None:
     edited = spec((("owner",), "x"), ((*ORDERS, "columns", 0, "type"), "double"), (("stream", "trigger_seconds"), 1))
 
-    assert [change.effect for change in classify(spec(), edited)] == [Effect.SAFE, Effect.REFUSED, Effect.RESTART]
+    assert [change.effect for change in classify(spec(), edited)] == [
+        Effect.SAFE,
+        Effect.NEW_GENERATION,
+        Effect.RESTART,
+    ]

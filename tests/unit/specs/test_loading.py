@@ -68,7 +68,9 @@ def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProjec
     [
         ("trigger_seconds: 60", "trigger_seconds: soon", "stream.trigger_seconds: Input should be a valid number"),
         ("64MiB", "64 megabytes", "source.max_bytes_per_batch: write a number of bytes, or one with a unit"),
-        ("kind: s3_sqs", "kind: ftp", "source.kind: Input should be 's3_sqs'"),
+        ("kind: s3_sqs", "kind: ftp", "source.kind: there is no kind 'ftp'; known are s3_sqs, cloud_files"),
+        ("kind: s3_sqs", "kind: s3_sq", "source.kind: there is no kind 's3_sq'; did you mean 's3_sqs'?"),
+        ("  kind: s3_sqs", "  kine: s3_sqs", "source.kind: this key is required"),
         ("pipeline: shop", "pipeline: Shop", "use lower-case letters, digits and underscores"),
         ("path: time", "path: time..zone", "event.time.path: write a dotted path of field names"),
         ("decimal(12,2)", "decimal(12)", "tables.0.columns.0.type: expected ',', found ')'"),

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.fan_out import FileTarget, TableWriters, balanced, partitioning, write_payloads
+from deltaworks.streaming.fan_out import FileTarget, TableWriters, partitioning, write_payloads
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.source_slices import balanced
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400

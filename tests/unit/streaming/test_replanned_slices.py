@@ -10,11 +10,11 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.generations import Generations, current_checkpoint, read_generations
 from deltaworks.errors import TransientError
-from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.ledger import Ledger
+from deltaworks.streaming.source_slices import ObjectSlice
 from tests.unit.streaming.hold_stage import Stage
 
-NOTHING = SourceSlice([], [], {})
+NOTHING = ObjectSlice([], [], {}, opener=lambda reference: reference)
 
 
 @pytest.fixture

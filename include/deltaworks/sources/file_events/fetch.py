@@ -23,7 +23,7 @@ from deltaworks.sources.outages import error_code, through_outages
 from deltaworks.specs.storage import StorageSpec
 
 Compression = Literal["auto", "gzip", "none"]
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60.0
 _INFLATE_BYTES = 8 << 20
 
@@ -83,8 +83,8 @@ def open_object(
         data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
     else:
         data = through_outages(lambda: _read_s3(storage, key, etag, max_bytes), patience_seconds=_PATIENCE_SECONDS)
-    if compression == "gzip" or (compression == "auto" and data.startswith(_GZIP_MAGIC)):
-        return _decompressed(data, key, max_bytes)
+    if compression == "gzip" or (compression == "auto" and data.startswith(GZIP_MAGIC)):
+        return decompressed(data, key, max_bytes)
     return data
 
 
@@ -141,8 +141,12 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
     return data
 
 
-def _decompressed(data: bytes, key: str, max_bytes: int | None) -> bytes:
-    """All members of a gzip content. It is inflated piece by piece: a small object can grow a thousandfold."""
+def decompressed(data: bytes, key: str, max_bytes: int | None) -> bytes:
+    """All members of a gzip content. It is inflated piece by piece: a small object can grow a thousandfold.
+
+    Raises:
+        ObjectUnreadable: OBJECT_UNREADABLE, OBJECT_TOO_LARGE; `key` says of what.
+    """
     parts: list[bytes] = []
     size, rest = 0, data
     try:

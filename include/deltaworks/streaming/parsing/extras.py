@@ -14,6 +14,8 @@ import orjson
 
 from deltaworks.specs.pipeline import EventSpec, TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
+from deltaworks.streaming.parsing.path_fields import PARTITION_FIELD
+from deltaworks.streaming.parsing.record_fields import RECORD_FIELD
 
 #: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
 KnownFields = dict[str, "KnownFields | None"]
@@ -22,7 +24,8 @@ Path = tuple[str, ...]
 
 def known_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> KnownFields:
     """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
-    known: KnownFields = {}
+    # What is said of a record, or by an object's key, is none of the event's own fields.
+    known: KnownFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
     for path in (*event.id, event.time.path, event.name.path, *table.when):
         if path is not None:
             _know(known, tuple(path.split(".")), None)

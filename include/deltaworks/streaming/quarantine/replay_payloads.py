@@ -6,6 +6,7 @@ still the one that was announced, and the event at the row's place is taken wher
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,13 +41,35 @@ def key_of(row: Row) -> Key:
     return row["_seq"], row["_position"]
 
 
-class PayloadFinder:
-    """Finds the payloads of quarantined rows. `parser` frames them as the stream does."""
+class LandedObjects:
+    """The objects that rows came in."""
 
-    def __init__(self, log: FileEventLog, opener: FileOpener, parser: Parser) -> None:
+    def __init__(self, log: FileEventLog, opener: FileOpener) -> None:
         self._log = log
         self._opener = opener
+
+    def payload(self, row: Row) -> Payload | str:
+        """The object a row came in, or why it cannot be had."""
+        seq = row["_seq"]
+        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag"]).to_pylist()
+        if not events or events[0]["key"] != row["object_key"]:
+            return "file_event_missing"
+        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"]))
+        if payload.data is None:
+            return str(payload.problem.code) if payload.problem else "object_unreadable"
+        return payload
+
+
+class PayloadFinder:
+    """Finds the payloads of quarantined rows.
+
+    `parser` frames them as the stream does. `landed` is None for a source that keeps no objects: its rows have what was
+    kept of them, and nothing else.
+    """
+
+    def __init__(self, parser: Parser, landed: LandedObjects | None) -> None:
         self._parser = parser
+        self._landed = landed
 
     def find(self, rows: Iterable[Row]) -> ReplayPayloads:
         """The payloads of these rows, which are in the order of their `_seq`."""
@@ -62,7 +85,8 @@ class PayloadFinder:
             if event is None:
                 left.append(row)
             else:
-                found.add(row, Payload(row["_seq"], row["object_key"], None, events=(event,)))
+                record = json.loads(row["record"]) if row["record"] else None
+                found.add(row, Payload(row["_seq"], row["object_key"], None, events=(event,), record=record))
         if left:
             self._from_object(left, found)
 
@@ -78,7 +102,7 @@ class PayloadFinder:
         return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
 
     def _from_object(self, rows: Sequence[Row], found: ReplayPayloads) -> None:
-        payload = self._object(rows[0])
+        payload = self._landed.payload(rows[0]) if self._landed else "record_gone"
         if isinstance(payload, str):
             found.missing.update({key_of(row): payload for row in rows})
             return
@@ -98,17 +122,6 @@ class PayloadFinder:
             return self._parser.framed(payload)
         except Misfit:
             return ()
-
-    def _object(self, row: Row) -> Payload | str:
-        """The object a row came in, or why it cannot be had."""
-        seq = row["_seq"]
-        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag"]).to_pylist()
-        if not events or events[0]["key"] != row["object_key"]:
-            return "file_event_missing"
-        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"]))
-        if payload.data is None:
-            return str(payload.problem.code) if payload.problem else "object_unreadable"
-        return payload
 
 
 def _is_same(row: Row, raw: bytes) -> bool:

@@ -26,13 +26,14 @@ from deltaworks.control.replays import PreparedReplay, prepare_replay, read_repl
 from deltaworks.errors import ConcurrencyError
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.streaming.evolution import Evolved, add_columns, as_records
 from deltaworks.streaming.fan_out import Written, partitioning, with_new_columns
 from deltaworks.streaming.file_payloads import FileOpener
 from deltaworks.streaming.parsing.parse import Parser
 from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.streaming.quarantine.replay_pass import ReplayRows, reasons_left, replay_rows
-from deltaworks.streaming.quarantine.replay_payloads import PayloadFinder
+from deltaworks.streaming.quarantine.replay_payloads import LandedObjects, PayloadFinder
 from deltaworks.streaming.quarantine.replay_record import (
     LANDED,
     REPLAYS_SCHEMA,
@@ -79,12 +80,10 @@ class Replayer:
         self._objects = open_objects(catalog.environment.lake)
         self._tables = TableSet(self.lake, self._spec)
         self._partition_by = partitioning(self._spec)
-        self._log = FileEventLog(self.lake, self._spec.source.relay)
-        self._opener = FileOpener(
-            catalog.environment.landing,
-            compression=self._spec.source.compression,
-            max_object_bytes=self._spec.source.max_object_bytes,
-        )
+        self._landed: LandedObjects | None = None
+        if isinstance(self._spec.source, FileSourceSpec):
+            log = FileEventLog(self.lake, self._spec.source.relay)
+            self._landed = LandedObjects(log, FileOpener.of(catalog.environment.landing, self._spec.source))
         self._result = result
         self._fault = fault
         self._record: DeltaTable | None = None
@@ -92,6 +91,10 @@ class Replayer:
     def open(self) -> None:
         """Open what is written: the tables, with columns newly declared, and the record."""
         self._tables.open()
+        self.open_record()
+
+    def open_record(self) -> None:
+        """Open the record alone, which is enough to complete what is prepared."""
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
         self._record = self.lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
 
@@ -162,7 +165,7 @@ class Replayer:
 
         def one_pass(evolved: Evolved) -> Written:
             parser = Parser(self._spec, evolved=evolved)
-            payloads = PayloadFinder(self._log, self._opener, parser).find(rows)
+            payloads = PayloadFinder(parser, self._landed).find(rows)
             found.append(replay_rows(parser, rows, payloads, now_us=now_us, fingerprint=self._spec.fingerprint()))
             return Written(findings=parser.findings)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.reprocess_records import ReprocessPlan
@@ -23,6 +24,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.specs.changes import Effect
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import objects_of
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.history import BatchHistory
 from deltaworks.streaming.parsing.parse import Payload
@@ -111,15 +113,24 @@ class Planner:
             by=getpass.getuser(),
             run=current_run(),
             at=iso_now(),
+            generation=current_generation(self._objects, self._spec.pipeline),
         )
 
     def check(self, plan: ReprocessPlan) -> None:
         """Refuse what cannot be done, or gone on with, as things are.
 
         Raises:
-            ContractError: REPROCESS_SPEC_DIFFERS.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER.
             ConcurrencyError: REPROCESS_TABLE_HELD.
         """
+        generation = current_generation(self._objects, plan.pipeline)
+        if plan.generation != generation:
+            raise ContractError(
+                "REPROCESS_GENERATION_OVER",
+                f"Reprocess {plan.id!r} was planned for generation {plan.generation}; {plan.pipeline!r} has started "
+                f"over since, in generation {generation}.",
+                hint="Nothing is left to do for it; begin a new reprocess under another id.",
+            )
         if plan.spec_fingerprint != self._spec.fingerprint():
             raise ContractError(
                 "REPROCESS_SPEC_DIFFERS",
@@ -206,8 +217,8 @@ def _factor(found: Resolved, chosen: Sequence[SourceObject]) -> float:
 
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
     """Opens objects of the landing bucket as the pipeline's stream does."""
-    source = spec.source
-    return FileOpener(environment.landing, compression=source.compression, max_object_bytes=source.max_object_bytes)
+    source = objects_of(spec.source, pipeline=spec.pipeline, wanted="there is nothing to read again")
+    return FileOpener.of(environment.landing, source)
 
 
 def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:

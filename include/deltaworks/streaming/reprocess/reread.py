@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved
-from deltaworks.streaming.fan_out import FileTarget, TableWriters, balanced
+from deltaworks.streaming.fan_out import FileTarget, TableWriters
 from deltaworks.streaming.file_payloads import FileReference
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.reprocess.selection import SourceObject
+from deltaworks.streaming.source_slices import balanced
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from deltaworks.control.spec_records import SpecRecords
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import objects_of
 from deltaworks.streaming.history import BatchHistory, BatchSummary
 from deltaworks.streaming.reprocess.seq_ranges import MOST_RANGES, SeqRanges
 from deltaworks.tables.lake import Lake
@@ -102,7 +103,8 @@ class Resolver:
         self._lake = lake
         self._objects = objects
         self._spec = spec
-        self._log = FileEventLog(lake, spec.source.relay)
+        self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="there is nothing to read again")
+        self._log = FileEventLog(lake, self._source.relay)
 
     def resolve(self, selection: Selection) -> Resolved:
         """The selection's objects among those of the batches that are complete now.
@@ -152,10 +154,10 @@ class Resolver:
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
         columns = ("seq", "bucket", "key", "etag", "size", "event_time")
         found = self._log.read(after, up_to, columns=columns)
-        return matching(found, bucket=self._spec.source.bucket, prefix=self._spec.source.prefix)
+        return matching(found, bucket=self._source.bucket, prefix=self._source.prefix)
 
     def _one_source(self) -> bool:
-        now = self._spec.source
+        now = self._source
         return SpecRecords(self._objects, self._spec.pipeline).places() <= {(now.relay, now.bucket, now.prefix)}
 
     def _wanted(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:

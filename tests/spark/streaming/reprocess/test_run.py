@@ -22,13 +22,13 @@ from deltaworks.sources.file_events.log_writer import FileEventLogWriter, Receiv
 from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.batches import SourceSlice
 from deltaworks.streaming.file_payloads import FileReference
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.reprocess.plan import Planner, ReprocessRequest, landing_opener
 from deltaworks.streaming.reprocess.replace_rows import RowReplacer
 from deltaworks.streaming.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.streaming.reprocess.selection import Selection
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -94,7 +94,9 @@ class Stage:
         self.log.append(events)
         self.shop.keep_checkpoint(self.batches, seqs[-1])
         facts = {"files": objects, "bytes": sum(sizes), "first_seq": seqs[0], "last_seq": seqs[-1]}
-        assert self.processor.process(SourceSlice(references, sizes, facts), self.batches) is not None
+        assert (
+            self.processor.process(ObjectSlice(references, sizes, facts, self.shop.opener()), self.batches) is not None
+        )
         self.batches += 1
         self.landed_seqs += seqs
 
