@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Name, Spec, TextOrReference
+from deltaworks.specs.globs import Glob
 
 #: What a key that is written again means. `ignore`: its first content is the file. `latest`: each new content is a
 #: file, read if it is still there. `every_version`: each version is a file, read as it was.
@@ -17,7 +18,7 @@ class ListingSpec(Spec):
     """How a relay looks at its buckets itself: for objects no message came about, or that were there before."""
 
     prefix: str = ""
-    glob: str | None = None
+    glob: Glob | None = None
     include_existing: bool = Field(
         default=True, description="false: objects older than the relay's first start are not files"
     )

@@ -9,8 +9,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.base import Bytes, Name, SecretReference, Spec, TextOrReference, as_tuple
+from deltaworks.specs.globs import Glob
 
 Compression = Literal["auto", "gzip", "none"]
+#: Forms whose fields are all texts; what they stand for, the declared types of columns say.
+TEXT_FORMATS = ("csv", "tsv", "text")
 
 
 class CsvSpec(Spec):
@@ -34,11 +37,20 @@ class CsvSpec(Spec):
         return self
 
 
+class TsvSpec(Spec):
+    """How lines of fields between tabs are written. Names of fields come from the `#Fields:` line before them, or are
+    declared for payloads that have none."""
+
+    columns: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ("-",)
+
+
 class PayloadSpec(Spec):
     """How the events in an object or a record are written."""
 
-    format: Literal["json", "csv", "text"] = "json"
+    format: Literal["json", "csv", "tsv", "text", "parquet"] = "json"
     csv: CsvSpec = CsvSpec()
+    tsv: TsvSpec = TsvSpec()
     pattern: str | None = None
     compression: Compression = "auto"
     max_event_bytes: Bytes = 16 << 20
@@ -58,19 +70,24 @@ class PayloadSpec(Spec):
 
 
 class FileSourceSpec(PayloadSpec):
-    """Objects announced through a relay's file event log."""
+    """Objects in a relay's file event log: announced through its queue (`s3_sqs`), or listed by it (`cloud_files`).
 
-    kind: Literal["s3_sqs"]
+    Fields of `partition_columns` are read from parts of the key such as `day=2026-01-31`, and lie below `_partition`.
+    """
+
+    kind: Literal["s3_sqs", "cloud_files"]
     relay: Name
     bucket: str
     prefix: str = ""
+    glob: Glob | None = None
+    partition_columns: tuple[Name, ...] = ()
     max_files_per_batch: int = Field(default=500, ge=1)
     max_bytes_per_batch: Bytes = 256 << 20
     max_object_bytes: Bytes = 512 << 20
 
     def place(self) -> str:
         """What is read, for people."""
-        return f"{self.bucket}/{self.prefix}"
+        return f"{self.bucket}/{self.glob or self.prefix}"
 
 
 class RecordSourceSpec(PayloadSpec):
@@ -85,6 +102,10 @@ class RecordSourceSpec(PayloadSpec):
     def _no_header_in_a_record(self) -> Self:
         if self.format == "csv" and self.csv.header:
             raise ValueError("a record has no header line: declare csv with header: false and its columns")
+        if self.format == "tsv" and not self.tsv.columns:
+            raise ValueError("a record has no #Fields line: declare the columns of tsv")
+        if self.format == "parquet":
+            raise ValueError("Parquet is a form of objects, not of records")
         return self
 
 
@@ -188,6 +209,11 @@ class DeltaSourceSpec(Spec):
 SourceSpec = Annotated[
     FileSourceSpec | KafkaSourceSpec | KinesisSourceSpec | DeltaSourceSpec, Field(discriminator="kind")
 ]
+
+
+def partition_columns_of(source: SourceSpec) -> tuple[str, ...]:
+    """The fields that are read from the keys of objects; none for a source without objects."""
+    return source.partition_columns if isinstance(source, FileSourceSpec) else ()
 
 
 def objects_of(source: SourceSpec, *, pipeline: str, wanted: str) -> FileSourceSpec:

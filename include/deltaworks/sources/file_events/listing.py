@@ -14,9 +14,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.file_events.globs import key_pattern
 from deltaworks.sources.file_events.messages import FileEvent, is_folder_marker
 from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
 
 LISTED = "ObjectListed"

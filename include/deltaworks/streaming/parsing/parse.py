@@ -7,7 +7,7 @@ one of its tables is then taken out of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
+from deltaworks.specs.source import TEXT_FORMATS, partition_columns_of
 from deltaworks.specs.types import Primitive
 from deltaworks.streaming.evolution import Evolved
 from deltaworks.streaming.parsing.columns import Misfit, column
 from deltaworks.streaming.parsing.events import EventReader, IdReader, Router, holders
 from deltaworks.streaming.parsing.findings import Findings
+from deltaworks.streaming.parsing.forms import framer
+from deltaworks.streaming.parsing.path_fields import PARTITION_FIELD, partition_fields
 from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.streaming.parsing.record_fields import RECORD_FIELD
 from deltaworks.streaming.parsing.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.streaming.parsing.table_columns import Reasons, TableColumns, note, note_missing
-from deltaworks.streaming.parsing.text_framing import framer, from_text
+from deltaworks.streaming.parsing.text_framing import from_text
 
 #: An event in its payload: its position, and its value and bytes.
 Framed = tuple[int, tuple[Any, bytes]]
@@ -38,6 +42,7 @@ class Payload:
     """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had.
 
     `events` are single events of it with their positions, values and bytes, where not all are to be read.
+    `record` is what a record of a stream says of itself; its events have it below `_record`.
     """
 
     seq: int
@@ -45,6 +50,7 @@ class Payload:
     data: bytes | None
     problem: Reason | None = None
     events: tuple[Framed, ...] | None = None
+    record: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Chunk:
     names: list[str] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
+    payloads: dict[int, Payload] = field(default_factory=dict)
     rows_by_table: dict[str, list[int]] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     raw_bytes: int = 0
@@ -90,16 +97,16 @@ class Parser:
         self._router = Router(spec)
         self._frame = framer(spec.source)
         # In text an epoch is digits, and digits are read fastest as numbers.
-        self._times_as_text = spec.source.format != "json" and spec.event.time.unit != "iso8601"
+        of_text = spec.source.format in TEXT_FORMATS
+        self._times_as_text = of_text and spec.event.time.unit != "iso8601"
+        self._partition_columns = partition_columns_of(spec.source)
         self._ids = IdReader(spec)
         self._id_text = ", ".join(spec.event.id)
         self._time_path = tuple(spec.event.time.path.split("."))
         self._time_text = spec.event.time.path
         self._time_unit = spec.event.time.unit
         self._columns = {
-            table.name: TableColumns(
-                table, spec.event, (evolved or {}).get(table.name, ()), of_text=spec.source.format != "json"
-            )
+            table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text)
             for table in spec.tables
         }
         engine = RuleEngine()
@@ -117,10 +124,8 @@ class Parser:
             ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
         """
         chunk = Chunk()
-        keys: dict[int, str] = {}
         for payload in payloads:
-            keys[payload.seq] = payload.key
-            if payload.data is None and payload.events is None:
+            if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
                 chunk.rejected.append(_whole(payload, problem))
                 continue
@@ -128,11 +133,11 @@ class Parser:
                 for position, found in self.framed(payload):
                     self._take(chunk, payload, position, found)
                     if chunk.is_full(self._chunk_events):
-                        yield from self._finish(chunk, keys, stamp)
+                        yield from self._finish(chunk, stamp)
                         chunk = Chunk()
             except Misfit as misfit:  # told before the first event: there is no way into this payload
                 chunk.rejected.append(_whole(payload, Reason(misfit.code, "", misfit.detail)))
-        yield from self._finish(chunk, keys, stamp)
+        yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
         """Each event of a payload.
@@ -151,22 +156,27 @@ class Parser:
             if len(found[1]) > self._max_event_bytes:
                 raise Misfit(ReasonCode.TOO_LARGE, f"{len(found[1])} bytes, more than {self._max_event_bytes}")
             event = self._reader.event(found[0])
+            if self._partition_columns:
+                event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
+            if payload.record is not None:
+                event[RECORD_FIELD] = payload.record
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
         except Misfit as misfit:
             reason = Reason(misfit.code, "", misfit.detail)
-            chunk.rejected.append(Rejected(payload.seq, position, payload.key, found[1], name, (reason,)))
+            chunk.rejected.append(_rejected(payload, position, found[1], name, (reason,)))
             return
         index = len(chunk.events)
         chunk.events.append(event)
         chunk.raws.append(found[1])
         chunk.names.append(name)
         chunk.seqs.append(payload.seq)
+        chunk.payloads[payload.seq] = payload
         chunk.positions.append(position)
         for table in tables:
             chunk.rows_by_table.setdefault(table, []).append(index)
 
-    def _finish(self, chunk: Chunk, keys: dict[int, str], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+    def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
         envelope, reasons = self._envelope(chunk, stamp)
         converted = {}
         for name, rows in chunk.rows_by_table.items():
@@ -187,7 +197,7 @@ class Parser:
                 fitting = self._columns[name].complete(fitting, events, self.findings)
             if fitting.num_rows:
                 yield name, fitting
-        rejected = chunk.rejected + [self._rejected(chunk, keys, *each) for each in sorted(reasons.items())]
+        rejected = chunk.rejected + [self._misfit(chunk, *each) for each in sorted(reasons.items())]
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
 
@@ -264,9 +274,9 @@ class Parser:
                 reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
     @staticmethod
-    def _rejected(chunk: Chunk, keys: dict[int, str], index: int, reasons: list[Reason]) -> Rejected:
-        seq = chunk.seqs[index]
-        return Rejected(seq, chunk.positions[index], keys[seq], chunk.raws[index], chunk.names[index], tuple(reasons))
+    def _misfit(chunk: Chunk, index: int, reasons: list[Reason]) -> Rejected:
+        payload = chunk.payloads[chunk.seqs[index]]
+        return _rejected(payload, chunk.positions[index], chunk.raws[index], chunk.names[index], tuple(reasons))
 
     def _quarantine(self, rejected: list[Rejected], stamp: BatchStamp) -> pa.Table:
         return quarantine_rows(
@@ -279,4 +289,12 @@ class Parser:
 
 
 def _whole(payload: Payload, reason: Reason) -> Rejected:
-    return Rejected(payload.seq, WHOLE_OBJECT, payload.key, b"", None, (reason,))
+    # An object can be read again. A record is gone once its stream has let go of it.
+    raw = payload.data or b"" if payload.record is not None else b""
+    return _rejected(payload, WHOLE_OBJECT, raw, None, (reason,))
+
+
+def _rejected(
+    payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
+) -> Rejected:
+    return Rejected(payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record)

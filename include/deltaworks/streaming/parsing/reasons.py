@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+import orjson
 import pyarrow as pa
 
 
@@ -22,9 +24,12 @@ class ReasonCode(StrEnum):
     TOO_OLD = "too_old"
     TOO_FAR_IN_FUTURE = "too_far_in_future"
     RULE = "rule"
+    TOMBSTONE = "tombstone"
     OBJECT_MISSING = "object_missing"
     OBJECT_CHANGED = "object_changed"
     OBJECT_UNREADABLE = "object_unreadable"
+    OBJECT_EMPTY = "object_empty"
+    OBJECT_WRONG_FORMAT = "object_wrong_format"
 
 
 #: `_position` of a row that stands for a whole object, which could not be used.
@@ -68,6 +73,7 @@ QUARANTINE_SCHEMA = pa.schema(
         pa.field("_batch_id", pa.int64()),
         pa.field("_seq", pa.int64()),
         pa.field("_position", pa.int64()),
+        pa.field("record", pa.string()),
     ]
 )
 QUARANTINE_PARTITION = ("quarantine_date",)
@@ -75,7 +81,7 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One row for quarantine."""
+    """One row for quarantine. `record` is what a record of a stream said of itself."""
 
     seq: int
     position: int
@@ -83,6 +89,7 @@ class Rejected:
     raw: bytes
     event_name: str | None
     reasons: tuple[Reason, ...]
+    record: Mapping[str, Any] | None = None
 
 
 def quarantine_rows(
@@ -109,6 +116,7 @@ def quarantine_rows(
         [batch_id] * len(rejected),
         [row.seq for row in rejected],
         [row.position for row in rejected],
+        [orjson.dumps(row.record).decode() if row.record is not None else None for row in rejected],
     ]
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, kind.type)

@@ -16,6 +16,7 @@ from deltaworks.streaming.parsing.columns import Misfits, column
 from deltaworks.streaming.parsing.events import holders
 from deltaworks.streaming.parsing.extras import extra_fields, known_fields, leaves, put_back, rescued_text
 from deltaworks.streaming.parsing.findings import Findings
+from deltaworks.streaming.parsing.path_fields import PARTITION_FIELD
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 from deltaworks.streaming.parsing.text_framing import from_text
 from deltaworks.tables.arrow_types import arrow_schema
@@ -64,7 +65,7 @@ class TableColumns:
             if parent not in parents:
                 parents[parent] = holders(events, parent)
             found = [holder.get(path[-1]) for holder in parents[parent]]
-            if self._of_text:
+            if self._of_text or path[0] == PARTITION_FIELD:
                 found = [from_text(value, kind) for value in found]
             array, misfits = column(found, kind, unit=spec.unit)
             note(reasons, misfits, spec.path)

@@ -7,7 +7,6 @@ Fields are texts by name; the declared types of columns say what they stand for.
 from __future__ import annotations
 
 import csv
-import io
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,32 +14,17 @@ from typing import Any
 
 import orjson
 
-from deltaworks.specs.source import CsvSpec, PayloadSpec
+from deltaworks.specs.source import CsvSpec
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 from deltaworks.streaming.parsing.columns import Misfit
-from deltaworks.streaming.parsing.framing import Malformed, values
+from deltaworks.streaming.parsing.framing import Malformed
+from deltaworks.streaming.parsing.lines import bytes_of, lines_of
 from deltaworks.streaming.parsing.reasons import ReasonCode
 
 #: A quote that is never closed would take in the rest of the object: a record has at most so many lines.
 MOST_LINES = 1_000
 #: What stands for the whole line where lines are read by a pattern.
 LINE_FIELD = "line"
-_BYTE_ORDER_MARK = "\ufeff"
-
-Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
-
-
-def framer(source: PayloadSpec) -> Framer:
-    """What finds the events of a payload, by the source's format.
-
-    It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
-    """
-    if source.format == "csv":
-        reader = CsvFramer(source.csv)
-        return reader.values
-    if source.format == "text":
-        return LineFramer(source.pattern or "").values
-    return values
 
 
 class LineFramer:
@@ -51,11 +35,11 @@ class LineFramer:
 
     def values(self, payload: bytes) -> Iterator[tuple[Any, bytes]]:
         """Every line that is not blank, as its fields."""
-        for line in _lines(payload):
+        for line in lines_of(payload):
             text = line.rstrip("\r\n")
             if not text.strip():
                 continue
-            raw, found = _bytes(text), self._pattern.fullmatch(text)
+            raw, found = bytes_of(text), self._pattern.fullmatch(text)
             if found is None:
                 yield Malformed(raw, "the line does not match the pattern"), raw
                 continue
@@ -77,7 +61,7 @@ class CsvFramer:
         Raises:
             Misfit: the header cannot be read.
         """
-        records = self._records(_lines(payload))
+        records = self._records(lines_of(payload))
         if not self._spec.header:
             return self._named(records, self._spec.columns)
         header = next(records, None)
@@ -106,12 +90,12 @@ class CsvFramer:
             except StopIteration:
                 return
             except csv.Error as error:
-                raw = _bytes(feed.only_first().rstrip("\r\n"))
+                raw = bytes_of(feed.only_first().rstrip("\r\n"))
                 yield Malformed(raw, str(error)), raw
                 reader = self._reader(feed)
                 continue
             if record:
-                yield record, _bytes(feed.taken().rstrip("\r\n"))
+                yield record, bytes_of(feed.taken().rstrip("\r\n"))
 
     def _reader(self, feed: _Feed) -> Iterator[list[str]]:
         return csv.reader(feed, delimiter=self._spec.delimiter, quotechar=self._spec.quote, strict=True)
@@ -154,16 +138,6 @@ def _names(header: list[str] | Malformed) -> tuple[str, ...]:
     if "" in names or len(set(names)) < len(names):
         raise Misfit(ReasonCode.MALFORMED, f"the header names a field twice or not at all: {', '.join(names)[:200]}")
     return names
-
-
-def _lines(payload: bytes) -> list[str]:
-    """The lines with their ends. Bytes that are no UTF-8 stay what they are, and make a misfit where they are used."""
-    text = payload.decode("utf-8", "surrogateescape").removeprefix(_BYTE_ORDER_MARK)
-    return list(io.StringIO(text, newline=""))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def from_text(value: Any, kind: ColumnType) -> Any:

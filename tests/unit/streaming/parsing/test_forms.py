@@ -82,7 +82,7 @@ def test_arrays_inside_the_wrapper_are_read_event_by_event(
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, 1000), max_size=20), st.booleans(), st.integers(1, 3))
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20), st.booleans(), st.integers(1, 3))
 def test_compressed_in_one_or_several_members_it_is_the_same(
     numbers: list[int], compressed: bool, members: int
 ) -> None:

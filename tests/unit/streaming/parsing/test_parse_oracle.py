@@ -69,7 +69,7 @@ LINES = st.one_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(LINES, max_size=8), st.integers(1, 6))
+@given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 6))
 def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]], chunk_events: int) -> None:
     lines = [line for piece in pieces for line in piece]
     parser = Parser(PipelineSpec.model_validate(DECLARED), chunk_events=chunk_events)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Annotated
 
-from deltaworks.errors import ConfigError
+from pydantic import AfterValidator
 
 _MEANING = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
@@ -14,7 +15,7 @@ def glob_expression(glob: str) -> str:
     """The glob as a regular expression for a whole key, without anchors, in words Python's and Arrow's engines share.
 
     Raises:
-        ConfigError: GLOB_INVALID.
+        ValueError: its braces do not fit together.
     """
     parts: list[str] = []
     position, depth = 0, 0
@@ -36,11 +37,7 @@ def glob_expression(glob: str) -> str:
         parts.append(_MEANING[character] if special else re.escape(character))
         position += 1
     if depth != 0:
-        raise ConfigError(
-            "GLOB_INVALID",
-            f"The glob {glob!r} opens or closes a brace too many.",
-            hint="Write *, ?, ** and {a,b}; braces do not nest.",
-        )
+        raise ValueError(f"the glob {glob!r} opens or closes a brace too many; write *, ?, ** and {{a,b}}, not nested")
     return f"(?s:{''.join(parts)})"
 
 
@@ -48,9 +45,18 @@ def key_pattern(glob: str | None) -> Callable[[str], bool]:
     """Whether a key fits; every key does where there is no glob.
 
     Raises:
-        ConfigError: GLOB_INVALID.
+        ValueError: its braces do not fit together.
     """
     if glob is None:
         return lambda key: True
     pattern = re.compile(glob_expression(glob))
     return lambda key: pattern.fullmatch(key) is not None
+
+
+def _checked(glob: str) -> str:
+    glob_expression(glob)
+    return glob
+
+
+#: A glob as it is declared.
+Glob = Annotated[str, AfterValidator(_checked)]

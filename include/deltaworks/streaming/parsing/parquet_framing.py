@@ -1,0 +1,93 @@
+"""Finds the events in a Parquet object: each row is one, its values as JSON has them.
+
+Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text, so that the declared types
+of columns say what they stand for, as they do for JSON.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from deltaworks.streaming.parsing.columns import Misfit
+from deltaworks.streaming.parsing.framing import Malformed
+from deltaworks.streaming.parsing.reasons import ReasonCode
+
+MAGIC = b"PAR1"
+_ROWS_AT_ONCE = 10_000
+
+
+def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    """Every row; one `Malformed` for each group of rows that cannot be read.
+
+    Raises:
+        Misfit: the object is no Parquet, or cut off: its end says where everything is.
+    """
+    if not payload.startswith(MAGIC):
+        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as Parquet does")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(payload), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
+    return _rows(file)
+
+
+def _rows(file: pq.ParquetFile) -> Iterator[tuple[Any, bytes]]:
+    for group in range(file.num_row_groups):
+        try:
+            table = file.read_row_group(group)
+        except (pa.ArrowException, OSError) as error:
+            yield Malformed(b"", f"row group {group} of {file.num_row_groups} cannot be read: {error}"), b""
+            continue
+        for batch in _microseconds(table).to_batches(max_chunksize=_ROWS_AT_ONCE):
+            for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                event = _plain(row)
+                yield event, orjson.dumps(event, default=str)
+
+
+def _microseconds(table: pa.Table) -> pa.Table:
+    """Instants to the microsecond, which is what Python's have room for."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            target = pa.timestamp("us", tz=field.type.tz)
+            table = table.set_column(index, field.name, pc.cast(table.column(index), target, safe=False))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    plain = _PLAIN.get(type(value))
+    return value if plain is None else plain(value)
+
+
+def _number(value: decimal.Decimal) -> float | str:
+    number = float(value)
+    return number if decimal.Decimal(repr(number)) == value else str(value)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    dt.datetime: dt.datetime.isoformat,
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: dt.timedelta.total_seconds,
+    decimal.Decimal: _number,
+    bytes: _text,
+}
