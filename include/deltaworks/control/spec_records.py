@@ -20,7 +20,8 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.specs.changes import Effect, SpecChange, classify, unsafe
+from deltaworks.specs.changes import SpecChange, classify, unsafe
+from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 
 FORMAT = 1

@@ -13,7 +13,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
-from deltaworks.specs.changes import Effect
+from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deltaworks.specs.changes import RULES, Each, Effect, Into, Leaf, classify, unsafe
+from deltaworks.specs.changes import classify, unsafe
+from deltaworks.specs.effects import RULES, Each, Effect, Into, Leaf
 from deltaworks.specs.pipeline import PipelineSpec
 
 DECLARED: dict[str, Any] = {

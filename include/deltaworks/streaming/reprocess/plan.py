@@ -21,7 +21,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.reprocess_records import ReprocessPlan
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.specs.changes import Effect
+from deltaworks.specs.effects import Effect
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import objects_of
