@@ -23,6 +23,7 @@ from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.replays import PreparedReplay
 from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
+from deltaworks.control.start_over import GivenUp, StartOver
 from deltaworks.control.stop import StopRequest
 from deltaworks.control.write_turn import TurnRecord
 from deltaworks.errors import DeltaworksError
@@ -112,7 +113,7 @@ def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
         unknown += [
             f"{name} {option}" for option in re.findall(r"--[a-z][a-z-]*", rest) if option not in commands[name]
         ]
-        subcommand = re.match(r" ([a-z]+)", rest)
+        subcommand = re.match(r" ([a-z]+(?:-[a-z]+)*)", rest)
         if name == "pipelines" and subcommand and subcommand[1] not in commands[name]:
             unknown.append(f"{name} {subcommand[1]}")
 
@@ -245,6 +246,8 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 PreparedBatch,
                 PreparedTable,
                 PreparedReplay,
+                StartOver,
+                GivenUp,
                 WrittenFile,
                 HeldTable,
                 LeaseRecord,

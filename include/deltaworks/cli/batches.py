@@ -35,7 +35,8 @@ def batches(
         _show(history.detail(batch_id))
         return
     listing = Table(
-        "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds", "epoch", "run"
+        *("generation", "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds"),
+        *("epoch", "run"),
     )
     for each in history.recent(last):
         listing.add_row(*_row(each))
@@ -44,6 +45,7 @@ def batches(
 
 def _row(batch: BatchSummary) -> tuple[str, ...]:
     return (
+        str(batch.generation),
         str(batch.batch_id),
         batch.state,
         ", ".join(batch.held),

@@ -117,7 +117,7 @@ def start_over(
     console.print(f"Generation {result.generation} begins with batch {result.first_batch}.")
     if dry_run:
         console.print(
-            f"Nothing was changed. `deltaworks reprocess {pipeline} --from-start --exact` says which objects are gone.\n"
+            f"Nothing was changed. Objects that are gone: `deltaworks reprocess {pipeline} --from-start --exact`.\n"
             f"To do it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run",
             highlight=False,
         )

@@ -46,6 +46,7 @@ class ReprocessPlan:
     by: str
     run: str
     at: str
+    generation: int = 1
     format: int = FORMAT
 
     @classmethod

@@ -48,21 +48,24 @@ def remove_old_prepared(
     """
     if keep_all:
         return PreparedUpkeep(0, "kept: a table is held")
-    generation = current_generation(objects, pipeline)
-    last = read_last_completed(lake, pipeline, generation)
-    if last is None:
-        return PreparedUpkeep(0, "no batch is complete yet")
-    old = [batch for batch in prepared_batches(objects, pipeline, generation) if batch <= last - keep_batches]
+    current = current_generation(objects, pipeline)
+    last = read_last_completed(lake, pipeline, current)
+    # Nothing of a generation that is over is ever read again, its last batches neither.
+    old = [
+        paths.prepared_batch(pipeline, generation, batch)
+        for generation in range(1, current + 1)
+        for batch in prepared_batches(objects, pipeline, generation)
+        if generation < current or (last is not None and batch <= last - keep_batches)
+    ]
     before = datetime.now(tz=UTC) - timedelta(days=keep_days)
 
-    def is_old(batch: int) -> bool:
-        place = arrow_path(lake.storage, paths.prepared_batch(pipeline, generation, batch))
-        changed_at = lake.filesystem.get_file_info(place).mtime
+    def is_old(key: str) -> bool:
+        changed_at = lake.filesystem.get_file_info(arrow_path(lake.storage, key)).mtime
         return changed_at is not None and changed_at < before
 
     removed = 0
-    for batch in itertools.takewhile(is_old, old[:MOST_REMOVED]):
+    for key in itertools.takewhile(is_old, old[:MOST_REMOVED]):
         if not dry_run:
-            objects.delete(paths.prepared_batch(pipeline, generation, batch))
+            objects.delete(key)
         removed += 1
-    return PreparedUpkeep(removed)
+    return PreparedUpkeep(removed, "" if removed or last is not None else "no batch is complete yet")

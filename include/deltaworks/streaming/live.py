@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +26,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import LiveTableSpec, PipelineSpec
-from deltaworks.tables.arrow_types import arrow_schema, arrow_type
+from deltaworks.streaming.live_table import ensure_live_table
 from deltaworks.tables.lake import Lake
 
 OPERATION = "live"
@@ -101,22 +100,6 @@ def start_live_query(
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{live.trigger_seconds} seconds").start()
-
-
-def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
-    """Create the live table where there is none; its key."""
-    key = paths.table(spec.pipeline, live.name)
-    types = spec.table(live.reads).column_types()
-    groups = pa.schema([pa.field(name, arrow_type(types[name])) for name in live.group_by])
-    window = arrow_schema({"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"})
-    counts = arrow_schema({"events": "long", "updated_at": "timestamp"})
-    lake.ensure(
-        key,
-        pa.schema([*window, *groups, *counts]),
-        user_metadata=user_metadata(pipeline=spec.pipeline, batch="create", operation="create_table"),
-        partition_by=["window_date"],
-    )
-    return key
 
 
 def _await_input(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:

@@ -13,6 +13,7 @@ from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.spec_records import SpecRecords
+from deltaworks.control.start_over import read_start_over
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import load_catalog
 from tests.unit.streaming.ledger_stage import Stage
@@ -86,10 +87,10 @@ def edit(project: Path, old: str, new: str) -> None:
 def test_batches_are_listed_with_the_one_that_is_under_way(run: Run) -> None:
     listed = run("batches", "shop")
 
-    assert [line.split()[1:4:2] for line in listed.splitlines() if "stream__shop/1" in line] == [
-        ["0", "complete"],
-        ["1", "complete"],
-        ["2", "prepared"],
+    assert [line.split()[1:6:2] for line in listed.splitlines() if "stream__shop/1" in line] == [
+        ["1", "0", "complete"],
+        ["1", "1", "complete"],
+        ["1", "2", "prepared"],
     ]
     assert len([line for line in run("batches", "shop", "--last", "1").splitlines() if "stream__shop/1" in line]) == 1
 
@@ -147,3 +148,22 @@ def test_an_accepted_edit_lets_the_stream_start(run: Run, project: Path) -> None
     assert "will start" in accepted
     objects = LocalObjects(project / "lake")
     SpecRecords(objects, "shop").check(load_catalog("local", root=project).pipeline("shop"))
+
+
+def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Path, run: Run) -> None:
+    objects = LocalObjects(project / "lake")
+    objects.delete(paths.prepared_batch("shop", 1, 2))
+
+    shown = run("pipelines", "start-over", "shop")
+    with pytest.raises(ConfigError, match="START_OVER_UNBOUNDED"):
+        run("pipelines", "start-over", "shop", "--no-dry-run")
+    assert objects.get(paths.start_over("shop", 2)) is None
+    done = run("pipelines", "start-over", "shop", "--no-dry-run", "--max-rows", "0", "--reason", "another source")
+
+    assert "Generation 2 begins with batch 2." in shown
+    assert "Nothing was changed." in shown
+    assert "deltaworks start shop" in done
+    fixed = read_start_over(objects, "shop", 2)
+    assert fixed is not None
+    assert (fixed.reason, fixed.first_batch) == ("another source", 2)
+    assert "Generation 3" in run("pipelines", "start-over", "shop")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.held_tables import ask_to_resume
 from deltaworks.control.prepared import PreparedTable, read_prepared
 from deltaworks.control.replays import PreparedReplay, prepare_replay
@@ -197,6 +198,22 @@ class TestPreparedBatches:
 
         left = [batch for batch in range(7) if read_prepared(stage.objects, "shop", 1, batch) is not None]
         assert (done.removed, left) == (3, [3, 4, 5, 6])
+
+    def test_all_of_a_generation_that_is_over_are_removed_once_they_are_old(self, stage: Stage) -> None:
+        processor = stage.processor()
+        for batch_id in range(2):
+            stage.land(processor, batch_id, tables=("clicks",))
+        begun = Generations(2, (CheckpointRecord(1, 2, None),))
+        stage.objects.put(paths.pipeline_control("shop", "generations.json"), begun.encode())
+        assert remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False).removed == 0
+        age(stage)
+        stage.prepare(2, tables=("clicks",), generation=2)
+
+        done = remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, dry_run=False)
+
+        assert done.removed == 2
+        assert read_prepared(stage.objects, "shop", 1, 1) is None
+        assert read_prepared(stage.objects, "shop", 2, 2) is not None
 
     def test_a_young_one_stays(self, stage: Stage) -> None:
         processor = stage.processor()

@@ -12,14 +12,15 @@ import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.generations import Generations
+from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership, SourceSlice
+from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA
+from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
@@ -90,7 +91,12 @@ class Stage:
         return open_objects(self.storage)
 
     def processor(
-        self, *, fault: Callable[[str], None] = lambda point: None, spark: Any = None, takeover: bool = True
+        self,
+        *,
+        fault: Callable[[str], None] = lambda point: None,
+        spark: Any = None,
+        takeover: bool = True,
+        generation: int = 1,
     ) -> BatchProcessor:
         """A new owner, as a new process makes it."""
         self.epoch += takeover
@@ -103,23 +109,32 @@ class Stage:
             self.spec,
             self.lake,
             self.objects,
-            generations=Generations.first(),
-            ledger=Ledger(self.lake, "shop", 1),
+            generations=Generations(generation, (CheckpointRecord(1, 0, None),)),
+            ledger=Ledger(self.lake, "shop", generation),
             tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
-            opener=lambda reference: reference,
             fault=fault,
             end_of=lambda generations, batch: {"seq": batch},
         )
 
-    def prepare(self, batch_id: int, tables: tuple[str, ...] = (*TABLES, "quarantine"), rows: int = 2) -> None:
-        """Write a batch's files and fix it, as the pass of a driver does that dies right after."""
-        shares = tuple(self._share(name, batch_id, rows) for name in sorted(tables))
+    def prepare(
+        self,
+        batch_id: int,
+        tables: tuple[str, ...] = (*TABLES, "quarantine"),
+        rows: int = 2,
+        seq: int | None = None,
+        generation: int = 1,
+    ) -> None:
+        """Write a batch's files and fix it, as the pass of a driver does that dies right after.
+
+        Its rows are of the file event `seq`, by default the batch's number.
+        """
+        shares = tuple(self._share(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
         prepare(
             self.objects,
             PreparedBatch(
                 pipeline="shop",
-                generation=1,
+                generation=generation,
                 batch_id=batch_id,
                 spark_batch_id=batch_id,
                 checkpoint=1,
@@ -136,7 +151,7 @@ class Stage:
             ),
         )
 
-    def _share(self, name: str, batch_id: int, rows: int) -> PreparedTable:
+    def _share(self, name: str, seq: int, rows: int) -> PreparedTable:
         if name == "quarantine":
             schema, partition_by = QUARANTINE_SCHEMA, ("quarantine_date",)
         else:
@@ -145,7 +160,7 @@ class Stage:
         level = None
         if "level" in schema.names:
             level = {"int": 7, "string": "7", "array<int>": [7]}[self.spec.table(name).column_types()["level"]]
-        values = [{"_seq": batch_id, "_position": position, "level": level} for position in range(rows)]
+        values = [{"_seq": seq, "_position": position, "level": level} for position in range(rows)]
         data = pa.Table.from_pylist(
             [{column: value for column, value in row.items() if column in schema.names} for row in values],
             schema=schema,
@@ -160,7 +175,7 @@ class Stage:
     def land(self, processor: BatchProcessor, batch_id: int, **options: Any) -> BatchReport | None:
         """Prepare a batch and land it."""
         self.prepare(batch_id, **options)
-        return processor.process(SourceSlice([], [], {}), batch_id)
+        return processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def landed(self, name: str) -> Counter[tuple[int, int]]:
         """How often each row is in a table."""

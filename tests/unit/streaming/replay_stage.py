@@ -41,13 +41,13 @@ class Stage:
         self.lake = Lake(self.environment.lake)
         self.seq = 0
         self.batch = -1
+        self.events: list[dict[str, Any]] = []
 
     def catalog(self, spec: PipelineSpec) -> Catalog:
         return Catalog(environment=self.environment, relays={}, pipelines={spec.pipeline: spec}, root=self.landing)
 
     def ingest(self, spec: PipelineSpec, *bodies: bytes) -> None:
         """Land the bodies as objects and their rows as one batch, at ARRIVED_US."""
-        self.batch += 1
         events = []
         for body in bodies:
             self.seq += 1
@@ -58,7 +58,17 @@ class Stage:
         log_key = file_events_key("landing")
         log = self.lake.ensure(log_key, FILE_EVENT_SCHEMA, user_metadata="{}")
         rows = pa.Table.from_pylist(events, schema=FILE_EVENT_SCHEMA)
-        self.lake.append(log, log_key, rows, step=Step("log", self.batch), user_metadata="{}")
+        self.lake.append(log, log_key, rows, step=Step("log", self.batch + 1), user_metadata="{}")
+        self.events += events
+        self.read(spec, events)
+
+    def read_from_the_start(self, spec: PipelineSpec, *, generation: int) -> None:
+        """Land all rows of all objects once more, as the stream of a new generation does."""
+        self.read(spec, self.events, generation=generation)
+
+    def read(self, spec: PipelineSpec, events: list[dict[str, Any]], *, generation: int = 1) -> None:
+        """Land the rows of these objects as one batch."""
+        self.batch += 1
         tables = TableSet(self.lake, spec)
         tables.open()
         source = spec.source
@@ -71,7 +81,7 @@ class Stage:
         for name, part in Parser(spec).parse(payloads, stamp):
             parsed.setdefault(name, []).append(part)
         for name, parts in parsed.items():
-            step = Step(f"shop/g1/{name}", self.batch)
+            step = Step(f"shop/g{generation}/{name}", self.batch)
             together = pa.concat_tables(parts)
             self.lake.append(tables.handles[name], paths.table("shop", name), together, step=step, user_metadata="{}")
 

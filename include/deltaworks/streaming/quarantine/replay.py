@@ -114,7 +114,7 @@ def void_replays(catalog: Catalog, pipeline: str, *, replay_id: str) -> int:
     Safe to repeat. Call it while `rereading`, with a quarantine that is empty. Returns the ordinal.
     """
     replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
-    replayer.open()
+    replayer.open_record()
     while (ordinal := replayer.void_all(replay_id)) is None:
         replayer.complete_torn()
     return ordinal
