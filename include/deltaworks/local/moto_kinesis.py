@@ -150,7 +150,7 @@ def _describe_shard(shard: Any) -> dict[str, Any]:
     return described
 
 
-def _get_shard_iterator(
+def _get_shard_iterator(  # noqa: PLR0917  # as moto calls it
     backend: Any, stream_arn: str, stream_name: str, shard_id: str, kind: str, number: str, at: float
 ) -> str:
     stream = backend.describe_stream(stream_arn=stream_arn, stream_name=stream_name)

@@ -36,9 +36,11 @@ def taken_apart(data: bytes) -> list[UserRecord] | None:
         return None
     try:
         aggregate = _AGGREGATE.FromString(message)
-        # Texts are decoded on access, where one that is no UTF-8 fails.
-        keys, records = list(aggregate.partition_key_table), aggregate.records
-    except (DecodeError, UnicodeDecodeError):
+    except DecodeError:
+        return None
+    keys, records = list(aggregate.partition_key_table), aggregate.records
+    # protobuf gives a text that is no UTF-8 as bytes, and leaves out what is required without a word.
+    if not aggregate.IsInitialized() or not all(isinstance(key, str) for key in keys):
         return None
     if not records or any(record.partition_key_index >= len(keys) for record in records):
         return None

@@ -1,0 +1,129 @@
+"""What Spark does with a source, batch by batch: a log of planned batches, actions that read, restarts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from deltaworks.sources.kinesis.fetch import FetchOptions, fetch_next
+from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.kinesis.planner import Planner
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.read import read_share
+from deltaworks.sources.kinesis.shares import Share
+from deltaworks.sources.kinesis.state import QueryState
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+class KillingState(QueryState):
+    """A state whose user is killed before or after it fixes its next end."""
+
+    def __init__(self, objects: MemoryObjects) -> None:
+        super().__init__(objects)
+        self.kill: str | None = None
+
+    def fix_end(self, share: Share, end: Any) -> Any:
+        kill, self.kill = self.kill, None
+        if kill == "before":
+            raise Killed
+        fixed = super().fix_end(share, end)
+        if kill == "after":
+            raise Killed
+        return fixed
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as an action gets it."""
+
+    shard_id: str
+    ordinal: int
+    sequence_number: str
+    partition_key: str
+    data: bytes
+
+
+class Engine:
+    """One query: what is planned is in `log`, what is complete in `committed`, and rows that count in `delivered`."""
+
+    def __init__(self, stream: ModelStream, objects: MemoryObjects, options: KinesisOptions) -> None:
+        self.stream = stream
+        self.objects = objects
+        self.options = options
+        self.log: list[dict[str, Any]] = []
+        self.committed = 0
+        self.delivered: list[list[Row]] = []
+        self.state = KillingState(objects)
+        self.planner = self.new_planner()
+
+    def new_planner(self) -> Planner:
+        return Planner(self.stream, self.state, self.options, sleep=lambda seconds: None)
+
+    def restart(self, *, available_now: bool = False) -> None:
+        self.planner = self.new_planner()
+        if available_now:
+            self.planner.stop_at_now()
+
+    @property
+    def open_batch(self) -> Offset | None:
+        """The batch that is planned and not complete."""
+        return Offset.from_json(self.log[-1]) if len(self.log) > self.committed else None
+
+    def start(self) -> Offset:
+        """Where the next batch is to start."""
+        return Offset.from_json(self.log[-1]) if self.log else self.planner.begin()
+
+    def plan(self) -> bool:
+        """A trigger: whether a batch was planned."""
+        planned = self.planner.next(self.start())
+        if planned is None:
+            return False
+        # Offsets travel as text.
+        self.log.append(json.loads(json.dumps(planned.to_json())))
+        if self.committed:
+            self.planner.commit(Offset.from_json(self.log[self.committed - 1]))
+        return True
+
+    def read(self, share: Share) -> list[Row]:
+        """One task."""
+        batches = read_share(self.stream, self.state, share, self.options.fetch, stream_name="games")
+        wanted = Row.__dataclass_fields__
+        return [Row(**{name: row[name] for name in wanted}) for batch in batches for row in batch.to_pylist()]
+
+    def action(self, shares: list[Share] | None = None) -> list[Row]:
+        """All tasks of one action on the open batch."""
+        assert self.open_batch is not None
+        chosen = self.planner.shares(self.open_batch) if shares is None else shares
+        return [row for share in chosen for row in self.read(share)]
+
+    def complete(self, rows: list[Row]) -> None:
+        self.delivered.append(rows)
+        self.committed = len(self.log)
+
+    def drain(self, *, most: int = 500) -> list[Row]:
+        """Run batches until there is nothing new; the rows of these."""
+        first = len(self.delivered)
+        for _ in range(most):
+            if self.open_batch is None and not self.plan():
+                return [row for rows in self.delivered[first:] for row in rows]
+            self.complete(self.action())
+        raise AssertionError(f"not drained in {most} batches")
+
+    def rows(self) -> list[Row]:
+        return [row for rows in self.delivered for row in rows]
+
+
+class UnprotectedEngine(Engine):
+    """The control: tasks hand over what they find, and fix nothing before."""
+
+    def read(self, share: Share) -> list[Row]:
+        fetched = fetch_next(self.stream, share, FetchOptions())
+        self.state.fix_end(share, fetched.end)
+        found = fetched.rows.batches(stream="games", shard_id=share.shard_id, first_ordinal=share.start.rows)
+        wanted = Row.__dataclass_fields__
+        return [Row(**{name: row[name] for name in wanted}) for batch in found for row in batch.to_pylist()]

@@ -1,0 +1,201 @@
+"""A stream as Kinesis keeps it, small enough to be right by reading it, and a state in memory."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from deltaworks.control.objects import Found
+from deltaworks.errors import TransientError
+from deltaworks.sources.kinesis.client import PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
+from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.kinesis.pages import Page
+from deltaworks.sources.kinesis.positions import Position
+from deltaworks.sources.kinesis.shard_pages import micros
+from deltaworks.sources.kinesis.shards import Shard
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LARGEST_KEY = (1 << 128) - 1
+
+
+def options(**changes: str) -> KinesisOptions:
+    """Options of a query on the model."""
+    return KinesisOptions.parse({"streamName": "games", "stateLocation": "file:///state", **changes})
+
+
+def shard_id(number: int) -> str:
+    return f"shardId-{number:012d}"
+
+
+class MemoryObjects:
+    """Objects in memory, with the promises of the real stores."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def get(self, key: str) -> Found | None:
+        data = self.objects.get(key)
+        return None if data is None else Found(data, hashlib.sha256(data).hexdigest())
+
+    def put(self, key: str, data: bytes) -> None:
+        self.objects[key] = data
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self.objects.setdefault(key, data) == data
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        raise NotImplementedError
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(key for key in self.objects if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+
+@dataclass(frozen=True)
+class Put:
+    """A record as it was put."""
+
+    number: int
+    key: str
+    data: bytes
+    arrival: datetime
+
+
+@dataclass
+class ModelShard:
+    shard_id: str
+    low: int
+    high: int
+    parents: tuple[str, ...] = ()
+    closed_at: datetime | None = None
+    records: list[Put] = field(default_factory=list)
+
+
+class ModelStream:
+    """A stream with splits, merges, retention, short and empty pages, expiring iterators and refusals."""
+
+    def __init__(self, shards: int = 1, *, retention: timedelta = timedelta(hours=24)) -> None:
+        width = (LARGEST_KEY + 1) // shards
+        self.all = [ModelShard(shard_id(n), n * width, (n + 1) * width - 1) for n in range(shards)]
+        self.all[-1].high = LARGEST_KEY
+        self.retention = retention
+        self.time = NOON
+        self.created = NOON
+        self.page_records = 1000
+        self.empty_pages = 0
+        self.refuse_next_reads = 0
+        self.reads = 0
+        self._number = 10**20
+        self._iterator_age = 0
+
+    # What happens to a stream.
+
+    def put(self, key: str, data: bytes) -> Put:
+        digest = int(hashlib.md5(key.encode()).hexdigest(), 16)
+        shard = next(each for each in self.open() if each.low <= digest <= each.high)
+        self._number += 7
+        self.time += timedelta(milliseconds=1)
+        record = Put(self._number, key, data, self.time)
+        shard.records.append(record)
+        return record
+
+    def open(self) -> list[ModelShard]:
+        return sorted((shard for shard in self.all if shard.closed_at is None), key=lambda shard: shard.low)
+
+    def split(self, index: int) -> None:
+        shard = self.open()[index % len(self.open())]
+        middle = (shard.low + shard.high) // 2
+        self._close(shard)
+        self._add(shard.low, middle, shard)
+        self._add(middle + 1, shard.high, shard)
+
+    def merge(self, index: int) -> None:
+        shards = self.open()
+        if len(shards) < 2:
+            return
+        left, right = shards[index % (len(shards) - 1) :][:2]
+        self._close(left, right)
+        self._add(left.low, right.high, left, right)
+
+    def tick(self, delta: timedelta) -> None:
+        """Let time pass: records and closed shards expire."""
+        self.time += delta
+        horizon = self.time - self.retention
+        for shard in self.all:
+            shard.records = [record for record in shard.records if record.arrival >= horizon]
+        self.all = [shard for shard in self.all if shard.closed_at is None or shard.closed_at >= horizon]
+
+    def expire_iterators(self) -> None:
+        self._iterator_age += 1
+
+    def _close(self, *shards: ModelShard) -> None:
+        for shard in shards:
+            shard.closed_at = self.time
+
+    def _add(self, low: int, high: int, *parents: ModelShard) -> None:
+        number = 1 + max(int(shard.shard_id.removeprefix("shardId-")) for shard in self.all)
+        self.all.append(ModelShard(shard_id(number), low, high, tuple(parent.shard_id for parent in parents)))
+
+    # What a reader calls.
+
+    def now(self) -> datetime:
+        return self.time
+
+    def summary(self) -> StreamSummary:
+        return StreamSummary(arn="arn:stream/games", created=self.created, retention=self.retention)
+
+    def shards(self) -> list[Shard]:
+        return [Shard(each.shard_id, each.parents, each.closed_at is not None) for each in self.all]
+
+    def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
+        shard = self._shard(shard_id)
+        after = 0
+        if position.after is not None:
+            after = int(position.after) - including
+        elif position.at is not None:
+            whole_second = position.at.replace(microsecond=0)
+            after = max((record.number for record in shard.records if record.arrival < whole_second), default=0)
+        return self._encoded(shard_id, after)
+
+    def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
+        self.reads += 1
+        if self.refuse_next_reads:
+            self.refuse_next_reads -= 1
+            raise TransientError("KINESIS_UNREACHABLE", "Throttled.")
+        name, after, age = base64.b64decode(iterator).decode().split("|")
+        if int(age) != self._iterator_age:
+            raise IteratorExpired
+        shard = self._shard(name)
+        left = [record for record in shard.records if record.number > int(after)]
+        given = left[: min(limit, self.page_records)]
+        if left and self.empty_pages:
+            self.empty_pages -= 1
+            given = []
+        rest = len(left) - len(given)
+        ended = shard.closed_at is not None and not rest
+        return Page(
+            sequence_numbers=[str(record.number) for record in given],
+            partition_keys=[record.key for record in given],
+            data=[record.data for record in given],
+            arrivals=[micros(record.arrival) for record in given],
+            next_iterator=None if ended else self._encoded(name, given[-1].number if given else int(after)),
+            behind_ms=rest,
+        )
+
+    def _shard(self, shard_id: str) -> ModelShard:
+        found = next((shard for shard in self.all if shard.shard_id == shard_id), None)
+        if found is None:
+            raise ShardGone(shard_id)
+        return found
+
+    def _encoded(self, shard_id: str, after: int) -> str:
+        return base64.b64encode(f"{shard_id}|{after}|{self._iterator_age}".encode()).decode()
+
+
+def texts(puts: Iterable[Put]) -> list[bytes]:
+    return [put.data for put in puts]

@@ -1,0 +1,204 @@
+"""Any interleaving of puts, resharding, reads, retries, crashes, second drivers: every record once, keys in order."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deltaworks.errors import TransientError
+from deltaworks.sources.kinesis.seq import row_seq, shard_number
+from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
+
+KEYS = [f"player {number}" for number in range(6)]
+
+
+class Reading(RuleBasedStateMachine):
+    """A stream that is written and resharded while a query reads it and is disturbed."""
+
+    engine_type: type[Engine] = Engine
+
+    @initialize(shards=st.integers(1, 3), rows=st.integers(1, 6), size=st.sampled_from([20, 1 << 20]))
+    def begin(self, shards: int, rows: int, size: int) -> None:
+        self.stream = ModelStream(shards)
+        chosen = options(maxRecords=str(rows), maxBytes=str(size))
+        self.engine = self.engine_type(self.stream, MemoryObjects(), chosen)
+        self.puts: list[Put] = []
+        self.actions: list[list[Row]] = []
+        self.until: int | None = None
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=12))
+    def put(self, keys: list[str]) -> None:
+        self.puts += [
+            self.stream.put(key, f"{key} {len(self.puts) + index}".encode()) for index, key in enumerate(keys)
+        ]
+
+    @rule(index=st.integers(0, 5))
+    def split(self, index: int) -> None:
+        if len(self.stream.open()) < 8:
+            self.stream.split(index)
+
+    @rule(index=st.integers(0, 5))
+    def merge(self, index: int) -> None:
+        self.stream.merge(index)
+
+    @rule(records=st.integers(1, 5), empty=st.integers(0, 3))
+    def answer_in_small_pages(self, records: int, empty: int) -> None:
+        self.stream.page_records, self.stream.empty_pages = records, empty
+
+    @rule()
+    def expire_iterators(self) -> None:
+        self.stream.expire_iterators()
+
+    @rule(minutes=st.integers(1, 50))
+    def time_passes(self, minutes: int) -> None:
+        # Less than the retention in a whole run: nothing is lost by age here.
+        self.stream.tick(timedelta(minutes=minutes / 10))
+
+    @precondition(lambda self: self.engine.open_batch is None)
+    @rule()
+    def trigger(self) -> None:
+        self.engine.plan()
+        self.actions = []
+
+    @precondition(lambda self: self.engine.open_batch is not None)
+    @rule(kill=st.sampled_from([None, None, "before", "after"]), refusals=st.integers(0, 2))
+    def run_an_action(self, kill: str | None, refusals: int) -> None:
+        """All tasks; some are killed or throttled and tried again, as Spark does."""
+        assert self.engine.open_batch is not None
+        self.engine.state.kill = kill
+        self.stream.refuse_next_reads = refusals
+        rows: list[Row] = []
+        for share in self.engine.planner.shares(self.engine.open_batch):
+            for _ in range(6):
+                try:
+                    rows += self.engine.read(share)
+                    break
+                except (Killed, TransientError):
+                    continue
+            else:
+                raise AssertionError("a task never succeeded")
+        self.engine.state.kill = None
+        self.stream.refuse_next_reads = 0
+        self.actions.append(rows)
+
+    @precondition(lambda self: self.engine.open_batch is not None)
+    @rule(keep=st.integers(0, 3))
+    def run_part_of_an_action(self, keep: int) -> None:
+        """`take(n)` reads some shards only; such rows count only if nothing else is done with the batch."""
+        assert self.engine.open_batch is not None
+        self.engine.action(self.engine.planner.shares(self.engine.open_batch)[:keep])
+
+    @precondition(lambda self: self.engine.open_batch is not None and self.actions)
+    @rule()
+    def complete(self) -> None:
+        assert all(rows == self.actions[0] for rows in self.actions), "two actions got different rows"
+        self.engine.complete(self.actions[0])
+        self.actions = []
+
+    @rule(available_now=st.booleans())
+    def crash_and_restart(self, available_now: bool) -> None:
+        """The batch that was open is read again from Spark's log; what its actions did is undone by the sink."""
+        self.engine.restart(available_now=available_now)
+        self.until = len(self.puts) if available_now else None
+
+    @precondition(lambda self: self.engine.log)
+    @rule(reads=st.booleans(), plans=st.booleans())
+    def another_driver_is_alive(self, reads: bool, plans: bool) -> None:
+        """It has the same checkpoint and state; what it reads or plans does not count."""
+        other, newest = self.engine.new_planner(), self.engine.start()
+        shares = other.shares(newest)
+        if reads:
+            for share in shares:
+                self.engine.read(share)
+        elif plans and self.engine.open_batch is None:
+            planned = other.next(newest)
+            if planned is not None:
+                for share in other.shares(planned)[:1]:
+                    self.engine.read(share)
+
+    @invariant()
+    def nothing_is_doubled_and_ordinals_have_no_gaps(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        counts = Counter(row.data for row in self.engine.rows())
+        assert not [data for data, count in counts.items() if count > 1]
+        ordinals: dict[str, list[int]] = defaultdict(list)
+        for row in self.engine.rows():
+            ordinals[row.shard_id].append(row.ordinal)
+        assert all(numbers == list(range(len(numbers))) for numbers in ordinals.values())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        if self.actions:
+            self.complete()
+        self.engine.restart()
+        self.engine.drain()
+        rows = self.engine.rows()
+        assert Counter(row.data for row in rows) == Counter(put.data for put in self.puts)
+        for key in KEYS:
+            by_seq = sorted(
+                (row for row in rows if row.partition_key == key),
+                key=lambda row: row_seq(shard_number(row.shard_id), row.ordinal),
+            )
+            expected = [put.data for put in self.puts if put.key == key]
+            assert [row.data for row in by_seq] == expected, "order by _seq"
+            assert [row.data for row in rows if row.partition_key == key] == expected, "order of arrival"
+
+
+Reading.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestReading = Reading.TestCase
+
+
+def test_the_control_without_records_gives_two_actions_different_rows() -> None:
+    stream = ModelStream()
+    engine = UnprotectedEngine(stream, MemoryObjects(), options())
+    for number in range(100):
+        stream.put("a", f"{number}".encode())
+    engine.plan()
+    first = engine.action()
+    for number in range(100, 150):
+        stream.put("a", f"{number}".encode())
+
+    second = engine.action()
+
+    assert (len(first), len(second)) == (100, 150)
+
+
+def test_two_actions_get_the_same_rows_though_more_arrive_between_them() -> None:
+    stream = ModelStream()
+    engine = Engine(stream, MemoryObjects(), options())
+    for number in range(100):
+        stream.put("a", f"{number}".encode())
+    engine.plan()
+    first = engine.action()
+    for number in range(100, 150):
+        stream.put("a", f"{number}".encode())
+
+    assert engine.action() == first
+    engine.complete(first)
+    assert len(first) == 100
+    assert [row.data for row in engine.drain()] == [f"{number}".encode() for number in range(100, 150)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_available_now_reads_what_was_there_and_leaves_what_comes_later(shards: int) -> None:
+    stream = ModelStream(shards)
+    engine = Engine(stream, MemoryObjects(), options(maxRecords="4"))
+    before = [stream.put(key, f"before {key}".encode()) for key in KEYS]
+    engine.restart(available_now=True)
+    after = [stream.put(key, f"after {key}".encode()) for key in KEYS]
+
+    assert Counter(row.data for row in engine.drain()) == Counter(put.data for put in before)
+    engine.restart(available_now=True)
+    assert Counter(row.data for row in engine.drain()) == Counter(put.data for put in after)
+    engine.restart(available_now=True)
+    assert engine.drain() == []

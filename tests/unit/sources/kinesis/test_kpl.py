@@ -1,0 +1,94 @@
+"""Aggregated records: vectors made by another implementation, aws-kinesis-agg 1.2.3; what is damaged stays whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.sources.kinesis.kpl import MAGIC, UserRecord, taken_apart
+
+THREE = base64.b64decode(
+    "84mawgoIcGxheWVyIDEKCHBsYXllciAyGhkIABoVeyJldmVudE5hbWUiOiJsb2dpbiJ9GhwIARoYeyJldmVudE5hbWUiOiJwdXJjaGFzZSJ9"
+    "GhoIABoWeyJldmVudE5hbWUiOiJsb2dvdXQiffmWLRxlaQOm01LzTAwR7UM="
+)
+WITH_HASH_KEY = base64.b64decode(
+    "84mawgoBYRInMzQwMjgyMzY2OTIwOTM4NDYzNDYzMzc0NjA3NDMxNzY4MjExNDU1GgkIABAAGgMA/4D9HfFeaTlHMNYxRLirMDAk"
+)
+
+
+def packed(message: bytes) -> bytes:
+    return MAGIC + message + hashlib.md5(message).digest()
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def user_record(index: int, data: bytes) -> bytes:
+    return field(3, varint(1 << 3) + varint(index) + field(3, data))
+
+
+def test_what_another_implementation_packed_is_taken_apart() -> None:
+    assert taken_apart(THREE) == [
+        UserRecord("player 1", b'{"eventName":"login"}'),
+        UserRecord("player 2", b'{"eventName":"purchase"}'),
+        UserRecord("player 1", b'{"eventName":"logout"}'),
+    ]
+    assert taken_apart(WITH_HASH_KEY) == [UserRecord("a", b"\x00\xff\x80")]
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=20), st.binary(max_size=200)), min_size=1, max_size=30))
+def test_records_packed_by_hand_come_back_in_order(records: list[tuple[str, bytes]]) -> None:
+    keys = sorted({key for key, _ in records})
+    message = b"".join(field(1, key.encode()) for key in keys)
+    message += b"".join(user_record(keys.index(key), data) for key, data in records)
+
+    assert taken_apart(packed(message)) == [UserRecord(key, data) for key, data in records]
+
+
+def test_tags_and_unknown_fields_are_passed_over() -> None:
+    tag = field(4, field(1, b"name") + field(2, b"value"))
+    record = field(3, varint(1 << 3) + varint(0) + field(3, b"x") + tag)
+
+    assert taken_apart(packed(field(1, b"k") + record + field(15, b"of the future"))) == [UserRecord("k", b"x")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"plain",
+        MAGIC,
+        MAGIC + bytes(16),
+        THREE[:-1],
+        THREE[:20] + b"!" + THREE[21:],
+        packed(b""),
+        packed(field(1, b"k")),
+        packed(user_record(0, b"no key table")),
+        packed(field(1, b"k") + user_record(1, b"index too large")),
+        packed(field(1, b"\xff\xfe") + user_record(0, b"key is no UTF-8")),
+        packed(field(1, b"k") + field(3, field(3, b"no index"))),
+        packed(field(1, b"k") + b"\x1a\x7fcut off"),
+    ],
+    ids=str,
+)
+def test_what_does_not_hold_together_is_no_aggregate(data: bytes) -> None:
+    assert taken_apart(data) is None
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_behind_the_mark_break_it(message: bytes) -> None:
+    taken_apart(MAGIC + message)
+    taken_apart(packed(message))

@@ -1,0 +1,92 @@
+"""Which shards may begin: parents first, forgotten ones never again."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.errors import ContractError
+from deltaworks.sources.kinesis.seq import LARGEST_ORDINAL, LARGEST_SHARD_NUMBER, row_seq, shard_number
+from deltaworks.sources.kinesis.shards import Shard, shards_to_start, still_worth_knowing
+from tests.unit.sources.kinesis.model import shard_id
+
+A, B, C, D = (shard_id(number) for number in range(4))
+SPLIT = [Shard(A, closed=True), Shard(B, (A,)), Shard(C, (A,))]
+MERGED = [Shard(A, closed=True), Shard(B, closed=True), Shard(C, (A, B))]
+
+
+def ids(shards: list[Shard]) -> list[str]:
+    return [shard.shard_id for shard in shards]
+
+
+def test_only_shards_without_parents_begin_at_first() -> None:
+    assert ids(shards_to_start(SPLIT, live=(), done=())) == [A]
+    assert ids(shards_to_start(MERGED, live=(), done=())) == [A, B]
+
+
+def test_children_begin_when_their_parent_is_drained() -> None:
+    assert shards_to_start(SPLIT, live=[A], done=()) == []
+    assert ids(shards_to_start(SPLIT, live=(), done=[A])) == [B, C]
+
+
+def test_a_merged_shard_waits_for_both_parents() -> None:
+    assert shards_to_start(MERGED, live=[B], done=[A]) == []
+    assert ids(shards_to_start(MERGED, live=(), done=[A, B])) == [C]
+
+
+def test_a_parent_that_is_no_longer_listed_is_not_waited_for() -> None:
+    assert ids(shards_to_start([Shard(B, (A,))], live=(), done=())) == [B]
+
+
+def test_a_parent_that_is_read_is_waited_for_though_it_is_not_listed() -> None:
+    assert shards_to_start([Shard(B, (A,))], live=[A], done=()) == []
+
+
+def test_a_shard_with_a_descendant_that_was_begun_never_begins_again() -> None:
+    """`latest` begins with open shards only, and a forgotten shard can be listed again for a moment."""
+    chain = [Shard(A, closed=True), Shard(B, (A,), closed=True), Shard(C, (B,))]
+    assert shards_to_start(chain, live=[C], done=()) == []
+    assert shards_to_start(chain, live=(), done=[C]) == []
+
+
+def test_a_sibling_listed_late_begins_though_the_parent_is_forgotten() -> None:
+    assert ids(shards_to_start(SPLIT, live=[B], done=())) == [C]
+
+
+def test_begun_shards_are_ordered_by_number_not_by_name() -> None:
+    shards = [Shard("shardId-1000000000000"), Shard(B)]
+    assert ids(shards_to_start(shards, live=(), done=())) == [B, "shardId-1000000000000"]
+
+
+def test_a_drained_shard_is_remembered_while_it_is_listed_or_has_no_known_child() -> None:
+    assert still_worth_knowing([A], SPLIT, live=[B, C]) == {A}
+    assert still_worth_knowing([A], SPLIT[1:], live=[B, C]) == set()
+    assert still_worth_knowing([A], [], live=()) == {A}
+    assert still_worth_knowing([A], SPLIT[1:], live=()) == {A}
+
+
+@pytest.mark.parametrize(
+    ("number", "ordinal", "expected"),
+    [
+        (0, 0, 0),
+        (0, 5, 5),
+        (1, 0, 1 << 48),
+        (7, 9, (7 << 48) + 9),
+        (LARGEST_SHARD_NUMBER, LARGEST_ORDINAL, (1 << 63) - 1),
+    ],
+)
+def test_a_row_seq_has_the_shard_above_and_the_ordinal_below(number: int, ordinal: int, expected: int) -> None:
+    assert row_seq(number, ordinal) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "ordinal"), [(-1, 0), (0, -1), (LARGEST_SHARD_NUMBER + 1, 0), (0, LARGEST_ORDINAL + 1)]
+)
+def test_a_row_seq_that_does_not_fit_is_refused(number: int, ordinal: int) -> None:
+    with pytest.raises(ContractError, match="KINESIS_SEQ_OVERFLOW"):
+        row_seq(number, ordinal)
+
+
+def test_the_number_is_in_the_shards_id() -> None:
+    assert shard_number("shardId-000000000012") == 12
+    with pytest.raises(ContractError, match="KINESIS_SHARD_UNNUMBERED"):
+        shard_number("shard-12")

@@ -1,0 +1,110 @@
+"""Options: what is refused and why, and that no key is ever shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.kinesis.options import KinesisOptions, options_of
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+NEEDED = {"streamname": "games", "statelocation": "s3://lake/state"}
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/games"
+
+
+def test_the_defaults_lose_nothing() -> None:
+    parsed = KinesisOptions.parse(NEEDED)
+
+    assert (parsed.stream, parsed.initial_position, parsed.fetch.allow_data_loss) == ("games", "trim_horizon", False)
+    assert parsed.fetch.deaggregate
+    assert parsed.state == StorageSpec(root="s3://lake/state")
+
+
+def test_everything_can_be_said() -> None:
+    parsed = KinesisOptions.parse(
+        {
+            "streamARN": ARN,
+            "endpoint": "http://localhost:1",
+            "accessKey": "env:KEY",
+            "secretKey": "env:SECRET",
+            "initialPosition": "at_timestamp",
+            "initialTimestamp": "2026-03-01T12:00:00Z",
+            "stateLocation": "s3a://lake/state",
+            "statePathStyle": "true",
+            "maxRecords": "10",
+            "maxBytes": "64MiB",
+            "maxSeconds": "5",
+            "allowDataLoss": "true",
+            "deaggregate": "false",
+            "keepBatches": "7",
+        }
+    )
+
+    assert (parsed.stream, parsed.arn, parsed.aws.region) == ("games", ARN, "eu-west-1")
+    assert parsed.initial_timestamp == datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert (parsed.max_records, parsed.max_bytes, parsed.max_seconds, parsed.keep_batches) == (10, 64 << 20, 5, 7)
+    assert (parsed.state.root, parsed.state.path_style) == ("s3://lake/state", True)
+    assert parsed.fetch.allow_data_loss
+    assert not parsed.fetch.deaggregate
+
+
+@pytest.mark.parametrize(
+    ("changes", "named", "says"),
+    [
+        ({"streamname": None}, "streamName", "required"),
+        ({"streamarn": ARN}, "streamName", "not both"),
+        ({"streamname": None, "streamarn": "arn:aws:s3:::games"}, "streamARN", "no ARN of a stream"),
+        ({"streamname": None, "streamarn": ARN, "region": "us-east-1"}, "region", "eu-west-1"),
+        ({"statelocation": None}, "stateLocation", "Kinesis does not say where a batch ends"),
+        ({"statelocation": "ftp://x"}, "stateLocation", "s3://bucket/prefix"),
+        ({"initialposition": "yesterday"}, "initialPosition", "trim_horizon"),
+        ({"initialposition": "at_timestamp"}, "initialTimestamp", "goes with"),
+        ({"initialtimestamp": "2026-03-01"}, "initialTimestamp", "goes with"),
+        ({"initialposition": "at_timestamp", "initialtimestamp": "noon"}, "initialTimestamp", "ISO 8601"),
+        ({"maxrecords": "0"}, "maxRecords", "1 or more"),
+        ({"maxbytes": "much"}, "maxBytes", "whole number"),
+        ({"allowdataloss": "perhaps"}, "allowDataLoss", "true or false"),
+        ({"startoffset": "{}"}, "startOffset", "JSON"),
+        ({"maxrecord": "1"}, "maxrecord", "known are streamName"),
+        ({"accesskey": "env:KEY"}, "accessKey", "both access_key and secret_key"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_wrong(changes: dict[str, str | None], named: str, says: str) -> None:
+    given = {name: value for name, value in {**NEEDED, **changes}.items() if value is not None}
+
+    with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as refused:
+        KinesisOptions.parse(given)
+
+    assert repr(named) in refused.value.message
+    assert says in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["accessKey", "secretKey", "stateAccessKey", "stateSecretKey"])
+def test_a_key_given_in_the_open_is_refused_and_not_shown(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        KinesisOptions.parse({**NEEDED, name: "AKIASECRETVALUE"})
+
+    assert repr(name) in str(refused.value)
+    assert "AKIASECRETVALUE" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_the_keys_are_not_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "AKIASECRETVALUE")
+    monkeypatch.setenv("SECRET", "AKIASECRETVALUE")
+    parsed = KinesisOptions.parse({**NEEDED, "accessKey": "env:KEY", "secretKey": "env:SECRET"})
+
+    assert parsed.aws.boto3_options()["aws_access_key_id"] == "AKIASECRETVALUE"
+    assert "AKIASECRETVALUE" not in repr(parsed)
+
+
+def test_options_made_from_specs_say_the_same() -> None:
+    keys = {"access_key": "env:KEY", "secret_key": "env:SECRET", "endpoint": "env:ENDPOINT"}
+    aws, state = AwsSpec(**keys), StorageSpec(root="s3://lake/state", path_style=True, **keys)
+    rendered = options_of(aws, state, stream="games", maxRecords=5, allowDataLoss="true", startOffset=None)
+
+    parsed = KinesisOptions.parse(rendered)
+
+    assert (parsed.aws, parsed.state, parsed.stream, parsed.max_records) == (aws, state, "games", 5)

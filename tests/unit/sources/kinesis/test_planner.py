@@ -1,0 +1,281 @@
+"""Where a query begins, goes on and idles; what it refuses; what it forgets and reports."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from deltaworks.errors import ContractError
+from deltaworks.sources.kinesis.planner import Planner
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.state import QueryState
+from tests.unit.sources.kinesis.engine import Engine
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
+
+
+@pytest.fixture
+def stream() -> ModelStream:
+    return ModelStream()
+
+
+def engine_on(stream: ModelStream, **changes: str) -> Engine:
+    return Engine(stream, MemoryObjects(), options(**changes))
+
+
+def put(stream: ModelStream, *texts: str) -> None:
+    for text in texts:
+        stream.put("a", text.encode())
+
+
+def read(engine: Engine) -> list[str]:
+    return [row.data.decode() for row in engine.drain()]
+
+
+def test_it_begins_at_the_same_place_each_time_it_is_asked(stream: ModelStream) -> None:
+    engine = engine_on(stream, initialPosition="latest")
+    first = engine.planner.begin()
+    stream.tick(timedelta(minutes=5))
+
+    assert engine.planner.begin() == first
+    assert engine.new_planner().begin() == first
+
+
+def test_two_drivers_that_begin_at_once_are_one_query(stream: ModelStream) -> None:
+    objects = MemoryObjects()
+    first, second = Engine(stream, objects, options()), Engine(stream, objects, options())
+
+    assert first.planner.begin() == second.planner.begin()
+
+
+def test_latest_leaves_out_what_was_there_and_takes_what_comes_even_if_nothing_was_read_before(
+    stream: ModelStream,
+) -> None:
+    put(stream, "before")
+    stream.tick(timedelta(seconds=2))
+    engine = engine_on(stream, initialPosition="latest")
+    assert not engine.plan()
+    put(stream, "while it was down")
+    engine.restart()
+
+    assert read(engine) == ["while it was down"]
+
+
+def test_latest_begins_behind_a_reshard_with_open_shards_only(stream: ModelStream) -> None:
+    put(stream, "before")
+    stream.split(0)
+    stream.tick(timedelta(seconds=2))
+    engine = engine_on(stream, initialPosition="latest")
+
+    assert set(engine.planner.begin().shards) == {shard_id(1), shard_id(2)}
+    put(stream, "after")
+    assert read(engine) == ["after"]
+
+
+def test_a_timestamp_is_exact_though_kinesis_takes_whole_seconds(stream: ModelStream) -> None:
+    put(stream, "a", "b")
+    begin = stream.all[0].records[1].arrival.isoformat()
+    put(stream, "c")
+    engine = engine_on(stream, initialPosition="at_timestamp", initialTimestamp=begin)
+
+    assert read(engine) == ["b", "c"]
+
+
+def test_a_record_in_the_first_second_but_before_the_timestamp_makes_no_endless_batches(stream: ModelStream) -> None:
+    put(stream, "a")
+    begin = (stream.now() + timedelta(milliseconds=1)).isoformat()
+    engine = engine_on(stream, initialPosition="at_timestamp", initialTimestamp=begin)
+
+    assert read(engine) == []
+    assert len(engine.log) <= 1
+    put(stream, "b")
+    assert read(engine) == ["b"]
+
+
+def test_a_timestamp_holds_in_children_too(stream: ModelStream) -> None:
+    stream.split(0)
+    put(stream, "before")
+    stream.tick(timedelta(minutes=1))
+    begin = stream.now().isoformat()
+    put(stream, "after")
+
+    assert read(engine_on(stream, initialPosition="at_timestamp", initialTimestamp=begin)) == ["after"]
+
+
+def test_idling_plans_nothing_and_reads_each_shard_once_a_second(stream: ModelStream) -> None:
+    pauses: list[float] = []
+    engine = engine_on(stream)
+    put(stream, "a")
+    read(engine)
+    planner = Planner(stream, engine.state, engine.options, clock=lambda: 100.0, sleep=pauses.append)
+    reads = stream.reads
+    for _ in range(5):
+        assert planner.next(engine.start()) is None
+
+    assert stream.reads - reads == 5
+    assert pauses == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert len(engine.log) == 1
+
+
+def test_an_idle_stream_gives_available_now_no_batch(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    engine.restart(available_now=True)
+
+    assert read(engine) == []
+    assert engine.log == []
+
+
+def test_limits_are_divided_among_the_shards_and_bounded_for_a_task() -> None:
+    stream = ModelStream(4)
+    engine = engine_on(stream, maxRecords="10", maxBytes="1GiB", maxSeconds="7")
+    put(stream, "a")
+    engine.plan()
+    assert engine.open_batch is not None
+    limits = {share.limits for share in engine.planner.shares(engine.open_batch)}
+
+    assert [(each.rows, each.size, each.seconds) for each in limits] == [(3, 64 << 20, 7.0)]
+
+
+def test_a_checkpoint_without_its_state_is_refused(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    put(stream, "a")
+    read(engine)
+    engine.objects.objects.clear()
+    engine.restart()
+
+    with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
+        engine.plan()
+
+
+def test_a_batch_whose_plan_is_gone_is_neither_read_nor_gone_on_from(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    put(stream, "a")
+    engine.plan()
+    (plan,) = [key for key in engine.objects.objects if key.endswith("/plan.json")]
+    del engine.objects.objects[plan]
+    engine.restart()
+
+    with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
+        engine.action()
+    with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
+        engine.planner.next(engine.start())
+
+
+def test_a_new_checkpoint_on_the_state_of_a_query_that_went_on_is_refused(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    for text in ("a", "b", "c"):
+        put(stream, text)
+        read(engine)
+    second = Engine(stream, engine.objects, options())
+
+    with pytest.raises(ContractError, match=r"KINESIS_STATE_OF_ANOTHER_QUERY.*batch 2"):
+        second.plan()
+
+
+def test_a_lost_checkpoint_goes_on_from_a_known_offset(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    for text in ("a", "b", "c"):
+        put(stream, text)
+        read(engine)
+    put(stream, "d")
+    second = Engine(stream, engine.objects, options(startOffset=json.dumps(engine.log[-1])))
+    rows = second.drain()
+
+    assert [(row.data, row.ordinal) for row in rows] == [(b"d", 3)]
+
+
+def test_an_offset_of_another_state_is_refused(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    put(stream, "a")
+    read(engine)
+    elsewhere = engine_on(stream, startOffset=json.dumps(engine.log[-1]))
+
+    with pytest.raises(ContractError, match="KINESIS_STATE_LOST"):
+        elsewhere.plan()
+
+
+def test_a_stream_made_anew_under_the_same_name_is_refused(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    put(stream, "a")
+    read(engine)
+    stream.created = datetime(2026, 3, 2, tzinfo=UTC)
+    engine.restart()
+
+    with pytest.raises(ContractError, match="KINESIS_STREAM_REPLACED"):
+        engine.plan()
+
+
+def test_old_batches_are_forgotten_and_the_newest_kept(stream: ModelStream) -> None:
+    engine = engine_on(stream, keepBatches="3")
+    for number in range(10):
+        put(stream, str(number))
+        read(engine)
+    run = engine.start().run
+    left = sorted({int(key.split("/")[1]) for key in engine.objects.objects if key.startswith(f"{run}/0")})
+
+    assert left == [6, 7, 8, 9]
+    assert "query.json" in engine.objects.objects
+    engine.restart()
+    put(stream, "more")
+    assert read(engine) == ["more"]
+
+
+def test_a_clean_up_that_fails_does_not_end_the_query_and_is_made_up_for(
+    stream: ModelStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on(stream, keepBatches="2")
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryObjects, "delete", lambda *_: (_ for _ in ()).throw(OSError("storage is away")))
+        for number in range(6):
+            put(stream, str(number))
+            read(engine)
+    put(stream, "more")
+    read(engine)
+    run = engine.start().run
+
+    assert min(int(key.split("/")[1]) for key in engine.objects.objects if key.startswith(f"{run}/0")) >= 4
+
+
+def test_drained_shards_are_forgotten_once_they_are_no_longer_listed(stream: ModelStream) -> None:
+    engine = engine_on(stream)
+    put(stream, "a")
+    stream.split(0)
+    put(stream, "b")
+    assert read(engine) == ["a", "b"]
+    assert set(engine.start().done) == {shard_id(0)}
+    for _ in range(25):
+        stream.tick(timedelta(hours=1))
+        engine.plan()
+    put(stream, "c")
+    assert read(engine) == ["c"]
+
+    assert dict(engine.start().done) == {}
+
+
+def test_the_report_has_the_lag_of_each_shard_that_was_read(stream: ModelStream) -> None:
+    engine = engine_on(stream, maxRecords="2")
+    assert engine.planner.report() is None
+    put(stream, "a", "b", "c")
+    engine.plan()
+    engine.complete(engine.action())
+    engine.plan()
+    behind = engine.planner.report()
+    assert behind is not None
+    assert behind["millis_behind_latest"] == {shard_id(0): 1}
+
+    engine.drain()
+    engine.plan()
+    at_tip = engine.planner.report()
+    assert at_tip is not None
+    assert at_tip["millis_behind_latest"] == {shard_id(0): 0}
+    assert at_tip["read_until"].keys() == {shard_id(0)}
+
+
+def test_offsets_survive_their_text() -> None:
+    stream = ModelStream(2)
+    engine = engine_on(stream, initialPosition="latest")
+    begin = engine.planner.begin()
+
+    assert Offset.from_json(begin.to_json()) == begin
+    assert QueryState(engine.objects).query() is not None

@@ -1,0 +1,206 @@
+"""Attempts, drivers and expiries that cross each other, one by one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.sources.kinesis.fetch import FetchOptions
+from deltaworks.sources.kinesis.positions import Position
+from deltaworks.sources.kinesis.replay import fetch_again
+from deltaworks.sources.kinesis.shares import Share, ShareEnd
+from deltaworks.sources.kinesis.state import QueryState
+from tests.unit.sources.kinesis.engine import Engine, Row
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
+
+
+@pytest.fixture
+def stream() -> ModelStream:
+    return ModelStream()
+
+
+@pytest.fixture
+def engine(stream: ModelStream) -> Engine:
+    return Engine(stream, MemoryObjects(), options())
+
+
+def put(stream: ModelStream, begin: int, end: int) -> None:
+    for number in range(begin, end):
+        stream.put("a", f"{number}".encode())
+
+
+def data(rows: list[Row]) -> list[int]:
+    return [int(row.data) for row in rows]
+
+
+class RivalState(QueryState):
+    """Before this attempt can fix its end, another attempt that saw less or more fixes another one."""
+
+    def __init__(self, objects: MemoryObjects, rival: Any) -> None:
+        super().__init__(objects)
+        self.rival = rival
+
+    def fix_end(self, share: Share, end: ShareEnd) -> ShareEnd:
+        self.rival(share)
+        return super().fix_end(share, end)
+
+
+@pytest.mark.parametrize("rival_saw_more", [True, False])
+def test_a_loser_hands_over_what_the_winner_fixed(stream: ModelStream, engine: Engine, rival_saw_more: bool) -> None:
+    put(stream, 0, 10)
+    engine.plan()
+    assert engine.open_batch is not None
+    (share,) = engine.planner.shares(engine.open_batch)
+    won: list[Row] = []
+
+    def rival(share: Share) -> None:
+        if won:
+            return
+        limits = share.limits if rival_saw_more else replace(share.limits, rows=4)
+        if rival_saw_more:
+            put(stream, 10, 15)
+        engine.state = plain
+        won.extend(engine.read(replace(share, limits=limits)))
+
+    plain = engine.state
+    engine.state = RivalState(engine.objects, rival)  # type: ignore[assignment]
+    loser = engine.read(share)
+
+    assert loser == won
+    assert data(loser) == list(range(15 if rival_saw_more else 4))
+
+
+def test_many_attempts_at_once_agree(stream: ModelStream, engine: Engine) -> None:
+    put(stream, 0, 50)
+    engine.plan()
+    assert engine.open_batch is not None
+    (share,) = engine.planner.shares(engine.open_batch)
+    results: list[list[Row]] = []
+    barrier = threading.Barrier(6)
+
+    def attempt(rows: int) -> None:
+        barrier.wait()
+        results.append(engine.read(replace(share, limits=replace(share.limits, rows=rows))))
+
+    threads = [threading.Thread(target=attempt, args=(10 + number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 6
+    assert all(result == results[0] for result in results)
+
+
+def test_a_shard_no_task_read_is_sealed_so_that_a_late_task_gets_nothing(stream: ModelStream, engine: Engine) -> None:
+    put(stream, 0, 10)
+    engine.plan()
+    assert engine.open_batch is not None
+    (late,) = engine.planner.shares(engine.open_batch)
+    engine.complete([])
+    engine.plan()
+
+    assert engine.read(late) == []
+    rows = engine.action()
+    assert data(rows) == list(range(10))
+    assert rows[0].ordinal == 0
+
+
+def test_two_drivers_plan_the_same_batch(stream: ModelStream, engine: Engine) -> None:
+    put(stream, 0, 10)
+    engine.plan()
+    engine.complete(engine.action())
+    put(stream, 10, 20)
+    other = engine.new_planner()
+    theirs = other.next(engine.start())
+    stream.split(0)
+    engine.plan()
+
+    assert theirs is not None
+    assert engine.log[-1] == theirs.to_json()
+
+
+def test_an_iterator_that_expires_between_pages_is_replaced_at_the_same_place(
+    stream: ModelStream, engine: Engine
+) -> None:
+    put(stream, 0, 5)
+    assert data(engine.drain()) == list(range(5))
+    put(stream, 5, 20)
+    stream.page_records = 3
+    answer, asked = stream.records, 0
+
+    def expiring(iterator: str, limit: int, *, patience_seconds: float = 1.0) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked % 2 == 0:
+            stream.expire_iterators()
+        return answer(iterator, limit, patience_seconds=patience_seconds)
+
+    stream.records = expiring  # type: ignore[method-assign]
+    assert data(engine.drain()) == list(range(5, 20))
+    assert asked > 6
+
+
+def test_a_replay_that_finds_other_records_is_refused(stream: ModelStream, engine: Engine) -> None:
+    put(stream, 0, 10)
+    engine.plan()
+    engine.action()
+    (key,) = [key for key in engine.objects.objects if "/shardId" in key]
+    recorded = json.loads(engine.objects.objects[key])
+    for field, value in (("rows", 9), ("digest", "0" * 16), ("records", 9), ("start", {"rows": 5})):
+        engine.objects.objects[key] = json.dumps({**recorded, field: value}).encode()
+        with pytest.raises(ContractError, match="KINESIS_REPLAY_DIFFERS"):
+            engine.action()
+    engine.objects.objects[key] = json.dumps(recorded).encode()
+    assert data(engine.action()) == list(range(10))
+
+
+def test_a_replay_waits_for_records_a_slower_copy_does_not_show_yet(
+    stream: ModelStream, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(stream, 0, 10)
+    engine.plan()
+    engine.action()
+    assert engine.open_batch is not None
+    (share,) = engine.planner.shares(engine.open_batch)
+    recorded = engine.state.end(share.run, share.batch, share.shard_id)
+    assert recorded is not None
+    shard = stream.all[0]
+    shard.records, hidden = shard.records[:6], shard.records[6:]
+    monkeypatch.setattr("time.sleep", lambda seconds: shard.records.extend(hidden) or hidden.clear())
+
+    assert len(fetch_again(stream, share, recorded, FetchOptions()).rows) == 10
+
+
+def test_changing_deaggregation_is_noticed(stream: ModelStream, engine: Engine) -> None:
+    from tests.unit.sources.kinesis.test_kpl import THREE
+
+    stream.put("a", THREE)
+    engine.plan()
+    assert len(engine.action()) == 3
+    engine.options = options(deaggregate="false")
+
+    with pytest.raises(ContractError, match="KINESIS_REPLAY_DIFFERS"):
+        engine.action()
+
+
+def test_a_task_that_cannot_see_the_drivers_state_says_so(stream: ModelStream, engine: Engine) -> None:
+    put(stream, 0, 1)
+    engine.plan()
+    assert engine.open_batch is not None
+    shares = engine.planner.shares(engine.open_batch)
+    engine.objects.objects.clear()
+
+    with pytest.raises(ConfigError, match="KINESIS_STATE_NOT_SHARED"):
+        engine.action(shares)
+
+
+def test_records_and_positions_survive_their_text() -> None:
+    assert Position.from_json(Position(after="1", rows=3).to_json()) == Position(after="1", rows=3)
+    end = ShareEnd(start=Position(), end=Position(after="7", rows=2), records=1, rows=2, closed=True)
+    assert ShareEnd.from_bytes(end.to_bytes()) == end
