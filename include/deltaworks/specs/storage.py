@@ -73,6 +73,10 @@ class StorageSpec(AwsSpec):
         path = urlparse(self.root).path
         return path.strip("/") if self.scheme == "s3" else path.rstrip("/")
 
+    def of_bucket(self, bucket: str) -> Self:
+        """The same store with another bucket as its root; on local disk the root is the bucket, whatever its name."""
+        return self if self.scheme == "file" else self.model_copy(update={"root": f"s3://{bucket}"})
+
     def uri(self, key: str = "") -> str:
         """The address of `key` for boto3's and deltalake's world."""
         return f"{self.root}/{key}" if key else self.root

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 class BatchReport:
     """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
 
-    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned.
+    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned. `objects_missing` were gone before they
+    could be read; some of them are named.
     """
 
     batch_id: int
@@ -70,6 +71,8 @@ class BatchReport:
     commit_seconds: float
     complete_seconds: float
     rule_warnings: str | None = None
+    objects_missing: int = 0
+    missing_examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,8 @@ class BatchProcessor:
             commit_seconds=commit_seconds,
             complete_seconds=time.monotonic() - started - commit_seconds,
             rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
+            objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
+            missing_examples=tuple(prepared.source.get("objects_missing", ())),
         )
 
     def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:

@@ -26,6 +26,7 @@ class FileReference:
     seq: int
     key: str
     etag: str
+    version_id: str | None = None
 
 
 class FileOpener:
@@ -40,7 +41,8 @@ class FileOpener:
     @classmethod
     def of(cls, landing: StorageSpec, source: FileSourceSpec) -> Self:
         """As a pipeline's source declares it."""
-        return cls(landing, compression=source.compression, max_object_bytes=source.max_object_bytes)
+        storage = landing.of_bucket(source.bucket)
+        return cls(storage, compression=source.compression, max_object_bytes=source.max_object_bytes)
 
     def __call__(self, reference: FileReference) -> Payload:
         for name, value in self._variables.items():
@@ -48,7 +50,12 @@ class FileOpener:
         storage = StorageSpec.model_validate_json(self._storage)
         try:
             data = open_object(
-                storage, reference.key, reference.etag, compression=self._compression, max_bytes=self._max_bytes
+                storage,
+                reference.key,
+                reference.etag,
+                version_id=reference.version_id,
+                compression=self._compression,
+                max_bytes=self._max_bytes,
             )
         except DeltaworksError as error:
             code = _OF_THE_OBJECT.get(error.condition)

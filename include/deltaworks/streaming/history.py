@@ -224,7 +224,7 @@ class BatchHistory:
         if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
             return ()
         events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
-        ours = matching(events, bucket=declared.bucket, prefix=declared.prefix)
+        ours = matching(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
         return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())
 
 

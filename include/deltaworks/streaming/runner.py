@@ -88,6 +88,7 @@ class IngestRun:
         self._batches = 0
         self._rows = 0
         self._quarantined = 0
+        self._lost_files = 0
         self._batch_started: float | None = None
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
@@ -233,6 +234,7 @@ class IngestRun:
         self._batches += 1
         self._rows += report.rows
         self._quarantined += report.quarantined
+        self._note_lost(report)
         progress.add(report, spark_batch_id=spark_batch_id)
         self._heartbeat.update(
             batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined
@@ -249,6 +251,12 @@ class IngestRun:
             report.prepare_seconds,
             report.commit_seconds,
         )
+
+    def _note_lost(self, report: BatchReport) -> None:
+        """Objects that were announced and deleted before this run could read them: somebody has to know."""
+        if report.objects_missing:
+            self._lost_files += report.objects_missing
+            self._heartbeat.update(lost_files=self._lost_files, lost_examples=report.missing_examples)
 
     def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()

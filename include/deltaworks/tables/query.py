@@ -12,13 +12,21 @@ from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
+#: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
+#: are written with the batch that met the object, once, so they are a view and not a second record.
+_FILE_QUARANTINE = """
+    CREATE VIEW "{pipeline}"."file_quarantine" AS
+    SELECT quarantine_date, object_key, reasons[1].code AS reason, reasons[1].detail AS detail, _ingested_at, _batch_id,
+        _seq
+    FROM "{pipeline}"."quarantine" WHERE _position = -1
+"""
 LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
 
 
 def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
-    Gold, live, bronze and quarantine tables, the ledger's and the progress table. A snapshot: open a new connection
+    Gold, live, bronze and quarantine tables, `file_quarantine`, the ledger's and the progress table. A snapshot: open a new connection
     to see what was committed since.
     """
     lake = Lake(catalog.environment.lake)
@@ -38,4 +46,7 @@ def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
             connection.register(f"{pipeline}__{name}", table.to_pyarrow_dataset())
             connection.execute(f'CREATE VIEW "{pipeline}"."{name}" AS SELECT * FROM "{pipeline}__{name}"')
             names.append(f"{pipeline}.{name}")
+        if f"{pipeline}.quarantine" in names:
+            connection.execute(_FILE_QUARANTINE.format(pipeline=pipeline))
+            names.append(f"{pipeline}.file_quarantine")
     return connection, names

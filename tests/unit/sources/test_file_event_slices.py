@@ -102,3 +102,11 @@ def test_the_newest_event_of_ours_is_found_step_by_step(stage: Stage) -> None:
     assert stage.planner.newest(0, scan_rows=2) == 3
     stage.land("games/3")
     assert stage.planner.newest(0) == 5
+
+
+def test_a_glob_chooses_files_as_a_prefix_does(stage: Stage) -> None:
+    stage.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
+    planner = SlicePlanner(stage.log, bucket="landing", prefix="games/", glob="games/*.json")
+    assert planner.end_of_next(0, SliceLimits(max_files=2, max_bytes=None)) == 4
+    assert planner.rows(0, 4).column("key").to_pylist() == ["games/1.json", "games/3.json"]
+    assert stage.log.backlog(1, bucket="landing", glob="games/*.json").files == 1

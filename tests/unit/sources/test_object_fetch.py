@@ -86,3 +86,16 @@ def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
 def test_what_is_wrong_survives_the_way_from_task_to_driver() -> None:
     error = pickle.loads(pickle.dumps(ObjectMissing("OBJECT_MISSING", "gone", hint="look")))
     assert (type(error), error.reason, error.hint) == (ObjectMissing, "object_missing", "look")
+
+
+def test_the_announced_version_is_read_where_the_object_was_replaced_or_deleted_since(landing: Any) -> None:
+    landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
+    first = landing.s3.put_object(Bucket=landing.bucket, Key="games/1", Body=b"first")
+    etag, version = first["ETag"].strip('"'), first["VersionId"]
+    put(landing, "games/1", b"second")
+    assert open_object(landing.storage, "games/1", etag, version_id=version) == b"first"
+    landing.s3.delete_object(Bucket=landing.bucket, Key="games/1")
+    assert open_object(landing.storage, "games/1", etag, version_id=version) == b"first"
+    landing.s3.delete_object(Bucket=landing.bucket, Key="games/1", VersionId=version)
+    with pytest.raises(ObjectMissing, match="OBJECT_MISSING"):
+        open_object(landing.storage, "games/1", etag, version_id=version)

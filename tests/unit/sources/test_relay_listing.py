@@ -10,11 +10,11 @@ import pytest
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events import lister, listing
-from deltaworks.specs.globs import glob_expression, key_pattern
 from deltaworks.sources.file_events.lister import ListingRecord, read_listing_record, request_listing
 from deltaworks.sources.file_events.listing import list_pages
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.sources.file_events.relay import Relay
+from deltaworks.specs.globs import glob_expression, key_pattern
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.relay_stage import drained, eventually, keys, running

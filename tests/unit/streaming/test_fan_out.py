@@ -77,7 +77,7 @@ def test_a_task_writes_one_file_for_each_table_and_partition(
 def test_a_task_without_events_writes_nothing(make_spec: Callable[..., PipelineSpec], tmp_path: Path) -> None:
     spec = make_spec()
 
-    assert write_payloads([Payload(1, "k", b"")], spec, STAMP, target(tmp_path, spec)) == []
+    assert write_payloads([Payload(1, "k", b"[]")], spec, STAMP, target(tmp_path, spec)) == []
     assert not list(tmp_path.rglob("*"))
 
 

@@ -16,6 +16,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -96,3 +97,19 @@ def test_a_connection_is_a_snapshot(catalog: Catalog) -> None:
 
     assert connection.sql("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
     assert connect(catalog)[0].sql("SELECT count(*) FROM shop.orders").fetchall() == [(2,)]
+
+
+def test_objects_nothing_could_be_read_of_are_a_view_of_quarantine(catalog: Catalog) -> None:
+    whole = Rejected(7, WHOLE_OBJECT, "shop/1", b"", None, (Reason(ReasonCode.OBJECT_EMPTY, "", "0 bytes"),))
+    event = Rejected(8, 0, "shop/2", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
+    rows = quarantine_rows([whole, event], batch_id=3, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
+    lake, key = Lake(catalog.environment.lake), paths.table("shop", "quarantine")
+    made = user_metadata(pipeline="shop", batch=3, operation="append")
+    table = lake.ensure(key, rows.schema, user_metadata=made, partition_by=["quarantine_date"])
+    lake.append(table, key, rows, step=Step("s", 1), user_metadata=made)
+
+    connection, names = connect(catalog)
+
+    assert "shop.file_quarantine" in names
+    found = connection.sql("SELECT object_key, reason, detail, _batch_id, _seq FROM shop.file_quarantine").fetchall()
+    assert found == [("shop/1", "object_empty", "0 bytes", 3, 7)]

@@ -63,6 +63,7 @@ def open_object(
     key: str,
     etag: str,
     *,
+    version_id: str | None = None,
     compression: Compression = "auto",
     max_bytes: int | None = None,
 ) -> bytes:
@@ -71,6 +72,7 @@ def open_object(
     Args:
         storage: the landing bucket; `key` is relative to its bucket, as notifications give it.
         etag: the tag announced; empty where none was, then any object at the key will do.
+        version_id: the version announced: it is read where the object is not the one announced any more.
         compression: `auto` decompresses what begins as gzip does; `gzip` insists; `none` leaves it.
         max_bytes: what the object may hold, as it is stored and decompressed; no more than that is ever held.
 
@@ -82,7 +84,9 @@ def open_object(
     if storage.scheme == "file":
         data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
     else:
-        data = through_outages(lambda: _read_s3(storage, key, etag, max_bytes), patience_seconds=_PATIENCE_SECONDS)
+        data = through_outages(
+            lambda: _announced(storage, key, etag, version_id, max_bytes), patience_seconds=_PATIENCE_SECONDS
+        )
     if compression == "gzip" or (compression == "auto" and data.startswith(GZIP_MAGIC)):
         return decompressed(data, key, max_bytes)
     return data
@@ -97,8 +101,20 @@ def _check_size(size: int, max_bytes: int | None, where: str) -> None:
         )
 
 
-def _read_s3(storage: StorageSpec, key: str, etag: str, max_bytes: int | None) -> bytes:
-    condition = {"IfMatch": f'"{etag}"'} if etag else {}
+def _announced(storage: StorageSpec, key: str, etag: str, version_id: str | None, max_bytes: int | None) -> bytes:
+    try:
+        return _read_s3(storage, key, max_bytes, IfMatch=f'"{etag}"') if etag else _read_s3(storage, key, max_bytes)
+    except (ObjectMissing, ObjectChanged):
+        if version_id is None:
+            raise
+        try:
+            return _read_s3(storage, key, max_bytes, VersionId=version_id)
+        except (ObjectMissing, ConfigError):  # removed for good, or versions may not be read
+            pass
+        raise
+
+
+def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition: str) -> bytes:
     try:
         answer = _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=key, **condition)
         _check_size(int(answer["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
@@ -113,7 +129,7 @@ def _read_s3(storage: StorageSpec, key: str, etag: str, max_bytes: int | None) -
 def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
     """What S3's refusal says about the object; None where it says nothing about it."""
     code, where = error_code(error), f"s3://{bucket}/{key}"
-    if code in ("NoSuchKey", "404"):
+    if code in ("NoSuchKey", "NoSuchVersion", "404"):
         return ObjectMissing("OBJECT_MISSING", f"{where} is not there.", hint="It was deleted before it was read.")
     if code in ("PreconditionFailed", "412"):
         hint = "Its newer content has a file event of its own."

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events_key
+from deltaworks.specs.globs import glob_expression
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -88,15 +89,15 @@ class FileEventLog:
             return FILE_EVENT_SCHEMA.empty_table().select(wanted)
         return pa.concat_tables(tables)
 
-    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "") -> Backlog:
-        """What lies after `after_seq` for one bucket and prefix. Reads all of it, a slice at a time."""
+    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> Backlog:
+        """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
         files = size = 0
         oldest: datetime | None = None
         position, last = after_seq, self.last_seq()
         while position < last:
             part = self.read(position, last, 50_000)
             position = part.column("seq")[-1].as_py()
-            part = matching(part, bucket=bucket, prefix=prefix)
+            part = matching(part, bucket=bucket, prefix=prefix, glob=glob)
             if part.num_rows == 0:
                 continue
             files += part.num_rows
@@ -155,11 +156,13 @@ def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table
     return table.filter(keep)
 
 
-def matching(events: pa.Table, *, bucket: str, prefix: str = "") -> pa.Table:
-    """The events of one bucket whose key begins with `prefix`."""
+def matching(events: pa.Table, *, bucket: str, prefix: str = "", glob: str | None = None) -> pa.Table:
+    """The events of one bucket whose key begins with `prefix` and, as a whole, fits `glob`."""
     keep = pc.equal(events.column("bucket"), bucket)
     if prefix:
         keep = pc.and_(keep, pc.starts_with(events.column("key"), prefix))
+    if glob is not None:
+        keep = pc.and_(keep, pc.match_substring_regex(events.column("key"), f"^{glob_expression(glob)}$"))
     return events.filter(keep)
 
 

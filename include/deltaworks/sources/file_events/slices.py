@@ -25,12 +25,15 @@ class SliceLimits:
 
 
 class SlicePlanner:
-    """The slices of one bucket and prefix of a log."""
+    """The slices of one bucket, prefix and glob of a log."""
 
-    def __init__(self, log: FileEventLog, *, bucket: str, prefix: str, skip_after: int = 200_000) -> None:
+    def __init__(
+        self, log: FileEventLog, *, bucket: str, prefix: str, glob: str | None = None, skip_after: int = 200_000
+    ) -> None:
         self._log = log
         self._bucket = bucket
         self._prefix = prefix
+        self._glob = glob
         self._skip_after = skip_after
         #: No event of ours lies between the two: (position asked from, position scanned to).
         self._barren = (0, 0)
@@ -52,7 +55,7 @@ class SlicePlanner:
             if part.num_rows == 0:
                 break
             position = part.column("seq")[-1].as_py()
-            ours = matching(part, bucket=self._bucket, prefix=self._prefix)
+            ours = self._ours(part)
             sizes, seqs = ours.column("size").to_pylist(), ours.column("seq").to_pylist()
             for seq, file_size in zip(seqs, sizes, strict=True):
                 if files and _exceeds(limits, files + 1, size + file_size):
@@ -65,7 +68,10 @@ class SlicePlanner:
 
     def rows(self, start: int, end: int) -> pa.Table:
         """The slice's events, in order."""
-        return matching(self._log.read(start, end), bucket=self._bucket, prefix=self._prefix)
+        return self._ours(self._log.read(start, end))
+
+    def _ours(self, events: pa.Table) -> pa.Table:
+        return matching(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
 
     def newest(self, after: int, *, scan_rows: int = 100_000) -> int:
         """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
@@ -75,7 +81,7 @@ class SlicePlanner:
         part = self._log.read(self._newest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
         if part.num_rows:
             self._newest_scanned = part.column("seq")[-1].as_py()
-            ours = matching(part, bucket=self._bucket, prefix=self._prefix)
+            ours = self._ours(part)
             if ours.num_rows:
                 self._newest = ours.column("seq")[-1].as_py()
         return max(self._newest, after)

@@ -1,8 +1,8 @@
 """The PySpark streaming source `deltaworks_file_events`: one bucket and prefix of a relay's log.
 
-Options: `environment` (a name under include/environments), `relay`, `bucket`; `prefix` (all), `maxfiles`
-(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after), `project` (the
-folder the specs are in; by default this process's project). No option holds a secret.
+Options: `environment` (a name under include/environments), `relay`, `bucket`; `prefix` and `glob` (all), `maxfiles`
+(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after), `project` (the folder
+the specs are in; by default this process's project). No option holds a secret.
 
 An offset is {"seq": n}, n the last `seq` included. Planning happens in one Python process of the driver; the
 rows of a batch are fixed there and travel inside its only partition, so tasks need no access to the log.
@@ -45,7 +45,9 @@ FORMAT = "deltaworks_file_events"
 _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 120.0
 _LARGEST_BATCH_FILES = 100_000
-_KNOWN = frozenset({"environment", "relay", "bucket", "prefix", "maxfiles", "maxbytes", "startseq", "project", "path"})
+_KNOWN = frozenset(
+    {"environment", "relay", "bucket", "prefix", "glob", "maxfiles", "maxbytes", "startseq", "project", "path"}
+)
 
 T = TypeVar("T")
 
@@ -63,6 +65,7 @@ class StreamOptions:
     relay: str
     bucket: str
     prefix: str
+    glob: str | None
     max_files: int
     max_bytes: int
     start_seq: int
@@ -87,6 +90,7 @@ class StreamOptions:
             relay=given["relay"],
             bucket=given["bucket"],
             prefix=given.get("prefix", ""),
+            glob=given.get("glob"),
             max_files=_number(given, "maxfiles", 500, low=1, high=_LARGEST_BATCH_FILES),
             max_bytes=_number(given, "maxbytes", 256 << 20, low=1),
             start_seq=_number(given, "startseq", 0, low=0),
@@ -204,7 +208,7 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             options = self._options
             path = options.project / "include" / "environments" / f"{options.environment}.yaml"
             self._log = FileEventLog(Lake(load_spec(EnvironmentSpec, path).lake), options.relay)
-            self._planner = SlicePlanner(self._log, bucket=options.bucket, prefix=options.prefix)
+            self._planner = SlicePlanner(self._log, bucket=options.bucket, prefix=options.prefix, glob=options.glob)
         return self._log, self._planner
 
     @staticmethod

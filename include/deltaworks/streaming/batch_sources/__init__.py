@@ -54,5 +54,6 @@ def _kafka(catalog: Catalog, spec: PipelineSpec) -> BatchSource:
 SOURCES: Mapping[str, Callable[[Catalog, PipelineSpec], BatchSource]] = {
     "s3_sqs": _files,
     "cloud_files": _files,
+    "cloud_files": _files,
     "kafka": _kafka,
 }

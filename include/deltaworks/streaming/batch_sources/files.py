@@ -33,7 +33,7 @@ class FileSource:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Slices bounded by files and bytes; see `sources.file_events.stream`."""
         stream.register(spark)
-        return (
+        reader = (
             spark.readStream.format(stream.FORMAT)
             .option("environment", self._environment.environment)
             .option("relay", self._source.relay)
@@ -42,8 +42,8 @@ class FileSource:
             .option("maxfiles", self._source.max_files_per_batch)
             .option("maxbytes", self._source.max_bytes_per_batch)
             .option("startseq", (start or {}).get("seq", 0))
-            .load()
         )
+        return (reader if self._source.glob is None else reader.option("glob", self._source.glob)).load()
 
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> ObjectSlice:
         """The batch's file events, brought to the driver: they are few and small."""
@@ -51,7 +51,9 @@ class FileSource:
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Files and bytes in the log that no batch has read, and since when the oldest of them waits."""
-        found = self._log.backlog(_position(progress), bucket=self._source.bucket, prefix=self._source.prefix)
+        found = self._log.backlog(
+            _position(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
+        )
         return {
             "backlog_files": found.files,
             "backlog_bytes": found.bytes,
@@ -62,7 +64,7 @@ class FileSource:
 def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
     """The file events of a batch as references, largest facts beside them for the ledger."""
     rows = events.sort_by("seq").to_pylist()
-    references = [FileReference(row["seq"], row["key"], row["etag"]) for row in rows]
+    references = [FileReference(row["seq"], row["key"], row["etag"], row.get("version_id")) for row in rows]
     sizes = [max(1, row["size"] or 1) for row in rows]
     metadata: dict[str, Any] = {"files": len(rows), "bytes": sum(sizes)}
     if rows:

@@ -127,7 +127,7 @@ class Parser:
         for payload in payloads:
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(_whole(payload, problem))
+                chunk.rejected.append(self._whole(payload, problem))
                 continue
             try:
                 for position, found in self.framed(payload):
@@ -136,7 +136,7 @@ class Parser:
                         yield from self._finish(chunk, stamp)
                         chunk = Chunk()
             except Misfit as misfit:  # told before the first event: there is no way into this payload
-                chunk.rejected.append(_whole(payload, Reason(misfit.code, "", misfit.detail)))
+                chunk.rejected.append(self._whole(payload, Reason(misfit.code, "", misfit.detail)))
         yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
@@ -273,6 +273,13 @@ class Parser:
                 detail = f"{times[index].as_py().isoformat()} was {told} on arrival"
                 reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
+    def _whole(self, payload: Payload, reason: Reason) -> Rejected:
+        if payload.record is None:
+            self.findings.note_object(str(reason.code), payload.key)
+        # An object can be read again. A record is gone once its stream has let go of it.
+        raw = payload.data or b"" if payload.record is not None else b""
+        return _rejected(payload, WHOLE_OBJECT, raw, None, (reason,))
+
     @staticmethod
     def _misfit(chunk: Chunk, index: int, reasons: list[Reason]) -> Rejected:
         payload = chunk.payloads[chunk.seqs[index]]
@@ -286,12 +293,6 @@ class Parser:
             fingerprint=stamp.fingerprint,
             retain_raw_bytes=self._retain,
         )
-
-
-def _whole(payload: Payload, reason: Reason) -> Rejected:
-    # An object can be read again. A record is gone once its stream has let go of it.
-    raw = payload.data or b"" if payload.record is not None else b""
-    return _rejected(payload, WHOLE_OBJECT, raw, None, (reason,))
 
 
 def _rejected(

@@ -51,10 +51,10 @@ class LandedObjects:
     def payload(self, row: Row) -> Payload | str:
         """The object a row came in, or why it cannot be had."""
         seq = row["_seq"]
-        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag"]).to_pylist()
+        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag", "version_id"]).to_pylist()
         if not events or events[0]["key"] != row["object_key"]:
             return "file_event_missing"
-        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"]))
+        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"], events[0]["version_id"]))
         if payload.data is None:
             return str(payload.problem.code) if payload.problem else "object_unreadable"
         return payload

@@ -98,7 +98,7 @@ class Rereader:
 
     def _payloads(self, objects: Iterable[SourceObject]) -> Iterator[Payload]:
         for each in objects:
-            payload = self._opener(FileReference(each.seq, each.key, each.etag))
+            payload = self._opener(FileReference(each.seq, each.key, each.etag, each.version_id))
             if payload.data is None:
                 self.did.gone[each.seq] = each.key
             else:

@@ -80,6 +80,7 @@ class SourceObject:
     size: int
     batch_id: int
     ingested_at_us: int
+    version_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +153,9 @@ class Resolver:
         """The file events of the pipeline's place that lie in complete batches."""
         start, end = batches[0].start_offset, batches[-1].end_offset
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
-        columns = ("seq", "bucket", "key", "etag", "size", "event_time")
+        columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
         found = self._log.read(after, up_to, columns=columns)
-        return matching(found, bucket=self._source.bucket, prefix=self._source.prefix)
+        return matching(found, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
 
     def _one_source(self) -> bool:
         now = self._source
@@ -208,7 +209,13 @@ class Resolver:
         for row in chosen:
             batch = of_batch[row["seq"]]
             yield SourceObject(
-                row["seq"], row["key"], row["etag"], row["size"] or 0, batch.batch_id, stamps[batch.batch_id]
+                row["seq"],
+                row["key"],
+                row["etag"],
+                row["size"] or 0,
+                batch.batch_id,
+                stamps[batch.batch_id],
+                row["version_id"],
             )
 
     def _ingested_at_us(self, batch: BatchSummary) -> int:
