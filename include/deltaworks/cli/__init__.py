@@ -11,6 +11,7 @@ from deltaworks.cli import (
     batches,
     checkpoint,
     demo,
+    files,
     generate,
     pipelines,
     quarantine,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(pipelines.app, name="pipelines")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
 for module in (stack, streams, batches, reprocess, sql, generate, demo):

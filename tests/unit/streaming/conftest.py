@@ -24,6 +24,15 @@ def malformed_json() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def cloudfront_logs() -> Path:
+    """The folder of CloudFront's logs; they are not part of the checkout."""
+    folder = SHARED_DATA / "cloudfront_logs"
+    if not folder.is_dir():
+        pytest.skip(f"no CloudFront logs at {folder}; name their folder in DELTAWORKS_SHARED_DATA")
+    return folder
+
+
 @pytest.fixture
 def make_spec() -> Callable[..., PipelineSpec]:
     """Builds a pipeline: `make_spec(tables=[...], event={...}, ...)` over working defaults."""

@@ -22,7 +22,6 @@ from deltaworks.streaming.parsing.framing import Malformed
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 
-VECTORS = Path("/work/shared/data/cloudfront_logs")
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
@@ -70,13 +69,12 @@ class TestFieldLines:
         with pytest.raises(Misfit, match="no #Fields line"):
             read(b"1\t2\n", format="tsv")
 
-    @pytest.mark.skipif(not VECTORS.is_dir(), reason="the CloudFront logs are not on this machine")
     @pytest.mark.parametrize(
         ("name", "rows", "fields"),
         [("sample-cloudfront-access-logs.gz", 66, 26), ("cloudfront_docs_example.log", 6, 33)],
     )
-    def test_logs_of_cloudfront_with_a_header(self, name: str, rows: int, fields: int) -> None:
-        data = (VECTORS / name).read_bytes()
+    def test_logs_of_cloudfront_with_a_header(self, cloudfront_logs: Path, name: str, rows: int, fields: int) -> None:
+        data = (cloudfront_logs / name).read_bytes()
         data = gzip.decompress(data) if name.endswith(".gz") else data
         lines = data.decode().splitlines()
         names = next(line for line in lines if line.startswith("#Fields:")).split()[1:]
@@ -89,13 +87,11 @@ class TestFieldLines:
                 assert [event.get(each, "-") for each in names] == line.split("\t")
                 assert event["datetime"] == f"{event['date']}T{event['time']}Z"
 
-    @pytest.mark.skipif(not VECTORS.is_dir(), reason="the CloudFront logs are not on this machine")
-    def test_a_log_with_spaces_in_place_of_tabs_is_told_line_by_line(self) -> None:
-        assert read((VECTORS / "cloudfront.log").read_bytes(), format="tsv") == [None, None]
+    def test_a_log_with_spaces_in_place_of_tabs_is_told_line_by_line(self, cloudfront_logs: Path) -> None:
+        assert read((cloudfront_logs / "cloudfront.log").read_bytes(), format="tsv") == [None, None]
 
-    @pytest.mark.skipif(not VECTORS.is_dir(), reason="the CloudFront logs are not on this machine")
-    def test_logs_of_cloudfront_without_a_header(self) -> None:
-        data = gzip.decompress((VECTORS / "cf-access-log-sample.gz").read_bytes())
+    def test_logs_of_cloudfront_without_a_header(self, cloudfront_logs: Path) -> None:
+        data = gzip.decompress((cloudfront_logs / "cf-access-log-sample.gz").read_bytes())
         columns = [f"f{number}" for number in range(19)]
         found = read(data, format="tsv", tsv={"columns": columns})
         lines = [line for line in data.decode().splitlines() if line and not line.startswith("#")]
