@@ -242,6 +242,10 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "zorder_by": _NEXT_UPKEEP,
         "writer": _NEXT_START,
         "evolve": _NEXT_START,
+        "duplicates": Leaf(
+            Effect.RESTART,
+            "Holds for what is read from the stream's next start on. Rows landed before are not flagged, and count.",
+        ),
         "rules": Leaf(
             Effect.RESTART,
             "Holds for what is read from the stream's next start on. Rows that an old rule sent to quarantine stay "

@@ -29,6 +29,8 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 #: JSON of the fields no column takes, in tables that keep them.
 RESCUED_COLUMN = "_rescued"
+#: Whether an event was sent before, in tables that flag it.
+DUPLICATE_COLUMN = "_duplicate"
 RESERVED_TABLES = ("quarantine",)
 #: Types whose values every reader spells the same in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
@@ -81,6 +83,16 @@ class ColumnSpec(Spec):
     description: str = ""
 
 
+class DuplicatesSpec(Spec):
+    """Copies that producers send again are flagged as they land, against what arrived within some days.
+
+    A Python worker keeps 16 bytes an id of them, of `max_ids` of the newest at most.
+    """
+
+    flag_within_days: int = Field(ge=1, le=400)
+    max_ids: int = Field(default=20_000_000, ge=1)
+
+
 class TableSpec(Spec):
     """A bronze table: which events land in it and what is kept of them."""
 
@@ -94,6 +106,7 @@ class TableSpec(Spec):
     writer: Literal["fan_out", "spark"] = "fan_out"
     evolve: Evolve = "ignore"
     rules: tuple[RuleSpec, ...] = ()
+    duplicates: DuplicatesSpec | None = None
 
     @model_validator(mode="after")
     def _rules_hold_over_columns(self) -> Self:
@@ -139,6 +152,8 @@ class TableSpec(Spec):
                 raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
         if self.evolve == "add_columns" and self.writer == "spark":
             raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
+        if self.duplicates is not None and (self.writer == "spark" or "event_id" in self.partition_by):
+            raise ValueError("duplicates are flagged with writer: fan_out, and not where event_id is a partition")
         overlap = sorted(set(self.partition_by) & set(self.zorder_by))
         if overlap:
             raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
@@ -147,7 +162,8 @@ class TableSpec(Spec):
     def column_types(self) -> dict[str, str]:
         """Every column with its type, envelope first, in the order of the table."""
         types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
-        return types | ({RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {})
+        types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
+        return types | ({DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {})
 
 
 class QuarantineSpec(Spec):
@@ -260,6 +276,9 @@ class PipelineSpec(Spec):
                 if read not in bronze:
                     known = ", ".join(sorted(bronze))
                     raise ValueError(f"{reader.name!r} reads {read!r}, which is no table here; tables are {known}")
+        flagging = [table.name for table in self.tables if table.duplicates is not None]
+        if flagging and not self.event.id:
+            raise ValueError(f"{', '.join(flagging)} flags duplicates, which are told by event.id; declare it")
         for live in self.live:
             if bronze[live.reads].evolve == "add_columns":
                 raise ValueError(

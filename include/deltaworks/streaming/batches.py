@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from deltaworks import __version__
@@ -30,6 +31,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.errors import TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.commit_phase import ShareCommits, commit_shares
+from deltaworks.streaming.duplicates.window import duplicate_windows
 from deltaworks.streaming.evolution import Evolved, as_records
 from deltaworks.streaming.fan_out import (
     FileTarget,
@@ -239,7 +241,7 @@ class BatchProcessor:
                 spec_fingerprint=stamp.fingerprint,
                 code_version=__version__,
                 offsets={"start": start, "end": end},
-                source=source.metadata | written.findings.facts(),
+                source=source.metadata | written.findings.facts() | written.facts,
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),
             ),
         )
@@ -254,6 +256,8 @@ class BatchProcessor:
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         spark = self._spark
         target = self._target()
+        arrived = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
+        windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
@@ -263,6 +267,7 @@ class BatchProcessor:
                 stamp=stamp,
                 target=target,
                 evolved=evolved,
+                duplicates=windows,
             )
 
         return with_new_columns(one_pass, self._spec, self._tables.evolved())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +20,8 @@ from pyarrow import fs
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
+from deltaworks.streaming.duplicates.window import TasksTogether
 from deltaworks.streaming.evolution import Evolved, new_columns, together
 from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
@@ -63,12 +65,13 @@ class FileTarget:
 class Written:
     """What a pass wrote, the files of each table in the order of the slices, and what it found out.
 
-    `new_columns` are the columns that tables have to be given before the files are committed.
+    `new_columns` are the columns that tables have to be given before the files are committed; `facts` go on record.
     """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
     new_columns: Evolved = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class TableWriters:
@@ -160,6 +163,7 @@ def write_payloads(
     target: FileTarget,
     *,
     evolved: Evolved | None = None,
+    duplicates: Mapping[str, DuplicateWindow] | None = None,
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> list[Told]:
@@ -170,14 +174,16 @@ def write_payloads(
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     parser = Parser(spec, evolved=evolved)
+    flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
     try:
         with _collector_paused():
             for table, rows in parser.parse(payloads, stamp):
-                writers.add(table, rows)
+                writers.add(table, flags.mark(table, rows) if flags else rows)
         writers.flush()
     except ContractError as error:
         parser.findings.failure = error
     told: list[Told] = [(table, asdict(file)) for table, file in writers.files]
+    told += flags.told() if flags else []
     return [*told, (FINDINGS, {"text": parser.findings.encode()})] if parser.findings else told
 
 
@@ -189,12 +195,14 @@ def fan_out(
     stamp: BatchStamp,
     target: FileTarget,
     evolved: Evolved | None = None,
+    duplicates: Mapping[str, DuplicateWindow] | None = None,
 ) -> Written:
     """Write all tables of a batch in one Spark pass.
 
     Args:
         source: what the batch reads.
         evolved: the columns that tables were given while they ran.
+        duplicates: of tables that flag copies, the files whose ids count.
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
@@ -204,16 +212,31 @@ def fan_out(
 
     def work(payloads: Iterable[Payload]) -> list[Told]:
         pipeline = PipelineSpec.model_validate_json(declared)
-        return write_payloads(payloads, pipeline, stamp, target, evolved=evolved)
+        return write_payloads(payloads, pipeline, stamp, target, evolved=evolved, duplicates=duplicates)
 
-    written = Written()
-    for table, record in source.read(spark, work, tasks=spec.stream.tasks_per_batch):
-        if table == FINDINGS:
-            written.findings.add(Findings.decode(record["text"]))
-        else:
-            written.files.setdefault(table, []).append(WrittenFile(**record))
+    written = gathered(source.read(spark, work, tasks=spec.stream.tasks_per_batch), target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
+    return written
+
+
+def gathered(told: Iterable[Told], target: FileTarget, duplicates: Mapping[str, DuplicateWindow]) -> Written:
+    """What all tasks have told, in their order; copies that two of them have between them are flagged now."""
+    written, together = Written(), TasksTogether(target)
+    left_out = {name: window.left_out for name, window in duplicates.items() if window.left_out}
+    written.facts = {f"duplicates_left_out_{name}": files for name, files in left_out.items()}
+    of_task: dict[str, list[WrittenFile]] = {}
+    for table, record in told:
+        if table == FINDINGS:
+            written.findings.add(Findings.decode(record["text"]))
+        elif table == FIRST_IDS:
+            # What a task tells of a table comes behind its files of it.
+            files = of_task.pop(record["table"], [])
+            written.files.setdefault(record["table"], []).extend(together.settle(record["table"], record["ids"], files))
+        elif table in duplicates:
+            of_task.setdefault(table, []).append(WrittenFile(**record))
+        else:
+            written.files.setdefault(table, []).append(WrittenFile(**record))
     return written
 
 
