@@ -21,7 +21,6 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.generations import begin_generation, current_generation
-from deltaworks.control.held_tables import read_held
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.prepared import read_prepared
@@ -178,7 +177,7 @@ class _Operation:
         )
         while processor.finish_torn() is not None:
             pass
-        held = {*read_held(self._objects, self._pipeline), *ledger.uncommitted()}
+        held = ledger.uncommitted()
         if held:
             raise ConcurrencyError(
                 "START_OVER_TABLE_HELD",
