@@ -79,6 +79,8 @@ def test_it_outlives_a_storage_that_fails_for_a_while(faulty_objects) -> None:
 def test_closing_one_that_was_never_started_is_harmless(local_objects: LocalObjects) -> None:
     make(local_objects).close(state="failed")
 
+    assert read_heartbeat(local_objects, KEY) is None
+
 
 def test_a_heartbeat_of_a_later_release_is_still_read(local_objects: LocalObjects) -> None:
     writer = make(local_objects)

@@ -186,6 +186,12 @@ def test_releasing_never_fails_even_when_storage_does(faulty_objects) -> None:
 
     owner.release()
 
+    faulty_objects.fail_before = lambda call: False
+    # It could not say so, and renews no more: the next one has it after its time to live.
+    successor = make(faulty_objects)
+    assert acquire(successor, wait_seconds=10) == owner.epoch + 1
+    successor.release()
+
 
 def test_of_many_claimants_one_wins_and_epochs_only_grow(local_objects: LocalObjects) -> None:
     held: list[tuple[float, float, int]] = []

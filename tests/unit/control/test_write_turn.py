@@ -208,6 +208,12 @@ def test_an_object_that_is_no_turn_is_replaced(local_objects: LocalObjects) -> N
 
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         turn.check()
+        found = local_objects.get(KEY)
+
+    assert found is not None
+    kept = TurnRecord.decode(found.data)
+    assert kept is not None
+    assert (kept.turn, kept.state) == (turn.record.turn, "granted")
 
 
 def test_a_turn_that_was_refused_says_why(local_objects: LocalObjects) -> None:

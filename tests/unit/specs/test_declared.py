@@ -14,6 +14,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 
 DECLARED = sorted((PROJECT_ROOT / "include" / "pipelines").glob("*/pipeline.yaml"))
@@ -48,7 +49,9 @@ def test_a_spec_survives_json_as_it_travels_to_tasks() -> None:
 
 @pytest.mark.parametrize("path", DECLARED, ids=lambda path: path.parent.name)
 def test_the_json_schema_accepts_what_the_loader_accepts(path: Path) -> None:
-    jsonschema.Draft202012Validator(pipeline_json_schema()).validate(plain(path))
+    found = jsonschema.Draft202012Validator(pipeline_json_schema()).iter_errors(plain(path))
+
+    assert [error.message for error in found] == []
 
 
 def test_the_json_schema_refuses_an_unknown_key_at_any_depth() -> None:
@@ -73,9 +76,16 @@ def test_the_json_schema_takes_sizes_with_units_and_single_values_for_lists() ->
     document["event"]["id"] = "some.path"
     document["tables"].append({"name": "one_more", "when": {"name": "x", "kind": ["y", 1]}})
 
-    validator.validate(document)
-    PipelineSpec.model_validate(document)
+    assert [error.message for error in validator.iter_errors(document)] == []
+    spec = PipelineSpec.model_validate(document)
+    assert isinstance(spec.source, FileSourceSpec)
+    assert spec.source.max_bytes_per_batch == 64 << 20
+    assert spec.event.id == ("some.path",)
+    assert spec.tables[-1].when == {"name": ("x",), "kind": ("y", 1)}
 
 
 def test_the_json_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(pipeline_json_schema())
+    meta = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
+
+    assert [error.message for error in meta.iter_errors(pipeline_json_schema())] == []
+    assert not meta.is_valid({"type": "no type"})

@@ -62,7 +62,11 @@ def test_an_environments_own_settings_win(environment: EnvironmentSpec) -> None:
 
 
 def test_deltaworks_own_settings_are_safe_on_a_shared_lake(environment: EnvironmentSpec) -> None:
-    check_log_store(session_conf(environment), shared=True)
+    conf = session_conf(environment)
+
+    check_log_store(conf, shared=True)
+
+    assert conf[S3A_LOG_STORE_KEY] == LOG_STORE_S3A
 
 
 @pytest.mark.parametrize("found", [None, "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"])
@@ -77,4 +81,7 @@ def test_a_shared_lake_without_our_log_store_is_refused(found: str | None) -> No
 
 
 def test_a_lake_on_local_disk_needs_no_log_store_for_s3() -> None:
-    check_log_store({}, shared=False)
+    with pytest.raises(ConfigError, match="LOG_STORE_UNSAFE"):
+        check_log_store({}, shared=True)
+
+    assert check_log_store({}, shared=False) is None  # type: ignore[func-returns-value]
