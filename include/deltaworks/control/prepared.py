@@ -61,11 +61,7 @@ class PreparedBatch:
             ContractError: PREPARED_BATCH_UNREADABLE for a torn object or a format of a later release.
         """
         try:
-            record = json.loads(data)
-            if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']} is not {FORMAT}")
-            tables = tuple(_table(table) for table in record.pop("tables"))
-            return cls(**record, tables=tables)
+            return cls(**prepared_fields(data, expected=FORMAT))
         except (ValueError, KeyError, TypeError) as error:
             raise ContractError(
                 "PREPARED_BATCH_UNREADABLE",
@@ -82,6 +78,18 @@ class PreparedBatch:
     def quarantined(self) -> int:
         """Rows in quarantine."""
         return sum(table.rows for table in self.tables if table.table == "quarantine")
+
+
+def prepared_fields(data: bytes, *, expected: int) -> dict[str, Any]:
+    """The fields of a prepared object, its tables as such.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is torn, or of another format than `expected`.
+    """
+    record: dict[str, Any] = json.loads(data)
+    if record["format"] != expected:
+        raise ValueError(f"format {record['format']} is not {expected}")
+    return {**record, "tables": tuple(_table(table) for table in record["tables"])}
 
 
 def _table(record: dict[str, Any]) -> PreparedTable:

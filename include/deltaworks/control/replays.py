@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.prepared import PreparedTable
+from deltaworks.control.prepared import PreparedTable, prepared_fields
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -44,22 +43,13 @@ class PreparedReplay:
             ContractError: PREPARED_REPLAY_UNREADABLE for a torn object or a format of a later release.
         """
         try:
-            record = json.loads(data)
-            if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']} is not {FORMAT}")
-            tables = tuple(_table(table) for table in record.pop("tables"))
-            return cls(**record, tables=tables)
+            return cls(**prepared_fields(data, expected=FORMAT))
         except (ValueError, KeyError, TypeError) as error:
             raise ContractError(
                 "PREPARED_REPLAY_UNREADABLE",
                 f"{key} is no prepared replay of this release: {error}.",
                 hint="Run the release that wrote it; it completes the replay.",
             ) from error
-
-
-def _table(record: dict[str, Any]) -> PreparedTable:
-    sequences = {name: tuple(record.get(name, ())) for name in ("files", "new_columns")}
-    return PreparedTable(**{**record, **sequences})
 
 
 def read_replay(objects: ObjectStore, pipeline: str, ordinal: int) -> PreparedReplay | None:
