@@ -6,10 +6,14 @@ and is then no longer listed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from deltaworks.sources.kinesis.seq import shard_number
+from deltaworks.errors import ContractError
+from deltaworks.sources.record_seq import record_seq
+
+_SHARD_ID = re.compile(r"shardId-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,31 @@ class Shard:
     shard_id: str
     parents: tuple[str, ...] = ()
     closed: bool = False
+
+
+def shard_number(shard_id: str) -> int:
+    """The number in a shard's id (`shardId-000000000007` is 7); children have larger ones than their parents.
+
+    Raises:
+        ContractError: KINESIS_SHARD_UNNUMBERED for an id of another form.
+    """
+    match = _SHARD_ID.fullmatch(shard_id)
+    if match is None:
+        raise ContractError(
+            "KINESIS_SHARD_UNNUMBERED",
+            f"The shard id {shard_id!r} has no number in the form Kinesis gives, shardId-000000000007.",
+            hint="Check that endpoint leads to Kinesis; rows of such a shard cannot be ordered.",
+        )
+    return int(match[1])
+
+
+def row_seq(shard_id: str, ordinal: int) -> int:
+    """The `_seq` of a row: unique in its stream, and growing along a partition key also when its shard is divided.
+
+    Raises:
+        ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
+    """
+    return record_seq(shard_number(shard_id), ordinal)
 
 
 def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:

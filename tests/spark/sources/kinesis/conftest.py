@@ -73,7 +73,7 @@ class Batch:
 
     @property
     def texts(self) -> list[str]:
-        return [row["data"].decode() for row in self.rows]
+        return [row["data"].decode(errors="replace") for row in self.rows]
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -62,7 +62,13 @@ class Engine:
         self.planner = self.new_planner()
 
     def new_planner(self) -> Planner:
-        return Planner(self.stream, self.state, self.options, sleep=lambda seconds: None)
+        return Planner(
+            self.stream,
+            self.state,
+            self.options,
+            clock=lambda: self.stream.now().timestamp(),
+            sleep=lambda seconds: None,
+        )
 
     def restart(self, *, available_now: bool = False) -> None:
         self.planner = self.new_planner()

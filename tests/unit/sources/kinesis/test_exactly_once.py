@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.seq import row_seq, shard_number
+from deltaworks.sources.kinesis.shards import row_seq
 from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
 
@@ -145,7 +145,7 @@ class Reading(RuleBasedStateMachine):
         for key in KEYS:
             by_seq = sorted(
                 (row for row in rows if row.partition_key == key),
-                key=lambda row: row_seq(shard_number(row.shard_id), row.ordinal),
+                key=lambda row: row_seq(row.shard_id, row.ordinal),
             )
             expected = [put.data for put in self.puts if put.key == key]
             assert [row.data for row in by_seq] == expected, "order by _seq"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.seq import LARGEST_ORDINAL, LARGEST_SHARD_NUMBER, row_seq, shard_number
-from deltaworks.sources.kinesis.shards import Shard, shards_to_start, still_worth_knowing
+from deltaworks.sources.kinesis.shards import Shard, row_seq, shard_number, shards_to_start, still_worth_knowing
+from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS
 from tests.unit.sources.kinesis.model import shard_id
 
 A, B, C, D = (shard_id(number) for number in range(4))
@@ -64,26 +64,20 @@ def test_a_drained_shard_is_remembered_while_it_is_listed_or_has_no_known_child(
     assert still_worth_knowing([A], SPLIT[1:], live=()) == {A}
 
 
-@pytest.mark.parametrize(
-    ("number", "ordinal", "expected"),
-    [
-        (0, 0, 0),
-        (0, 5, 5),
-        (1, 0, 1 << 48),
-        (7, 9, (7 << 48) + 9),
-        (LARGEST_SHARD_NUMBER, LARGEST_ORDINAL, (1 << 63) - 1),
-    ],
-)
-def test_a_row_seq_has_the_shard_above_and_the_ordinal_below(number: int, ordinal: int, expected: int) -> None:
-    assert row_seq(number, ordinal) == expected
+def test_a_row_seq_grows_along_a_shard_and_from_parent_to_child() -> None:
+    seqs = [row_seq(A, 0), row_seq(A, 1), row_seq(A, 10**9), row_seq(B, 0), row_seq(B, 7), row_seq(C, 0)]
+
+    assert seqs == sorted(set(seqs))
+    assert seqs[0] >= 0
+    assert row_seq(shard_id((1 << NUMBER_BITS) - 1), (1 << ORDINAL_BITS) - 1) == (1 << 63) - 1
 
 
 @pytest.mark.parametrize(
-    ("number", "ordinal"), [(-1, 0), (0, -1), (LARGEST_SHARD_NUMBER + 1, 0), (0, LARGEST_ORDINAL + 1)]
+    ("shard", "ordinal"), [(A, -1), (A, 1 << ORDINAL_BITS), (f"shardId-{1 << NUMBER_BITS:012d}", 0)]
 )
-def test_a_row_seq_that_does_not_fit_is_refused(number: int, ordinal: int) -> None:
-    with pytest.raises(ContractError, match="KINESIS_SEQ_OVERFLOW"):
-        row_seq(number, ordinal)
+def test_a_row_seq_that_does_not_fit_is_refused(shard: str, ordinal: int) -> None:
+    with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):
+        row_seq(shard, ordinal)
 
 
 def test_the_number_is_in_the_shards_id() -> None:

@@ -1,0 +1,183 @@
+"""`kinesis`: what one core of a worker makes of one shard: from Kinesis' answers to the Arrow batches Spark takes.
+
+Ours: `read_share`, as a task runs it: answers parsed by orjson into columns, the end fixed on local disk first.
+
+Other: boto3's `get_records` into tuples, which PySpark's own conversion turns into Arrow: the way of PySpark's examples
+of Python sources. And boto3's records put into Arrow columns, without tuples. Neither fixes anything.
+
+The server is a process of its own with pages encoded beforehand. `records_per_cpu_second` counts the reader's process
+time alone, so it is what a core does however busy the machine is; a real shard gives 2 MB in a second at most.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SIZES = (200, 1000)
+_SHARD = "shardId-000000000000"
+Reading = Callable[[str, int], "Iterator[pa.RecordBatch]"]
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure records of both sizes, a tenth as many as events were asked for."""
+    records = max(options.events // 10, 1000)
+    figures = []
+    for size in _SIZES:
+        with _server(records, size) as endpoint:
+            ours = Side(f"read_share_{size}_bytes", _measured(_ours, endpoint, records))
+            others = {
+                "boto3_tuples": Side(f"boto3_tuples_{size}_bytes", _measured(_boto3_tuples, endpoint, records)),
+                "boto3_arrow": Side(f"boto3_arrow_{size}_bytes", _measured(_boto3_arrow, endpoint, records)),
+            }
+            comparisons = [
+                Comparison(
+                    metric=f"kinesis_vs_{name}_{size}_bytes",
+                    ours=ours,
+                    other=other,
+                    sizes={"events": records, "record_bytes": size},
+                )
+                for name, other in others.items()
+            ]
+            figures += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    return figures
+
+
+@contextmanager
+def _server(records: int, size: int) -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.kinesis_server", "--records", str(records), "--size", str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        process.terminate()
+
+
+def _measured(reading: Reading, endpoint: str, records: int) -> Callable[[Clock], None]:
+    def run(clock: Clock) -> None:
+        cpu = time.process_time()
+        with clock:
+            rows = sum(batch.num_rows for batch in reading(endpoint, records))
+        cpu = time.process_time() - cpu
+        if rows != records:
+            raise AssertionError(f"{rows} of {records} records were read")
+        clock.note(records_per_second=records / clock.seconds, records_per_cpu_second=records / cpu)
+
+    return run
+
+
+def _ours(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
+    from deltaworks.control.objects import LocalObjects
+    from deltaworks.sources.kinesis.fetch import FetchOptions
+    from deltaworks.sources.kinesis.positions import Offset, Position
+    from deltaworks.sources.kinesis.read import read_share
+    from deltaworks.sources.kinesis.shares import Share, ShareLimits
+    from deltaworks.sources.kinesis.state import QueryState
+
+    share = Share(
+        run="run",
+        batch=0,
+        shard_id=_SHARD,
+        start=Position(),
+        limits=ShareLimits(rows=records, size=1 << 40, seconds=600),
+        until=None,
+        retention_seconds=86_400,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        state = QueryState(LocalObjects(Path(folder)))
+        state.fix_plan(Offset(run="run", batch=0, shards={_SHARD: share.start}))
+        yield from read_share(_stream(endpoint), state, share, FetchOptions(), stream_name="games")
+
+
+def _boto3_tuples(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+    from deltaworks.sources.kinesis.data_source import KinesisDataSource
+    from deltaworks.sources.kinesis.rows import ROW_SCHEMA
+
+    def tuples() -> Iterator[tuple[Any, ...]]:
+        for ordinal, record in enumerate(_boto3_records(endpoint)):
+            number, key, data = record["SequenceNumber"], record["PartitionKey"], record["Data"]
+            yield ("games", _SHARD, number, None, key, data, record["ApproximateArrivalTimestamp"], ordinal)
+
+    schema = from_arrow_schema(ROW_SCHEMA)
+    yield from records_to_arrow_batches(tuples(), 10_000, schema, KinesisDataSource(options={}))
+
+
+def _boto3_arrow(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    from deltaworks.sources.kinesis.rows import ROW_SCHEMA
+
+    ordinal = 0
+    for page in _boto3_pages(endpoint):
+        count = len(page)
+        columns = [
+            pa.repeat("games", count),
+            pa.repeat(_SHARD, count),
+            pa.array([record["SequenceNumber"] for record in page], pa.string()),
+            pa.nulls(count, pa.int64()),
+            pa.array([record["PartitionKey"] for record in page], pa.string()),
+            pa.array([record["Data"] for record in page], pa.binary()),
+            pa.array([record["ApproximateArrivalTimestamp"] for record in page], ROW_SCHEMA.field(6).type),
+            pa.array(range(ordinal, ordinal + count), pa.int64()),
+        ]
+        ordinal += count
+        yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def _boto3_records(endpoint: str) -> Iterator[dict[str, Any]]:
+    for page in _boto3_pages(endpoint):
+        yield from page
+
+
+def _boto3_pages(endpoint: str) -> Iterator[list[dict[str, Any]]]:
+    client = _client(endpoint)
+    named = {"StreamName": "games", "ShardId": _SHARD, "ShardIteratorType": "TRIM_HORIZON"}
+    iterator = client.get_shard_iterator(**named)["ShardIterator"]
+    while True:
+        answer = client.get_records(ShardIterator=iterator, Limit=10_000)
+        yield answer["Records"]
+        if not answer["MillisBehindLatest"]:
+            return
+        iterator = answer["NextShardIterator"]
+
+
+@functools.cache
+def _stream(endpoint: str) -> Any:
+    from deltaworks.sources.kinesis.client import KinesisStream
+    from deltaworks.specs.storage import AwsSpec
+
+    _client(endpoint)
+    return KinesisStream(AwsSpec(endpoint=endpoint), name="games")
+
+
+@functools.cache
+def _client(endpoint: str) -> Any:
+    import os
+
+    import boto3
+
+    # The server checks no signature, but one is made, as it would be.
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "benchmark")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "benchmark")
+    return boto3.session.Session().client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
+
+
+BENCHMARK = Benchmark(
+    name="kinesis",
+    summary="one shard on one core, from Kinesis' answers to Arrow, against boto3 into tuples and into Arrow",
+    run=run,
+)
