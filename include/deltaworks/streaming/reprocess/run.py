@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 from deltalake import Schema
 
 from deltaworks.control import paths
-from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.reprocess_records import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
@@ -28,7 +27,7 @@ from deltaworks.control.write_turn import write_turn
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
-from deltaworks.streaming.quarantine.replay import complete_torn_replay
+from deltaworks.streaming.quarantine.replay import complete_torn_replay, rereading
 from deltaworks.streaming.quarantine.replay_record import landed_seqs, note_reprocessed
 from deltaworks.streaming.reprocess.plan import Planner, ReprocessRequest, landing_opener
 from deltaworks.streaming.reprocess.replace_rows import Replaced, RowReplacer
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OPERATION = "reprocess"
-LEASE_SECONDS = 30
 
 
 class Turn(Protocol):
@@ -121,14 +119,13 @@ class Reprocess:
 
         Raises:
             ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and what planning raises.
-            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_OBJECTS_GONE, REPROCESS_STOPPED.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER, REPROCESS_OBJECTS_GONE, REPROCESS_STOPPED,
+                START_OVER_UNFINISHED.
             ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT.
         """
         started = time.monotonic()
         pipeline = self._spec.pipeline
-        lease = Lease(self._objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
-        lease.acquire(wait_seconds=LEASE_SECONDS * 2)
-        try:
+        with rereading(self._catalog, pipeline):
             complete_torn_replay(self._catalog, pipeline)
             records = ReprocessRecords(self._objects, pipeline, reprocess_id)
             plan = self._planned(records, request)
@@ -140,8 +137,6 @@ class Reprocess:
             self._fault("committed")
             records.fix_end([asdict(each) for each in done])
             self._remove_staging(plan)
-        finally:
-            lease.release()
         return ReprocessResult(
             id=plan.id,
             objects=plan.objects,
