@@ -112,8 +112,9 @@ def run(nemesis: Nemesis, load: Load, *, minutes: float) -> None:
     end = began + minutes * 60
     while load.failure is None and (time.monotonic() < end or (nemesis.missing and time.monotonic() < end + LONGER)):
         nemesis.rest(max(0.0, end - time.monotonic()))
-        at = time.monotonic() - began
-        print(f"{at:7.1f} s  {nemesis.strike()}", flush=True)
+        if time.monotonic() < end or nemesis.missing:
+            at = time.monotonic() - began
+            print(f"{at:7.1f} s  {nemesis.strike()}", flush=True)
 
 
 def print_disturbances(nemesis: Nemesis, fleet: Fleet) -> list[float]:
