@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser
 from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT
-from deltaworks.streaming.quarantine.replay_payloads import Key, ReplayPayloads, key_of
+from deltaworks.streaming.quarantine.replay_payloads import ReplayPayloads, key_of
+from deltaworks.streaming.row_places import Place, places
 
 QUARANTINE = "quarantine"
 
@@ -26,14 +27,14 @@ class ReplayRows:
     """
 
     by_table: dict[str, list[pa.Table]] = field(default_factory=dict)
-    landed: dict[Key, tuple[str, ...]] = field(default_factory=dict)
-    rejected: dict[Key, tuple[str, ...]] = field(default_factory=dict)
-    missing: dict[Key, str] = field(default_factory=dict)
+    landed: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    rejected: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    missing: dict[Place, str] = field(default_factory=dict)
 
     def without(self, tables: Mapping[str, str]) -> None:
         """Leave out every event that belongs to one of these tables; each of them says why as `missing` does."""
         for table, cause in tables.items():
-            blocked = {key for part in self.by_table.get(table, ()) for key in keys_of(part)}
+            blocked = {key for part in self.by_table.get(table, ()) for key in places(part)}
             seqs = {seq for seq, position in self.landed if position == WHOLE_OBJECT}
             # An object lands as a whole or not at all, since it is one row.
             whole = {(seq, WHOLE_OBJECT) for seq, _ in blocked if seq in seqs}
@@ -42,17 +43,12 @@ class ReplayRows:
                     self.missing[key] = cause
             self._drop(blocked, {seq for seq, _ in whole})
 
-    def _drop(self, keys: set[Key], seqs: set[int]) -> None:
+    def _drop(self, keys: set[Place], seqs: set[int]) -> None:
         for name, parts in self.by_table.items():
             self.by_table[name] = [
-                part.filter(pa.array([key not in keys and key[0] not in seqs for key in keys_of(part)], pa.bool_()))
+                part.filter(pa.array([key not in keys and key[0] not in seqs for key in places(part)], pa.bool_()))
                 for part in parts
             ]
-
-
-def keys_of(rows: pa.Table) -> list[Key]:
-    """`_seq` and `_position` of every row."""
-    return list(zip(rows.column("_seq").to_pylist(), rows.column("_position").to_pylist(), strict=True))
 
 
 def replay_rows(
@@ -62,7 +58,7 @@ def replay_rows(
     found = ReplayRows(missing=dict(payloads.missing))
     wanted = {key_of(row) for row in rows} - found.missing.keys()
     whole = {seq for seq, position in wanted if position == WHOLE_OBJECT}
-    tables: dict[Key, list[str]] = {(seq, WHOLE_OBJECT): [] for seq in whole}
+    tables: dict[Place, list[str]] = {(seq, WHOLE_OBJECT): [] for seq in whole}
     for (batch_id, arrived_at_us), group in sorted(payloads.by_arrival.items()):
         stamp = BatchStamp(batch_id, now_us, fingerprint, arrived_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
@@ -70,7 +66,7 @@ def replay_rows(
                 _note_rejected(found, part, whole)
                 continue
             found.by_table.setdefault(name, []).append(part)
-            for key in keys_of(part):
+            for key in places(part):
                 tables.setdefault(key if key in wanted else (key[0], WHOLE_OBJECT), []).append(name)
     for key, names in tables.items():
         if key in wanted and key not in found.rejected:
@@ -81,7 +77,7 @@ def replay_rows(
 def _note_rejected(found: ReplayRows, part: pa.Table, whole: set[int]) -> None:
     """A row that still does not fit stays as it is; an event of a whole object becomes a row of its own."""
     anew = []
-    for key, reasons in zip(keys_of(part), part.column("reasons").to_pylist(), strict=True):
+    for key, reasons in zip(places(part), part.column("reasons").to_pylist(), strict=True):
         is_new = key[0] in whole and key[1] != WHOLE_OBJECT
         anew.append(is_new)
         if not is_new:

@@ -18,9 +18,9 @@ from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.parsing.columns import Misfit
 from deltaworks.streaming.parsing.parse import Framed, Parser, Payload
 from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT
+from deltaworks.streaming.row_places import Place
 
 _CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
-Key = tuple[int, int]
 Row = Mapping[str, Any]
 
 
@@ -29,14 +29,14 @@ class ReplayPayloads:
     """Payloads by the arrival of their rows, and why rows have none."""
 
     by_arrival: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
-    missing: dict[Key, str] = field(default_factory=dict)
+    missing: dict[Place, str] = field(default_factory=dict)
 
     def add(self, row: Row, payload: Payload) -> None:
         """Take a payload; rows of one batch are stamped alike."""
         self.by_arrival.setdefault((row["_batch_id"], row["arrived_at_us"]), []).append(payload)
 
 
-def key_of(row: Row) -> Key:
+def key_of(row: Row) -> Place:
     """What identifies a row."""
     return row["_seq"], row["_position"]
 

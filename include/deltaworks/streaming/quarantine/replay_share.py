@@ -13,16 +13,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from deltaworks.control.prepared import PreparedTable
+from deltaworks.streaming.row_places import PLACE_COLUMNS, Place, places
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
-
-Place = tuple[int, int]
-_PLACE = ["_seq", "_position"]
-
-
-def places(rows: pa.Table) -> list[Place]:
-    """`_seq` and `_position` of every row."""
-    return list(zip(rows.column("_seq").to_pylist(), rows.column("_position").to_pylist(), strict=True))
 
 
 class ReplayShare:
@@ -32,7 +25,7 @@ class ReplayShare:
         self._lake = lake
         self._root = arrow_path(lake.storage, key)
         self._files = [WrittenFile(**record) for record in share.files]
-        self._places = [set(places(self._read(file, _PLACE))) for file in self._files]
+        self._places = [set(places(self._read(file, list(PLACE_COLUMNS)))) for file in self._files]
         self.rows = share.rows
 
     def _read(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
@@ -43,7 +36,7 @@ class ReplayShare:
         """The actions that add what this snapshot of the table has not."""
         seqs = sorted({seq for found in self._places for seq, _ in found})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
-        present = set(places(table.to_pyarrow_dataset().to_table(columns=_PLACE, filter=condition)))
+        present = set(places(table.to_pyarrow_dataset().to_table(columns=list(PLACE_COLUMNS), filter=condition)))
         offered = [
             left
             for file, found in zip(self._files, self._places, strict=True)

@@ -21,6 +21,7 @@ from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.streaming.reprocess.reread import QUARANTINE, Opener, Reread, Wanted, reread
 from deltaworks.streaming.reprocess.selection import Resolved, Resolver
 from deltaworks.streaming.reprocess.seq_ranges import SeqRanges
+from deltaworks.streaming.row_places import places
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -127,8 +128,7 @@ class Stager:
         ranges = SeqRanges.of(seq for seq, _ in released)
         rows = self._lake.rows(paths.table(plan.pipeline, QUARANTINE), filters=ranges.expression())
         assert rows is not None
-        places = zip(rows.column("_seq").to_pylist(), rows.column("_position").to_pylist(), strict=True)
-        kept = rows.filter(pa.array([place not in released for place in places], pa.bool_()))
+        kept = rows.filter(pa.array([place not in released for place in places(rows)], pa.bool_()))
         if not kept.num_rows:
             return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
         root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))
