@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltaworks.control.guard import start_guard
-from deltaworks.errors import ConcurrencyError, DeltaworksError, FencedError, TransientError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError, TransientError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -29,6 +29,13 @@ _CONFLICT = re.compile(
 )
 #: What Spark says when another driver has written the next file of a query's checkpoint.
 _CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
+#: What Kafka's clients and Spark's connector say of records that are gone, and of a login that is refused.
+_EXPIRED = re.compile(
+    r"\bOffsetOutOfRangeException\b[^\n]*|Some data may have been lost because they are not available"
+)
+_LOGIN_REFUSED = re.compile(r"\bSaslAuthenticationException\b[^\n]*|\b(?:Topic|Group)AuthorizationException\b[^\n]*")
+#: What Delta says of a stream that comes to a commit which replaces rows.
+_REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
@@ -109,6 +116,8 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
             f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
             hint="None: the other one goes on. Run one stream a pipeline.",
         )
+    if (of_source := _of_the_source(text)) is not None:
+        return of_source
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
             "STORAGE_UNREACHABLE",
@@ -121,6 +130,29 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
         hint="Read the traceback above this line.",
         retryable=True,
     )
+
+
+def _of_the_source(text: str) -> DeltaworksError | None:
+    if expired := _EXPIRED.search(text):
+        return ContractError(
+            "SOURCE_EXPIRED",
+            f"Records that no batch has read are not in the source any more: {expired.group()[:_MESSAGE_LENGTH]}",
+            hint="See what was lost, and why the stream was behind; to go on after it declare `allow_data_loss: true`.",
+        )
+    if _REWRITTEN.search(text):
+        return ContractError(
+            "DELTA_SOURCE_REWRITTEN",
+            "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place.",
+            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation and with "
+            "the feed switched on, `change_feed: true`, which tells inserts from changes.",
+        )
+    if refused := _LOGIN_REFUSED.search(text):
+        return ConfigError(
+            "SOURCE_LOGIN_REFUSED",
+            f"The source refuses the login: {refused.group()[:_MESSAGE_LENGTH]}",
+            hint="Mend the variables that `source.security` refers to, or what the user is allowed to read.",
+        )
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -261,11 +261,11 @@ def _judge_live(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _F
             "Open its driver log: the lease may be held by another process, or the cluster has no room.",
         )
     progress_seconds = min(running_seconds, _age_seconds(heartbeat.last_batch_at or heartbeat.started_at, now))
-    if heartbeat.backlog_files and progress_seconds > limits.stall_seconds:
+    if (heartbeat.backlog_files or heartbeat.backlog_records) and progress_seconds > limits.stall_seconds:
         return _Finding(
             "unhealthy",
             "NO_PROGRESS",
-            f"{heartbeat.backlog_files} files wait and the last batch was completed {_duration(progress_seconds)} ago.",
+            f"{_waiting(heartbeat)} and the last batch was completed {_duration(progress_seconds)} ago.",
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
     return _suspended(heartbeat, now) or _lost(heartbeat) or _judge_backlog(heartbeat, now, limits)
@@ -310,10 +310,10 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> _Finding | None:
 
 
 def _judge_backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _Finding:
-    files = heartbeat.backlog_files or 0
-    if heartbeat.oldest_pending_at is not None and files:
+    waiting = _waiting(heartbeat)
+    if heartbeat.oldest_pending_at is not None:
         waited = _age_seconds(heartbeat.oldest_pending_at, now)
-        detail = f"{files} files wait, the oldest for {_duration(waited)}; batch {heartbeat.batch_id}."
+        detail = f"{waiting}, the oldest for {_duration(waited)}; batch {heartbeat.batch_id}."
         if waited > limits.backlog_seconds_max:
             return _Finding(
                 "unhealthy",
@@ -324,7 +324,16 @@ def _judge_backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) ->
             )
         if waited > limits.lag_seconds:
             return _Finding("lagging", "BACKLOG", detail)
-    return _Finding("healthy", "OK", f"Batch {heartbeat.batch_id}; {files} files wait.")
+    return _Finding("healthy", "OK", f"Batch {heartbeat.batch_id}; {waiting}.")
+
+
+def _waiting(heartbeat: Heartbeat) -> str:
+    """What waits, in the source's own measure; Kinesis tells none."""
+    if heartbeat.backlog_records is not None:
+        return f"{heartbeat.backlog_records} records wait"
+    if heartbeat.backlog_files is None and heartbeat.oldest_pending_at is not None:
+        return "records wait"
+    return f"{heartbeat.backlog_files or 0} files wait"
 
 
 def _reason(heartbeat: Heartbeat) -> str:

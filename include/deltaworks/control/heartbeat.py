@@ -42,6 +42,7 @@ class Heartbeat:
     quarantined: int = 0
     backlog_files: int | None = None
     backlog_bytes: int | None = None
+    backlog_records: int | None = None
     oldest_pending_at: str | None = None
     error: dict[str, Any] | None = None
     held: tuple[dict[str, Any], ...] = ()

@@ -74,6 +74,27 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
     return current
 
 
+def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
+    """The folder with the jars of the Kafka broker, resolved when a broker is first wanted.
+
+    Raises:
+        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING.
+        TransientError: JARS_NOT_RESOLVED.
+    """
+    project = project_root() / "include" / "jars" / "broker"
+    target = project.parent / "target" / "broker"
+    wanted = hashlib.sha256((project / "pom.xml").read_bytes()).hexdigest()
+    stamp = target / "stamp"
+    with _one_builder(target):
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            progress("jars: resolving the Kafka broker with Maven (half a minute the first time)")
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(target / "jars", ignore_errors=True)
+            _run_maven(project)
+            stamp.write_text(wanted)
+    return target / "jars"
+
+
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
     """The jars of `resolved` that are not among `shipped` in any version."""
     own = {artifact_name(name) for name in shipped}

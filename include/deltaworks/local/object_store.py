@@ -131,7 +131,7 @@ def running_object_store(
             create_buckets(address, buckets)
             yield address
         finally:
-            _end(process)
+            end_process(process)
             shutil.rmtree(work, ignore_errors=True)
 
 
@@ -190,7 +190,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _end(process: subprocess.Popen[Any]) -> None:
+def end_process(process: subprocess.Popen[Any]) -> None:
+    """End a process, by force if it does not within seconds."""
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)

@@ -50,10 +50,23 @@ def _kafka(catalog: Catalog, spec: PipelineSpec) -> BatchSource:
     return KafkaSource(catalog, spec)
 
 
+def _kinesis(catalog: Catalog, spec: PipelineSpec) -> BatchSource:
+    from deltaworks.streaming.batch_sources.kinesis import KinesisSource
+
+    return KinesisSource(catalog, spec)
+
+
+def _delta(catalog: Catalog, spec: PipelineSpec) -> BatchSource:
+    from deltaworks.streaming.batch_sources.delta import DeltaSource
+
+    return DeltaSource(catalog, spec)
+
+
 #: By `kind` of a pipeline's source. Imported when asked for: nobody pays for the sources of others.
 SOURCES: Mapping[str, Callable[[Catalog, PipelineSpec], BatchSource]] = {
     "s3_sqs": _files,
     "cloud_files": _files,
-    "cloud_files": _files,
     "kafka": _kafka,
+    "kinesis": _kinesis,
+    "delta": _delta,
 }

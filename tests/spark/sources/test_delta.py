@@ -1,0 +1,228 @@
+"""A pipeline that reads a Delta table: what lands, and what it refuses to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import ContractError
+from deltaworks.job import as_deltaworks_error
+from deltaworks.streaming.runner import IngestRun, RunResult
+from tests.spark.conftest import Project
+
+pytestmark = pytest.mark.spark
+WRITER = """\
+pipeline: writer
+description: what is read
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event: {name: {constant: sale}, time: {path: time, unit: epoch_seconds}}
+tables:
+  - name: sales
+    catch_all: true
+    columns:
+      - {name: number, path: number, type: long}
+      - {name: price, path: price, type: "decimal(38,10)"}
+      - {name: at, path: at, type: timestamp}
+      - {name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}
+gold:
+  tables: [{name: totals, sql: totals.sql, reads: [sales], partition_by: event_date}]
+"""
+READER = """\
+pipeline: reader
+description: what reads it
+owner: tests
+source: {source}
+event: {{name: {{constant: sale}}, time: {{path: event_time}}, id: [event_id]}}
+tables:
+  - name: copies
+    catch_all: true
+    columns:
+      - {{name: number, path: number, type: long, required: true}}
+      - {{name: price, path: price, type: "decimal(38,10)"}}
+      - {{name: sold_at, path: at, type: timestamp}}
+      - {{name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}}
+      - {{name: change, path: _change_type, type: string}}
+stream: {{tasks_per_batch: 2, lease_ttl_seconds: 3}}
+"""
+ProjectOf = Callable[..., Project]
+
+
+@pytest.fixture
+def project_of(make_project: Callable[..., Project]) -> ProjectOf:
+    def make(**changes: Any) -> Project:
+        source = {"kind": "delta", "pipeline": "writer", "table": "sales"} | changes
+        declared = READER.format(source=json.dumps(source))
+        return make_project({"writer": (WRITER, {"totals.sql": "select 1"}), "reader": (declared, {})})
+
+    return make
+
+
+def sell(project: Project, *numbers: int) -> None:
+    from decimal import Decimal
+
+    at = dt.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+    rows = [
+        {
+            "event_id": f"e{number}",
+            "event_time": at,
+            "number": number,
+            "price": Decimal("1234567890123456789.0123456789") + number,
+            "at": at,
+            "tags": [{"name": "ü", "share": Decimal("0.00001")}],
+        }
+        for number in numbers
+    ]
+    project.append("writer", "sales", rows)
+
+
+def run(spark: SparkSession, project: Project, **options: Any) -> RunResult:
+    return IngestRun(spark, project.catalog, "reader", available_now=True, **options).run()
+
+
+def numbers(project: Project) -> list[int]:
+    return sorted(row["number"] for row in project.rows("reader", "copies"))
+
+
+def test_rows_of_a_table_land_once_with_their_values_unchanged(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of(max_files_per_batch=1)
+    sell(project, 1, 2)
+    sell(project, 3)
+
+    first = run(spark, project)
+    sell(project, 4)
+    second = run(spark, project)
+
+    assert numbers(project) == [1, 2, 3, 4]
+    assert (first.batches, second.batches) == (2, 1), "a batch takes no more files than it may"
+    names = {"number": "number", "price": "price", "sold_at": "at", "tags": "tags", "event_time": "event_time"}
+    copies = sorted(project.rows("reader", "copies"), key=lambda row: row["number"])
+    sold = sorted(project.rows("writer", "sales"), key=lambda row: row["number"])
+    assert [{name: row[name] for name in names} for row in copies] == [
+        {name: row[of] for name, of in names.items()} for row in sold
+    ]
+    assert len({(row["_seq"], row["_position"]) for row in copies}) == 4
+
+
+def test_a_row_that_does_not_fit_is_in_quarantine_as_json(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of()
+    project.append(
+        "writer", "sales", [{"event_id": "e", "event_time": dt.datetime(2024, 5, 1, tzinfo=dt.UTC), "number": None}]
+    )
+
+    run(spark, project)
+
+    [row] = project.rows("reader", "quarantine")
+    assert [reason["code"] for reason in row["reasons"]] == ["missing_required"]
+    assert (json.loads(row["raw"])["event_id"], row["object_key"]) == ("e", "writer/sales")
+
+
+@pytest.mark.parametrize("point", ["prepared", "committed", "completed"])
+def test_a_run_that_ends_in_a_batch_loses_and_doubles_nothing(
+    spark: SparkSession, project_of: ProjectOf, point: str
+) -> None:
+    project = project_of(max_files_per_batch=1)
+    sell(project, 1, 2)
+    sell(project, 3)
+
+    def fault(reached: str) -> None:
+        if reached == point:
+            raise RuntimeError("the process ends here")
+
+    with pytest.raises(Exception, match="the process ends here"):
+        run(spark, project, fault=fault)
+    run(spark, project)
+
+    assert numbers(project) == [1, 2, 3]
+
+
+def test_a_lost_checkpoint_goes_on_between_versions(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of(starting_version=0)
+    sell(project, 1)
+    sell(project, 2)
+    run(spark, project)
+
+    shutil.rmtree(Path(project.catalog.environment.lake.prefix) / paths.checkpoint("reader", 1, 1))
+    sell(project, 3)
+    run(spark, project)
+
+    assert numbers(project) == [1, 2, 3]
+
+
+def test_only_what_came_after_a_version_is_read(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of(starting_version=2)
+    sell(project, 1)
+    sell(project, 2)
+
+    run(spark, project)
+
+    assert numbers(project) == [2]
+
+
+def test_a_table_that_was_merged_is_refused_with_what_to_use_instead(
+    spark: SparkSession, project_of: ProjectOf
+) -> None:
+    project = project_of()
+    sell(project, 1, 2)
+    spark.sql(f"DELETE FROM delta.`{address(project)}` WHERE number = 1")
+
+    with pytest.raises(ContractError) as refused:
+        run(spark, project)
+
+    assert refused.value.condition == "DELTA_SOURCE_REWRITTEN"
+    assert "change_feed" in (refused.value.hint or "")
+
+
+def test_a_merge_that_comes_later_stops_the_stream_or_is_left_out(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of()
+    sell(project, 1, 2)
+    run(spark, project)
+    spark.sql(f"UPDATE delta.`{address(project)}` SET number = 9 WHERE number = 1")
+    sell(project, 3)
+
+    with pytest.raises(StreamingQueryException) as stopped:
+        run(spark, project)
+    assert as_deltaworks_error(stopped.value).condition == "DELTA_SOURCE_REWRITTEN"
+    skipping = project_of(skip_change_commits=True)
+    run(spark, skipping)
+
+    assert numbers(skipping) == [1, 2, 3]
+
+
+def test_changes_are_read_from_the_feed(spark: SparkSession, project_of: ProjectOf) -> None:
+    project = project_of(change_feed=True)
+    sell(project, 1, 2)
+    with pytest.raises(ContractError) as refused:
+        run(spark, project)
+    assert refused.value.condition == "DELTA_SOURCE_WITHOUT_CHANGES"
+
+    spark.sql(f"ALTER TABLE delta.`{address(project)}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    run(spark, project)
+    spark.sql(f"UPDATE delta.`{address(project)}` SET number = 9 WHERE number = 1")
+    run(spark, project)
+
+    found = sorted((row["change"], row["number"]) for row in project.rows("reader", "copies"))
+    assert found == [("insert", 1), ("insert", 2), ("update_postimage", 9), ("update_preimage", 1)]
+
+
+@pytest.mark.parametrize(("table", "condition"), [("nothing", "DELTA_SOURCE_MISSING")])
+def test_a_table_that_is_not_there_is_named(
+    spark: SparkSession, project_of: ProjectOf, table: str, condition: str
+) -> None:
+    with pytest.raises(ContractError) as refused:
+        run(spark, project_of(table=table))
+
+    assert refused.value.condition == condition
+
+
+def address(project: Project) -> str:
+    return project.catalog.environment.lake.spark_uri(paths.table("writer", "sales"))

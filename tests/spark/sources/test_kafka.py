@@ -1,0 +1,328 @@
+"""A pipeline that reads Kafka: what lands in its tables, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.job import as_deltaworks_error
+from deltaworks.local.kafka_broker import BrokerLogin, RunningBroker, running_broker
+from deltaworks.sources.record_seq import record_seq
+from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
+from deltaworks.streaming.quarantine.replay import replay_quarantine
+from deltaworks.streaming.runner import IngestRun, RunResult
+from tests.spark.conftest import Project
+
+pytestmark = pytest.mark.spark
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {source}
+event: {{name: {{path: name}}, time: {{path: time, unit: epoch_seconds}}, id: [id]}}
+tables:
+  - name: orders
+    when: {{name: order}}
+    columns:
+      - {{name: number, path: number, type: long, required: true}}
+      - {{name: sent_by, path: _record.headers.sender, type: string}}
+      - {{name: keyed, path: _record.key, type: string}}
+  - name: removals
+    when: {{_record.tombstone: true}}
+    columns:
+      - {{name: keyed, path: _record.key, type: string}}
+stream: {{tasks_per_batch: 2, lease_ttl_seconds: 3}}
+"""
+RULES = "    rules: [{{name: bound, check: number > 5, on_fail: quarantine}}]\n"
+ProjectOf = Callable[..., Project]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    login = BrokerLogin.fresh()
+    with running_broker(tmp_path_factory.mktemp("kafka"), login=login) as running:
+        yield running
+
+
+class Topic:
+    """A topic of a test and the pipeline that reads it."""
+
+    def __init__(self, broker: RunningBroker, name: str, partitions: int = 2) -> None:
+        self.broker, self.name = broker, name
+        self.admin = AdminClient(broker.address.client_options())
+        if partitions:
+            self.admin.create_topics([NewTopic(name, partitions)])[name].result()
+        self.producer = Producer(broker.address.client_options())
+
+    def send(self, numbers: Sequence[int], **options: Any) -> None:
+        for number in numbers:
+            self.raw(order(number), key=f"k{number % 5}", **options)
+        self.producer.flush()
+
+    def raw(self, value: bytes | None, **options: Any) -> None:
+        self.producer.produce(self.name, value, **options)
+
+    def source(self, **changes: Any) -> dict[str, Any]:
+        return {"kind": "kafka", "bootstrap_servers": self.broker.address.bootstrap, "topics": [self.name]} | changes
+
+
+def order(number: int) -> bytes:
+    event = {"name": "order", "id": f"o{number}", "time": 1_700_000_000 + number, "number": number}
+    return json.dumps(event).encode()
+
+
+@pytest.fixture
+def project_of(make_project: Callable[..., Project]) -> ProjectOf:
+    def make(source: dict[str, Any], declared: str = PIPELINE) -> Project:
+        return make_project({"shop": (declared.format(source=json.dumps(source)), {})})
+
+    return make
+
+
+def run(spark: SparkSession, project: Project, **options: Any) -> RunResult:
+    return IngestRun(spark, project.catalog, "shop", available_now=True, **options).run()
+
+
+def numbers(project: Project) -> list[int]:
+    return sorted(row["number"] for row in project.rows("shop", "orders"))
+
+
+def test_records_of_all_partitions_land_once_with_keys_headers_and_their_place(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "all")
+    topic.send(range(50), headers=[("sender", b"web"), ("other", b"\xff")])
+    project = project_of(topic.source(max_records_per_batch=20))
+
+    first = run(spark, project)
+    topic.send(range(50, 60))
+    second = run(spark, project)
+
+    rows = project.rows("shop", "orders")
+    assert numbers(project) == list(range(60))
+    assert (first.rows, second.rows) == (50, 10)
+    assert first.batches >= 3, "no batch takes more than it may"
+    assert {row["sent_by"] for row in rows if row["number"] < 50} == {"web"}
+    assert all(row["keyed"] == f"k{row['number'] % 5}" for row in rows)
+    places = {record_seq(partition, offset) for partition in (0, 1) for offset in range(60)}
+    assert {row["_seq"] for row in rows} < places
+    assert len({(row["_seq"], row["_position"]) for row in rows}) == 60
+    for key in range(5):
+        sent = [row["number"] for row in sorted(rows, key=lambda row: row["_seq"]) if row["keyed"] == f"k{key}"]
+        assert sent == sorted(sent), "order within a key"
+
+
+def test_a_record_of_several_events_and_one_that_is_broken(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "mixed", 1)
+    topic.raw(order(1) + order(2) + b"[" + order(3) + b"]")
+    topic.raw(b'{"name": "order", broken', key=b"k", headers=[("sender", b"app")])
+    topic.raw(b"\x1f\x8bnot gzip")
+    topic.raw(b"")
+    topic.raw(None, key=b"gone")
+    topic.producer.flush()
+    project = project_of(topic.source())
+
+    run(spark, project)
+
+    assert numbers(project) == [1, 2, 3]
+    quarantined = {row["object_key"]: row for row in project.rows("shop", "quarantine")}
+    codes = {key: [reason["code"] for reason in row["reasons"]] for key, row in quarantined.items()}
+    assert codes == {"mixed/0/1": ["malformed"], "mixed/0/2": ["malformed"], "mixed/0/4": ["tombstone"]} | {
+        key: found for key, found in codes.items() if key == "mixed/0/3"
+    }
+    assert quarantined["mixed/0/1"]["raw"] == '{"name": "order", broken'
+    assert json.loads(quarantined["mixed/0/1"]["record"])["headers"] == {"sender": "app"}
+    assert quarantined["mixed/0/2"]["raw_bytes"] == 10, "what cannot be read is kept, since nobody else keeps it"
+    assert json.loads(quarantined["mixed/0/4"]["record"])["key"] == "gone"
+
+
+def test_tombstones_can_be_events(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:
+    topic = Topic(broker, "tombstones", 1)
+    topic.raw(None, key=b"gone")
+    topic.producer.flush()
+    declared = PIPELINE.replace("name: {{path: name}}", "name: {{constant: change}}").replace(
+        "time: {{path: time, unit: epoch_seconds}}, id: [id]", "time: {{path: _record.timestamp}}"
+    )
+    project = project_of(topic.source(tombstones="event"), declared)
+
+    run(spark, project)
+
+    assert [row["keyed"] for row in project.rows("shop", "removals")] == ["gone"]
+    assert project.rows("shop", "quarantine") == []
+
+
+def test_a_quarantined_record_is_replayed_with_what_it_said_of_itself(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "replayed", 1)
+    topic.raw(order(1), key=b"k1", headers=[("sender", b"web")])
+    topic.producer.flush()
+    strict = PIPELINE.replace("    columns:\n      - {{name: number", RULES + "    columns:\n      - {{name: number")
+    run(spark, project_of(topic.source(), strict))
+
+    mended = project_of(topic.source())
+    assert (numbers(mended), len(mended.rows("shop", "quarantine"))) == ([], 1)
+    result = replay_quarantine(mended.catalog, "shop", QuarantineFilter(), dry_run=False)
+
+    assert result.landed == 1
+    assert [(row["number"], row["sent_by"], row["keyed"]) for row in mended.rows("shop", "orders")] == [
+        (1, "web", "k1")
+    ]
+
+
+def test_records_of_an_aborted_transaction_are_never_seen(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "transactions", 1)
+    sender = Producer(broker.address.client_options() | {"transactional.id": "t"})
+    sender.init_transactions()
+    for start, ends in (
+        (0, sender.commit_transaction),
+        (10, sender.abort_transaction),
+        (20, sender.commit_transaction),
+    ):
+        sender.begin_transaction()
+        for number in range(start, start + 5):
+            sender.produce(topic.name, order(number))
+        sender.flush()
+        ends()
+    project = project_of(topic.source(max_records_per_batch=4))
+
+    run(spark, project)
+
+    assert numbers(project) == [0, 1, 2, 3, 4, 20, 21, 22, 23, 24]
+
+
+def test_partitions_added_later_are_read_from_their_beginning(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "growing", 1)
+    topic.send(range(5))
+    project = project_of(topic.source())
+    run(spark, project)
+
+    topic.admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result()
+    grown = Topic(broker, topic.name, partitions=0)
+    for number in range(5, 35):
+        grown.raw(order(number), partition=number % 3)
+    grown.producer.flush()
+    run(spark, project)
+
+    assert numbers(project) == list(range(35))
+
+
+@pytest.mark.parametrize("point", ["files_written", "prepared", "committed:orders", "committed", "completed"])
+def test_a_run_that_ends_anywhere_in_a_batch_loses_and_doubles_nothing(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
+) -> None:
+    topic = Topic(broker, f"broken_{point.replace(':', '_')}")
+    topic.send(range(30))
+    project = project_of(topic.source(max_records_per_batch=10))
+
+    with pytest.raises(Exception, match="the process ends here"):
+        run(spark, project, fault=_ending_at(point))
+    topic.send(range(30, 40))
+    run(spark, project)
+
+    assert numbers(project) == list(range(40))
+
+
+def test_a_lost_checkpoint_goes_on_at_the_ledgers_offsets(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "lost_checkpoint")
+    topic.send(range(20))
+    project = project_of(topic.source())
+    run(spark, project)
+
+    shutil.rmtree(Path(project.catalog.environment.lake.prefix) / paths.checkpoint("shop", 1, 1))
+    topic.send(range(20, 30))
+    run(spark, project)
+
+    assert numbers(project) == list(range(30))
+
+
+def test_a_broker_that_comes_back_is_read_on(spark: SparkSession, tmp_path: Path, project_of: ProjectOf) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        topic = Topic(broker, "restarted")
+        topic.send(range(10))
+        project = project_of(topic.source())
+        run(spark, project)
+        topic.send(range(10, 20))
+        broker.kill()
+        broker.start()
+        topic.send(range(20, 30))
+        run(spark, project)
+
+    assert numbers(project) == list(range(30))
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_records_that_expired_unread_stop_the_stream_unless_that_is_allowed(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, allowed: bool
+) -> None:
+    topic = Topic(broker, f"expired_{allowed}", 1)
+    topic.send(range(10))
+    project = project_of(topic.source(allow_data_loss=allowed))
+    run(spark, project)
+    topic.send(range(10, 20))
+    topic.admin.delete_records([TopicPartition(topic.name, 0, 15)])[TopicPartition(topic.name, 0)].result()
+
+    if allowed:
+        run(spark, project)
+        assert numbers(project) == [*range(10), *range(15, 20)]
+        return
+    with pytest.raises(StreamingQueryException) as stopped:
+        run(spark, project)
+    told = as_deltaworks_error(stopped.value)
+    assert (told.condition, told.retryable) == ("SOURCE_EXPIRED", False)
+    assert f"{topic.name}-0" in told.message
+    assert numbers(project) == list(range(10))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_login_by_scram(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    topic, login = Topic(broker, f"scram_{known}"), broker.address.login
+    topic.send(range(10))
+    assert login is not None
+    monkeypatch.setenv("KAFKA_USER", login.username)
+    monkeypatch.setenv("KAFKA_PASSWORD", login.password if known else "wrong")
+    security = {
+        "protocol": "SASL_PLAINTEXT",
+        "mechanism": "SCRAM-SHA-512",
+        "username": "env:KAFKA_USER",
+        "password": "env:KAFKA_PASSWORD",
+    }
+    project = project_of(topic.source(security=security, bootstrap_servers=broker.address.sasl_bootstrap))
+
+    if known:
+        run(spark, project)
+        assert numbers(project) == list(range(10))
+        return
+    with pytest.raises(StreamingQueryException) as refused:
+        run(spark, project)
+    told = as_deltaworks_error(refused.value)
+    assert (told.condition, told.retryable) == ("SOURCE_LOGIN_REFUSED", False)
+    assert "wrong" not in str(told)
+
+
+def _ending_at(wanted: str) -> Callable[[str], None]:
+    def fault(point: str) -> None:
+        if point == wanted:
+            raise RuntimeError("the process ends here")
+
+    return fault
