@@ -47,7 +47,7 @@ from deltaworks.streaming.source_slices import SourceSlice
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.streaming.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -273,15 +273,13 @@ class BatchProcessor:
         return with_new_columns(one_pass, self._spec, self._tables.evolved())
 
     def _target(self) -> FileTarget:
-        storage, pipeline = self._lake.storage, self._spec.pipeline
-        roots, partition_by = {}, {}
+        folders, partition_by = {}, {}
         for name, columns in partitioning(self._spec).items():
             staged = self._tables.writer_by_table[name] == "spark"
-            key = staging_key(pipeline, name) if staged else paths.table(pipeline, name)
-            roots[name] = arrow_path(storage, key)
+            folders[name] = (staging_key if staged else paths.table)(self._spec.pipeline, name)
             partition_by[name] = () if staged else columns
-        options = None if storage.scheme == "file" else storage.arrow_options()
-        return FileTarget(options, roots, partition_by, self._tables.indexed_columns())
+        indexed = self._tables.indexed_columns()
+        return FileTarget.of(self._lake.storage, folders, partition_by=partition_by, indexed=indexed)
 
     def _share(self, name: str, written: Written) -> PreparedTable:
         files = written.files[name]

@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
 from deltaworks.streaming.duplicates.window import TasksTogether
 from deltaworks.streaming.evolution import Evolved, new_columns, together
@@ -28,6 +29,7 @@ from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION
 from deltaworks.streaming.source_slices import SourceSlice, Told
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
 if TYPE_CHECKING:
@@ -55,6 +57,20 @@ class FileTarget:
     roots: dict[str, str]
     partition_by: dict[str, tuple[str, ...]]
     indexed: dict[str, IndexedColumns] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        storage: StorageSpec,
+        folders: Mapping[str, str],
+        *,
+        partition_by: Mapping[str, tuple[str, ...]],
+        indexed: Mapping[str, IndexedColumns] | None = None,
+    ) -> FileTarget:
+        """Folders of a storage, by the names of the tables whose files they take."""
+        options = None if storage.scheme == "file" else storage.arrow_options()
+        roots = {name: arrow_path(storage, folder) for name, folder in folders.items()}
+        return cls(options, roots, dict(partition_by), dict(indexed or {}))
 
     def filesystem(self) -> fs.FileSystem:
         """pyarrow's filesystem; local disk where there are no options."""

@@ -107,10 +107,8 @@ class Stager:
         return found
 
     def _target(self, plan: ReprocessPlan, tables: frozenset[str]) -> FileTarget:
-        storage = self._lake.storage
-        roots = {name: arrow_path(storage, staging_folder(plan, name)) for name in tables}
-        options = None if storage.scheme == "file" else storage.arrow_options()
-        return FileTarget(options, roots, dict.fromkeys(tables, ()))
+        folders = {name: staging_folder(plan, name) for name in tables}
+        return FileTarget.of(self._lake.storage, folders, partition_by=dict.fromkeys(tables, ()))
 
     def _quarantined(self, ranges: SeqRanges) -> Quarantined:
         key = paths.table(self._spec.pipeline, QUARANTINE)
