@@ -143,8 +143,8 @@ def _of_the_source(text: str) -> DeltaworksError | None:
         return ContractError(
             "DELTA_SOURCE_REWRITTEN",
             "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place.",
-            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation and with "
-            "the feed switched on, `change_feed: true`, which tells inserts from changes.",
+            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
+            "`change_feed: true` with the feed switched on, which tells inserts from changes.",
         )
     if refused := _LOGIN_REFUSED.search(text):
         return ConfigError(

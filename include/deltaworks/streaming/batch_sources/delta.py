@@ -133,7 +133,8 @@ class DeltaSource:
         if rewrote:
             raise ContractError(
                 "DELTA_SOURCE_REWRITTEN",
-                f"{self._reader!r} reads {self._source.place()}, whose rows are rewritten, which ends a stream: {rewrote}.",
+                f"{self._reader!r} reads {self._source.place()}, where rows are rewritten, as no stream can read: "
+                f"{rewrote}.",
                 hint="Read the bronze table it is made of; or declare `change_feed: true` with the feed switched on, "
                 "which tells inserts from changes; or `skip_change_commits: true`, which leaves rewritten rows out.",
             )
