@@ -17,7 +17,8 @@ from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.streaming.ledger import StepOutcome
-from deltaworks.streaming.table_set import QUARANTINE, TableSet
+from deltaworks.streaming.parsing.reasons import QUARANTINE
+from deltaworks.streaming.table_set import TableSet
 from deltaworks.streaming.writers import TableWriter
 from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step

@@ -23,8 +23,9 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.streaming.commit_phase import ShareCommits, as_caught_up
 from deltaworks.streaming.ledger import Ledger, StepOutcome
+from deltaworks.streaming.parsing.reasons import QUARANTINE
 from deltaworks.streaming.share_schema import fitted_share
-from deltaworks.streaming.table_set import QUARANTINE, TableSet
+from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 

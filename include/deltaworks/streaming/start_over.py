@@ -33,7 +33,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.streaming.live_table import LIVE_PARTITION, live_columns
-from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.streaming.quarantine.replay import complete_torn_replay, rereading, void_replays
 from deltaworks.streaming.run_start import open_batches
 from deltaworks.tables.commit import Step
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPERATION = "start_over"
-QUARANTINE = "quarantine"
 #: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
 Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 

@@ -21,7 +21,7 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved, EvolvedColumn, evolved_columns
-from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, check_owner, raise_owner, refresh
 from deltaworks.tables.features import reasons_for_spark
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 THREADS = 8
-QUARANTINE = "quarantine"
 
 
 class TableSet:

@@ -45,6 +45,8 @@ class Reason:
     detail: str
 
 
+#: The name of the table that rows go to which do not fit.
+QUARANTINE = "quarantine"
 QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("quarantine_date", pa.date32()),

@@ -10,11 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser
-from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT
+from deltaworks.streaming.parsing.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.streaming.quarantine.replay_payloads import ReplayPayloads, key_of
 from deltaworks.streaming.row_places import Place, places
-
-QUARANTINE = "quarantine"
 
 
 @dataclass(slots=True)

@@ -28,7 +28,8 @@ from deltaworks.specs.source import objects_of
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.history import BatchHistory
 from deltaworks.streaming.parsing.parse import Payload
-from deltaworks.streaming.reprocess.reread import QUARANTINE, Rereader, Wanted
+from deltaworks.streaming.parsing.reasons import QUARANTINE
+from deltaworks.streaming.reprocess.reread import Rereader, Wanted
 from deltaworks.streaming.reprocess.selection import Resolved, Resolver, Selection, SourceObject
 from deltaworks.streaming.reprocess.seq_ranges import SeqRanges
 from deltaworks.tables.lake import Lake

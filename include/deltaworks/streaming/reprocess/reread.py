@@ -24,6 +24,7 @@ from deltaworks.streaming.evolution import Evolved
 from deltaworks.streaming.fan_out import FileTarget, TableWriters
 from deltaworks.streaming.file_payloads import FileReference
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
+from deltaworks.streaming.parsing.reasons import QUARANTINE
 from deltaworks.streaming.reprocess.selection import SourceObject
 from deltaworks.streaming.source_slices import balanced
 from deltaworks.tables.files import WrittenFile
@@ -31,7 +32,6 @@ from deltaworks.tables.files import WrittenFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUARANTINE = "quarantine"
 #: Objects of this size together make a task.
 TASK_BYTES = 64 << 20
 Opener = Callable[[FileReference], Payload]

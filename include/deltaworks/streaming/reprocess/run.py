@@ -26,12 +26,11 @@ from deltaworks.control.reprocess_records import ReprocessPlan, ReprocessRecords
 from deltaworks.control.write_turn import write_turn
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.streaming.quarantine.replay import complete_torn_replay, rereading
 from deltaworks.streaming.quarantine.replay_record import landed_seqs, note_reprocessed
 from deltaworks.streaming.reprocess.plan import Planner, ReprocessRequest, landing_opener
 from deltaworks.streaming.reprocess.replace_rows import Replaced, RowReplacer
-from deltaworks.streaming.reprocess.reread import QUARANTINE
 from deltaworks.streaming.reprocess.seq_ranges import SeqRanges
 from deltaworks.streaming.reprocess.staging import Stager, staging_folder
 from deltaworks.tables.arrow_types import arrow_schema

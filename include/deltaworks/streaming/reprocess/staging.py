@@ -16,9 +16,9 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved, evolved_columns
 from deltaworks.streaming.fan_out import FileTarget
-from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT
+from deltaworks.streaming.parsing.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.streaming.quarantine.open_rows import Quarantine
-from deltaworks.streaming.reprocess.reread import QUARANTINE, Opener, Reread, Wanted, reread
+from deltaworks.streaming.reprocess.reread import Opener, Reread, Wanted, reread
 from deltaworks.streaming.reprocess.selection import Resolved, Resolver
 from deltaworks.streaming.reprocess.seq_ranges import SeqRanges
 from deltaworks.streaming.row_places import places
