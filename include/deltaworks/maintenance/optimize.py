@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -30,8 +29,6 @@ OPERATION = "optimize"
 LOOKED_AT = "looked_at_version"
 #: Partitions are taken in groups of about this size, each one commit, so that a job that dies keeps what it did.
 BYTES_PER_COMMIT = 16 << 30
-#: OPTIMIZE of a small table is mostly planning on the driver, which leaves cores idle where there are many.
-TABLES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +74,8 @@ def optimize_tables(
     """
     spec = catalog.pipeline(pipeline)
 
-    def one(table: TableSpec) -> OptimizeResult:
-        # Neither handles nor settings are shared between tables that are treated at the same time.
-        return _optimize(spark.newSession(), Lake(catalog.environment.lake), spec, table)
-
-    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-        return list(pool.map(one, selected_tables(spec, tables)))
+    lake = Lake(catalog.environment.lake)
+    return [_optimize(spark, lake, spec, table) for table in selected_tables(spec, tables)]
 
 
 def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[TableSpec]:
