@@ -14,7 +14,7 @@ from pyarrow import fs
 from deltaworks.control import paths
 from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.prepared import PreparedBatch, PreparedTable, prepare
+from deltaworks.control.prepared import PreparedTable, prepare
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
@@ -25,6 +25,7 @@ from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
+from tests.unit.streaming.batch_records import prepared_batch
 
 TABLES = ("clicks", "orders", "logins")
 
@@ -132,23 +133,7 @@ class Stage:
         shares = tuple(self._share(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
         prepare(
             self.objects,
-            PreparedBatch(
-                pipeline="shop",
-                generation=generation,
-                batch_id=batch_id,
-                spark_batch_id=batch_id,
-                checkpoint=1,
-                owner="o",
-                owner_epoch=1,
-                run="manual",
-                prepared_at="2024-01-01T00:00:00.000+00:00",
-                ingested_at_us=0,
-                spec_fingerprint="f",
-                code_version="0",
-                offsets={"start": None, "end": {"seq": batch_id}},
-                source={"files": 1},
-                tables=shares,
-            ),
+            prepared_batch(batch_id, generation=generation, tables=shares),
         )
 
     def _share(self, name: str, seq: int, rows: int) -> PreparedTable:

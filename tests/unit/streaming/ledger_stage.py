@@ -12,8 +12,9 @@ from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.history import BatchHistory
-from deltaworks.streaming.ledger import Ledger, StepOutcome, owner_step
+from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.tables.lake import Lake
+from tests.unit.streaming.batch_records import prepared_batch, step_outcome
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -41,17 +42,11 @@ class Stage:
             for name, rows in (("orders", 5), ("quarantine", 2))
         )
         first = 2 * batch_id + 1
-        return PreparedBatch(
-            pipeline="shop",
-            generation=1,
-            batch_id=batch_id,
-            spark_batch_id=batch_id,
-            checkpoint=1,
-            owner="o",
+        return prepared_batch(
+            batch_id,
             owner_epoch=4,
             run="stream__shop/1",
             prepared_at="2026-01-01T00:00:00.000+00:00",
-            ingested_at_us=0,
             spec_fingerprint="abc",
             code_version="0.1",
             offsets={"start": {"seq": first - 1} if batch_id else None, "end": {"seq": first + 1}},
@@ -65,16 +60,11 @@ class Stage:
     def complete(self, batch_id: int, *, outcome: str = "committed") -> None:
         batch = self.prepare(batch_id)
         steps = [
-            StepOutcome(
-                step=f"shop/g1/{share.table}",
-                table_name=share.table,
-                writer="fan_out",
+            step_outcome(
+                share.table,
                 outcome=outcome if share.table == "orders" else "committed",
                 rows=share.rows,
-                files=1,
                 bytes=7,
-                delta_version=3,
-                seconds=0.1,
             )
             for share in batch.tables
         ]

@@ -11,8 +11,9 @@ from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.errors import FencedError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.streaming.ledger import Ledger, StepOutcome, owner_step
+from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.tables.lake import Lake
+from tests.unit.streaming.batch_records import prepared_batch, step_outcome
 
 OWNER = owner_step("shop", 1)
 
@@ -23,40 +24,11 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def batch(batch_id: int, end: dict[str, Any] | None = None) -> PreparedBatch:
-    return PreparedBatch(
-        pipeline="shop",
-        generation=1,
-        batch_id=batch_id,
-        spark_batch_id=batch_id,
-        checkpoint=1,
-        owner="o",
-        owner_epoch=1,
-        run="manual",
-        prepared_at="2024-01-01T00:00:00.000+00:00",
-        ingested_at_us=0,
-        spec_fingerprint="f",
-        code_version="0",
-        offsets={"start": None, "end": end},
-        source={"files": 1},
-        tables=(
-            PreparedTable(table="orders", writer="fan_out", rows=5, files=()),
-            PreparedTable(table="quarantine", writer="fan_out", rows=2, files=()),
-        ),
+    tables = (
+        PreparedTable(table="orders", writer="fan_out", rows=5, files=()),
+        PreparedTable(table="quarantine", writer="fan_out", rows=2, files=()),
     )
-
-
-def step(table: str) -> StepOutcome:
-    return StepOutcome(
-        step=f"shop/g1/{table}",
-        table_name=table,
-        writer="fan_out",
-        outcome="committed",
-        rows=5,
-        files=1,
-        bytes=9,
-        delta_version=3,
-        seconds=0.1,
-    )
+    return prepared_batch(batch_id, offsets={"start": None, "end": end}, tables=tables)
 
 
 def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
@@ -73,7 +45,7 @@ def test_a_complete_batch_is_the_last_one_and_its_end_is_known(lake: Lake) -> No
     ledger = Ledger(lake, "shop", 1)
 
     for number in range(3):
-        ledger.complete(batch(number, {"seq": number * 10}), [step("orders")], owner=OWNER)
+        ledger.complete(batch(number, {"seq": number * 10}), [step_outcome("orders")], owner=OWNER)
 
     assert ledger.last_completed() == 2
     assert Ledger(lake, "shop", 1).last_completed() == 2
@@ -90,7 +62,7 @@ def test_an_offset_nobody_knew_is_none(lake: Lake) -> None:
 
 def test_completing_again_changes_nothing(lake: Lake) -> None:
     for _ in range(2):
-        Ledger(lake, "shop", 1).complete(batch(0), [step("orders"), step("quarantine")], owner=OWNER)
+        Ledger(lake, "shop", 1).complete(batch(0), [step_outcome("orders"), step_outcome("quarantine")], owner=OWNER)
 
     assert [(row["batch_id"], row["rows"], row["quarantined"]) for row in rows(lake, "checkpoint_store")] == [(0, 5, 2)]
     assert sorted(row["table_name"] for row in rows(lake, "batch_metadata_store")) == ["orders", "quarantine"]
@@ -108,10 +80,10 @@ def test_a_batch_is_complete_only_once_its_steps_are_recorded(lake: Lake, monkey
     with monkeypatch.context() as patched:
         patched.setattr(lake, "append", fails_at_the_second)
         with pytest.raises(ConnectionError):
-            ledger.complete(batch(0), [step("orders")], owner=OWNER)
+            ledger.complete(batch(0), [step_outcome("orders")], owner=OWNER)
     assert ledger.last_completed() is None
 
-    ledger.complete(batch(0), [step("orders")], owner=OWNER)
+    ledger.complete(batch(0), [step_outcome("orders")], owner=OWNER)
 
     assert ledger.last_completed() == 0
     assert len(rows(lake, "batch_metadata_store")) == 1
@@ -127,6 +99,6 @@ def test_a_fenced_owner_completes_nothing(lake: Lake) -> None:
     Ledger(lake, "shop", 1).complete(batch(0), [], owner=owner_step("shop", 2))
 
     with pytest.raises(FencedError):
-        Ledger(lake, "shop", 1).complete(batch(1), [step("orders")], owner=OWNER)
+        Ledger(lake, "shop", 1).complete(batch(1), [step_outcome("orders")], owner=OWNER)
 
     assert [row["batch_id"] for row in rows(lake, "checkpoint_store")] == [0]

@@ -19,26 +19,11 @@ from deltaworks.streaming.share_schema import fitted_share
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from tests.unit.streaming.batch_records import prepared_batch
 
 
 def prepared(share: PreparedTable) -> PreparedBatch:
-    return PreparedBatch(
-        pipeline="shop",
-        generation=1,
-        batch_id=4,
-        spark_batch_id=4,
-        checkpoint=1,
-        owner="o",
-        owner_epoch=1,
-        run="r",
-        prepared_at="",
-        ingested_at_us=0,
-        spec_fingerprint="",
-        code_version="",
-        offsets={},
-        source={},
-        tables=(share,),
-    )
+    return prepared_batch(4, tables=(share,))
 
 
 @pytest.mark.parametrize("declared", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.held_tables import read_held
 from deltaworks.control.lease import Lease
-from deltaworks.control.write_turn import TurnRecord, WriteTurn, write_turn
+from deltaworks.control.write_turn import TurnReason, TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
 from tests.unit.streaming.hold_stage import Crash, Stage, crash_at
 
@@ -28,6 +28,22 @@ def turn_state(stage: Stage) -> str:
     found = stage.objects.get(paths.turn_request("shop", "orders"))
     record = TurnRecord.decode(found.data) if found else None
     return record.state if record else ""
+
+
+def asked(table: str, *, reason: TurnReason = "write_turn", ttl_seconds: float = 60) -> TurnRecord:
+    """What a job puts that asks for a turn."""
+    return TurnRecord(
+        table=table,
+        turn="t",
+        reason=reason,
+        state="asked",
+        by="tests",
+        run="manual",
+        beat=0,
+        ttl_seconds=ttl_seconds,
+        max_turn_seconds=60,
+        asked_at="",
+    )
 
 
 class Job:
@@ -142,18 +158,7 @@ def test_a_stream_that_is_restarted_goes_on_holding_the_table(stage: Stage, leas
 
 def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
-    record = TurnRecord(
-        table="orders",
-        turn="gone",
-        reason="write_turn",
-        state="asked",
-        by="tests",
-        run="manual",
-        beat=0,
-        ttl_seconds=0.3,
-        max_turn_seconds=60,
-        asked_at="",
-    )
+    record = asked("orders", ttl_seconds=0.3)
     stage.objects.put(paths.turn_request("shop", "orders"), record.encode())
     stage.land(processor, 0)
     assert turn_state(stage) == "granted"
@@ -225,18 +230,7 @@ def test_a_table_that_breaks_during_its_turn_is_suspended_after_it(
 
 def test_quarantine_can_be_lent_too(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
-    record = TurnRecord(
-        table="quarantine",
-        turn="t",
-        reason="reprocess",
-        state="asked",
-        by="tests",
-        run="manual",
-        beat=0,
-        ttl_seconds=60,
-        max_turn_seconds=60,
-        asked_at="",
-    )
+    record = asked("quarantine", reason="reprocess")
     key = paths.turn_request("shop", "quarantine")
     stage.objects.put(key, record.encode())
     stage.land(processor, 0)
