@@ -13,6 +13,11 @@ def pipeline_json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Deltaworks pipeline"
     _loosen(schema)
+    source = schema["properties"]["source"]
+    schema["properties"] |= {
+        "source": {"anyOf": [source, {"type": "string", "description": "the name of one of `sources`"}]},
+        "sources": {"type": "object", "additionalProperties": source},
+    }
     return schema
 
 

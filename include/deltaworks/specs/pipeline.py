@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
+from deltaworks.specs.named_sources import chosen_source
 from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.source import DeltaSourceSpec, RecordSourceSpec, SourceSpec
 from deltaworks.specs.types import TypeText
@@ -251,6 +252,11 @@ class PipelineSpec(Spec):
     live: tuple[LiveTableSpec, ...] = ()
     gold: GoldSpec = GoldSpec()
     maintenance: MaintenanceSpec = MaintenanceSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_source(cls, declared: Any) -> Any:
+        return chosen_source(declared) if isinstance(declared, dict) else declared
 
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
