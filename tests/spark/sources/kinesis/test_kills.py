@@ -20,7 +20,7 @@ import pytest
 
 from tests.spark.sources.kinesis.conftest import HERE, Stage, eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 PROCESSES = HERE / "processes"
 INCLUDE = HERE.parents[3] / "include"
 Make = Callable[..., Stage]
@@ -171,7 +171,7 @@ def counts(drivers: Drivers) -> dict[int, int]:
 def test_the_control_that_fixes_no_end_reads_a_batch_as_two_different_ones(drivers_on: Callable[..., Drivers]) -> None:
     drivers = drivers_on()
     drivers.stage.put(*numbers(0, 100))
-    process = drivers.start(fault="unprotected", actions=2, pause_at=0)
+    process = drivers.start(fault="unprotected", actions=2, pause_at=0, available_now=False)
     eventually((drivers.folder / "paused").exists, "the first action", seconds=90)
     drivers.stage.put(*numbers(100, 150))
     (drivers.folder / "go").touch()
