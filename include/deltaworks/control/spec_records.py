@@ -83,7 +83,7 @@ class SpecRecords:
         return None if found is None else _understood(json.loads(found.data)["spec"], key)
 
     def places(self) -> set[tuple[str, str, str]]:
-        """Relay, bucket and prefix of every spec a stream has started with."""
+        """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""
         folder = paths.pipeline_control(self._pipeline, "specs") + "/"
         found = set()
         for key in self._objects.list(folder):
@@ -92,7 +92,7 @@ class SpecRecords:
             recorded = self._objects.get(key)
             if recorded is not None:
                 source = json.loads(recorded.data)["spec"]["source"]
-                found.add((source["relay"], source["bucket"], source["prefix"]))
+                found.add((source.get("relay", ""), source.get("bucket", ""), source.get("prefix", "")))
         return found
 
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:

@@ -50,6 +50,14 @@ def test_the_spec_a_stream_started_with_is_read_back_as_it_was(records: SpecReco
     assert records.read("unknown") is None
 
 
+def test_places_are_those_of_every_source_a_stream_has_had(records: SpecRecords) -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
+    for declared in (spec(), spec(owner="other"), spec(source=kafka)):
+        records.record(declared, owner_epoch=1)
+
+    assert records.places() == {("landing", "b", ""), ("", "", "")}
+
+
 @pytest.mark.parametrize("name", sorted(load_catalog("local", root=PROJECT_ROOT).pipelines))
 def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: str) -> None:
     declared = load_catalog("local", root=PROJECT_ROOT).pipeline(name)
