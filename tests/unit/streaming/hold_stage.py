@@ -15,8 +15,10 @@ from deltaworks.control import paths
 from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.prepared import PreparedTable, prepare
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.streaming.ledger import Ledger, owner_step
 from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA
@@ -82,6 +84,17 @@ class Stage:
     @property
     def storage(self) -> StorageSpec:
         return StorageSpec(root=f"file://{self.root}/lake")
+
+    def catalog(self) -> Catalog:
+        """The project, with a lease that is soon given up."""
+        environment = EnvironmentSpec(
+            environment="tests",
+            lake=self.storage,
+            landing=StorageSpec(root=f"file://{self.root}/landing"),
+            messaging=AwsSpec(),
+        )
+        fast = self.spec.model_copy(update={"stream": self.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
+        return Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=self.root)
 
     @property
     def lake(self) -> Lake:

@@ -13,8 +13,6 @@ from deltaworks.control.generations import read_generations
 from deltaworks.control.lease import Lease
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming import run_start
 from deltaworks.streaming.checkpoint_repair import repair_checkpoint
 from deltaworks.streaming.ledger import Ledger
@@ -29,14 +27,7 @@ def stage(tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def catalog(stage: Stage) -> Catalog:
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=stage.storage,
-        landing=StorageSpec(root=f"file://{stage.root}/landing"),
-        messaging=AwsSpec(),
-    )
-    fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
-    return Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=stage.root)
+    return stage.catalog()
 
 
 def lose(stage: Stage, *names: str) -> None:

@@ -16,9 +16,6 @@ from deltaworks.control.lease import Lease
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.control.start_over import read_start_over
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.history import BatchHistory
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
@@ -36,30 +33,17 @@ def stage(tmp_path: Path) -> Stage:
     return Stage.at(tmp_path)
 
 
-def catalog_of(stage: Stage) -> Catalog:
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=stage.storage,
-        landing=StorageSpec(root=f"file://{stage.root}/landing"),
-        messaging=AwsSpec(),
-    )
-    fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
-    return Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=stage.root)
-
-
 def land(stage: Stage, *batches: int) -> None:
     """Land batches in generation 1 and note the declaration they were landed with, as a stream does."""
     processor = stage.processor()
-    SpecRecords(stage.objects, "shop").record(catalog_of(stage).pipeline("shop"), owner_epoch=stage.epoch)
+    SpecRecords(stage.objects, "shop").record(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
     current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
     for batch_id in batches:
         stage.land(processor, batch_id)
 
 
 def over(stage: Stage, fault: str = "none", **options: int) -> StartOverResult:
-    return start_over(
-        catalog_of(stage), "shop", dry_run=False, **({"max_rows": 1_000} | options), fault=crash_at(fault)
-    )
+    return start_over(stage.catalog(), "shop", dry_run=False, **({"max_rows": 1_000} | options), fault=crash_at(fault))
 
 
 def start(stage: Stage) -> None:
@@ -67,7 +51,7 @@ def start(stage: Stage) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     stage.epoch = lease.acquire(wait_seconds=5)
     try:
-        catalog = catalog_of(stage)
+        catalog = stage.catalog()
         SpecRecords(stage.objects, "shop").check(catalog.pipeline("shop"))
         open_batches(None, catalog, catalog.pipeline("shop"), stage.objects, lease=lease, epoch=stage.epoch)
     finally:
@@ -77,7 +61,7 @@ def start(stage: Stage) -> None:
 def test_a_dry_run_counts_and_changes_nothing(stage: Stage) -> None:
     land(stage, 0, 1, 2)
 
-    counted = start_over(catalog_of(stage), "shop")
+    counted = start_over(stage.catalog(), "shop")
 
     assert (counted.dry_run, counted.generation, counted.first_batch, counted.made_anew) == (True, 2, 3, 0)
     assert {table.table: table.rows for table in counted.tables} == dict.fromkeys(ALL, 6)
@@ -133,9 +117,9 @@ def test_broken_off_at_any_step_it_is_completed_by_the_next_call_and_nothing_sta
     with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
         start(stage)
     with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
-        replay_quarantine(catalog_of(stage), "shop", QuarantineFilter(), dry_run=False)
+        replay_quarantine(stage.catalog(), "shop", QuarantineFilter(), dry_run=False)
     # Whatever pipeline.yaml says by now, what is done is what is on record; and no bound is asked for again.
-    done = start_over(catalog_of(stage), "shop", dry_run=False)
+    done = start_over(stage.catalog(), "shop", dry_run=False)
     start(stage)
     processor = stage.processor(generation=2)
     for batch_id in range(2):
@@ -145,7 +129,7 @@ def test_broken_off_at_any_step_it_is_completed_by_the_next_call_and_nothing_sta
     assert (current_generation(stage.objects, "shop"), done.first_batch) == (2, 2)
     for name in ALL:
         assert stage.landed(name) == stage.expected(0, 1), name
-    again = start_over(catalog_of(stage), "shop")
+    again = start_over(stage.catalog(), "shop")
     assert (again.generation, again.first_batch, again.resumed) == (3, 4, False)
 
 
@@ -219,7 +203,7 @@ def test_more_rows_than_were_said_are_never_given_up(stage: Stage, max_rows: int
     land(stage, 0, 1)
 
     with pytest.raises(ConfigError, match=condition):
-        start_over(catalog_of(stage), "shop", dry_run=False, max_rows=max_rows)
+        start_over(stage.catalog(), "shop", dry_run=False, max_rows=max_rows)
 
     assert stage.landed("orders") == stage.expected(0, 1)
 
