@@ -23,7 +23,7 @@ import orjson
 from deltaworks.specs.catalog import project_root
 from deltaworks.streaming.parsing.framing import values
 from generator.games import write_files
-from generator.settings import GamesSettings
+from generator.settings import FaultRates, GamesSettings
 
 #: An object of 5,000 events or an hour: a few hundred objects of a few hundred KB each for a million events.
 _EVENTS_PER_FILE = 5_000
@@ -62,9 +62,14 @@ class GamesFiles:
         }
 
 
-def games_files(events: int, *, progress: Callable[[str], None]) -> GamesFiles:
-    """About `events` events in all three forms; generated on first use and kept."""
-    settings = GamesSettings(target_events=events, events_per_file=_EVENTS_PER_FILE, buffer_seconds=_BUFFER_SECONDS)
+def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRates | None = None) -> GamesFiles:
+    """About `events` events in all three forms, with the generator's usual faults or these; made once and kept."""
+    settings = GamesSettings(
+        target_events=events,
+        events_per_file=_EVENTS_PER_FILE,
+        buffer_seconds=_BUFFER_SECONDS,
+        rates=faults or FaultRates(),
+    )
     digest = hashlib.sha256(json.dumps(settings.as_mapping(), sort_keys=True).encode()).hexdigest()[:8]
     folder = bench_folder() / f"games-{events}-{digest}"
     record = folder / "record.json"
