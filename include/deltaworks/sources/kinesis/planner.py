@@ -224,7 +224,7 @@ class Planner:
         }
         if self._probe.any(left, until=until):
             return True
-        if until is None and self._due("tips", _NOTE_TIPS_SECONDS):
+        if self._due("tips", _NOTE_TIPS_SECONDS):
             self._state.note_tips(start.run, start.batch, self._probe.tips)
         return False
 

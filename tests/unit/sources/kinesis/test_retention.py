@@ -106,13 +106,14 @@ def test_an_idle_shard_outlives_its_last_record_while_the_query_runs(stream: Mod
     assert read(engine) == ["b"]
 
 
-def test_what_was_seen_idle_is_remembered_over_a_restart(stream: ModelStream) -> None:
+@pytest.mark.parametrize("available_now", [False, True])
+def test_what_was_seen_idle_is_remembered_over_a_restart(stream: ModelStream, available_now: bool) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
     for _ in range(30):
         stream.tick(1 * HOURS)
-        engine.restart()
+        engine.restart(available_now=available_now)
         assert not engine.plan()
     engine.restart()
     put(stream, "b")
