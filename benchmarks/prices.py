@@ -5,9 +5,9 @@ Each side lands the landed files as one batch into all tables of the games pipel
 - `quarantine_0_bad`: the pipeline as declared, against one in which no column is required, on files in which nothing is
   wrong: the price of looking. Types are converted on both sides.
 - `quarantine_5_percent_bad`: files of which a twentieth does not fit, against files in which nothing is wrong.
-- `rules`: two rules that warn and two that quarantine on the table of all events, against none; every row keeps to them.
-- `duplicates`: flags on copies in the table of all events, against none. The same files are landed three times and the third
-  is timed: so every row is a copy, a Python worker knows the first batch's ids and reads those of the second.
+- `rules`: two rules that warn and two that quarantine on the table of all events, against none; every row keeps to all.
+- `duplicates`: flags on copies in the table of all events, against none. The same files are landed three times and the
+  third is timed: every row is a copy, and a Python worker knows the first batch's ids and reads those of the second.
 - `duplicates_5_batches`: the same with five batches before, which tells how the price grows with the window.
 """
 
