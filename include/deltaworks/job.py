@@ -30,9 +30,8 @@ _CONFLICT = re.compile(
 #: What Spark says when another driver has written the next file of a query's checkpoint.
 _CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
 #: What Kafka's clients and Spark's connector say of records that are gone, and of a login that is refused.
-_EXPIRED = re.compile(
-    r"\bOffsetOutOfRangeException\b[^\n]*|Some data may have been lost because they are not available"
-)
+_OUT_OF_RANGE = re.compile(r"\bOffsetOutOfRangeException\b[^\n]*")
+_EXPIRED = re.compile(r"Some data may have been lost because they are not available[^\n]*")
 _LOGIN_REFUSED = re.compile(r"\bSaslAuthenticationException\b[^\n]*|\b(?:Topic|Group)AuthorizationException\b[^\n]*")
 #: What Delta says of a stream that comes to a commit which replaces rows.
 _REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b")
@@ -133,7 +132,7 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
 
 
 def _of_the_source(text: str) -> DeltaworksError | None:
-    if expired := _EXPIRED.search(text):
+    if expired := _OUT_OF_RANGE.search(text) or _EXPIRED.search(text):
         return ContractError(
             "SOURCE_EXPIRED",
             f"Records that no batch has read are not in the source any more: {expired.group()[:_MESSAGE_LENGTH]}",

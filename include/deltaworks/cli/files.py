@@ -72,8 +72,8 @@ def show(relay: str, key: str, bucket: str = typer.Option("", help="Where severa
 def reconcile(
     relay: str,
     prefix: str = typer.Option("", help="Only keys that begin so."),
-    apply: bool = typer.Option(
-        False, "--apply/--dry-run", help="Have the relay list its buckets and take in what it lacks."
+    dry_run: bool = typer.Option(
+        True, help="Only compare; --no-dry-run has the relay list its buckets and take in what it lacks."
     ),
 ) -> None:
     """Compare a relay's buckets with its log: objects nobody was told of, and objects gone before they were read."""
@@ -91,7 +91,7 @@ def reconcile(
             console.print(f"  {title}: {name}", markup=False, highlight=False)
         if len(names) > _SHOWN:
             console.print(f"  ... and {len(names) - _SHOWN:,} more")
-    if not apply:
+    if dry_run:
         return
     if spec.listing is None:
         raise ConfigError(
@@ -107,7 +107,7 @@ def reconcile(
 def redrive(
     relay: str,
     limit: int = typer.Option(10_000, min=1, help="At most so many messages of each kind."),
-    dry_run: bool = typer.Option(True, "--dry-run/--apply", help="Only count, or put them back into the queue."),
+    dry_run: bool = typer.Option(True, help="Only count; --no-dry-run puts them back into the queue."),
 ) -> None:
     """Put dead letters, and quarantined messages that can be used now, back into the relay's queue."""
     project = catalog()
@@ -126,7 +126,7 @@ def redrive(
     if result.reasons:
         console.print("  still: " + ", ".join(f"{name} {count:,}" for name, count in result.reasons.most_common()))
     if dry_run:
-        console.print("Nothing was sent: repeat it with --apply.")
+        console.print("Nothing was sent: --no-dry-run does it.")
     else:
         console.print(f"Put back: {result.dead_letters_moved:,} dead letters, {result.sent:,} quarantined messages.")
 

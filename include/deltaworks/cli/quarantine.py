@@ -93,7 +93,7 @@ def replay(
     to_batch: int | None = _TO_BATCH,
     fingerprint: str = _FINGERPRINT,
     limit: int | None = typer.Option(None, min=1, help="At most so many rows, the oldest first."),
-    dry_run: bool = typer.Option(True, "--dry-run/--apply", help="Only count, or land the rows that fit now."),
+    dry_run: bool = typer.Option(True, help="Only count; --no-dry-run lands the rows that fit now."),
 ) -> None:
     """Read open rows again with the spec as it is now, and land those that fit; each once, whoever repeats it."""
     wanted = _wanted(reason, event, (from_date, to_date), (from_batch, to_batch), fingerprint)
@@ -152,7 +152,7 @@ def _print(result: ReplayResult) -> None:
     ):
         _print_counts(title, counts)
     if result.dry_run and result.landed:
-        console.print("Nothing was written: repeat it with --apply to land them.")
+        console.print("Nothing was written: --no-dry-run lands them.")
 
 
 def _print_counts(title: str, counts: Counter[str]) -> None:

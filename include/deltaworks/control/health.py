@@ -1,8 +1,7 @@
 """Judges relays and streams by what they last said of themselves, not by a green light in a scheduler.
 
-A verdict rests on the age of the heartbeat, on its state and error, and on how old the oldest pending file
-is. It is a pure function of what was read, so that the health DAG, the status page and the command line
-agree.
+A verdict rests on the age of the heartbeat, on its state and error, and on how old the oldest pending file is. It is a
+pure function of what was read, so that the health DAG, the status page and the command line agree.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class HealthLimits:
 class Verdict:
     """How a relay or a stream is, why, and what to do about it.
 
-    `since` is when it was first judged to be in this state, or to be so for this cause, as far as earlier
-    verdicts were known.
+    `since` is when it was first judged so, by state or by cause, as far as earlier verdicts were known.
     """
 
     kind: Kind
@@ -194,12 +192,8 @@ def _judge_gone(heartbeat: Heartbeat, age: float, limits: HealthLimits) -> _Find
 
 def _paused(heartbeat: Heartbeat, name: str, age: float) -> _Finding:
     if heartbeat.state == "ended":
-        return _Finding(
-            "paused",
-            "PAUSED",
-            f"Its DAG is paused; it ended {_duration(age)} ago.",
-            f"deltaworks start {name}",
-        )
+        ended = f"Its DAG is paused; it ended {_duration(age)} ago."
+        return _Finding("paused", "PAUSED", ended, f"deltaworks start {name}")
     return _Finding(
         "unhealthy",
         "PAUSED_WITHOUT_STOP",
@@ -245,12 +239,8 @@ def _judge_live(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _F
     running_seconds = _age_seconds(heartbeat.started_at, now)
     if heartbeat.error is not None:
         hint = str(heartbeat.error.get("hint") or "Open its driver log.")
-        return _Finding(
-            "unhealthy",
-            str(heartbeat.error.get("condition", "ERROR")),
-            f"It reports{_reason(heartbeat)}.",
-            hint,
-        )
+        condition = str(heartbeat.error.get("condition", "ERROR"))
+        return _Finding("unhealthy", condition, f"It reports{_reason(heartbeat)}.", hint)
     if heartbeat.state == "starting":
         if running_seconds <= limits.starting_seconds_max:
             return _Finding("starting", "STARTING", f"It started {_duration(running_seconds)} ago.")

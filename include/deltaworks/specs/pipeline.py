@@ -147,6 +147,13 @@ class TableSpec(Spec):
         for key in (*self.partition_by, *self.zorder_by):
             if key not in names:
                 raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
+        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
+        if overlap:
+            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
+        return self
+
+    @model_validator(mode="after")
+    def _written_as_asked(self) -> Self:
         types = self.column_types()
         for key in self.partition_by:
             if types[key] not in PARTITION_TYPES:
@@ -155,9 +162,6 @@ class TableSpec(Spec):
             raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
         if self.duplicates is not None and (self.writer == "spark" or "event_id" in self.partition_by):
             raise ValueError("duplicates are flagged with writer: fan_out, and not where event_id is a partition")
-        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
-        if overlap:
-            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
         return self
 
     def column_types(self) -> dict[str, str]:

@@ -26,8 +26,8 @@ LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
 def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
-    Gold, live, bronze and quarantine tables, `file_quarantine`, the ledger's and the progress table. A snapshot: open a new connection
-    to see what was committed since.
+    Gold, live, bronze and quarantine tables, `file_quarantine`, the ledger's and the progress table. A snapshot: open a
+    new connection to see what was committed since.
     """
     lake = Lake(catalog.environment.lake)
     connection = duckdb.connect(":memory:")

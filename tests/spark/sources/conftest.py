@@ -1,11 +1,15 @@
-"""Spark starts Python processes of its own for a streaming source: they find the library through PYTHONPATH only."""
+"""Spark starts Python processes of its own for a streaming source: they find library and keys in the environment."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from tests.unit.sources.conftest import KEYS, aws_endpoint, landing
+
+__all__ = ["aws_endpoint", "landing"]
 INCLUDE = str(Path(__file__).resolve().parents[3] / "include")
-# At import, so before any session starts its JVM.
+# At import, so before any session starts its JVM, whose environment they take.
 if INCLUDE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [INCLUDE, os.environ.get("PYTHONPATH")]))
+os.environ.update(KEYS)

@@ -229,3 +229,11 @@ def make_shop(spark: SparkSession, tmp_path: Path) -> Callable[..., Shop]:
 @pytest.fixture
 def shop(make_shop: Callable[..., Shop]) -> Shop:
     return make_shop()
+
+
+@pytest.fixture
+def make_stage(make_shop: Callable[..., Shop]) -> Callable[..., Any]:
+    """Makes a `reprocess_stage.Stage` with tables so declared: `make_stage(EVENTS, ORDERS)`."""
+    from tests.spark.streaming.reprocess_stage import stage_of
+
+    return lambda *tables: stage_of(make_shop(tables=list(tables)))

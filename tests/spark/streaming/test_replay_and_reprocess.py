@@ -11,11 +11,10 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
 from tests.spark.streaming.conftest import Crash
-from tests.spark.streaming.reprocess.test_run import EVENTS, MENDED, ORDERS, Row, Stage, make_stage
+from tests.spark.streaming.reprocess_stage import EVENTS, MENDED, ORDERS, Row, Stage
 
 pytestmark = pytest.mark.spark
 MakeStage = Callable[..., Stage]
-__all__ = ["make_stage"]
 
 
 def replay(stage: Stage, fault: str = "") -> int:

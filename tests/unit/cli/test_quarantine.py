@@ -73,10 +73,10 @@ def test_a_row_is_shown_with_its_reasons_and_its_raw_value(stage: Stage) -> None
 def test_a_replay_is_a_dry_run_unless_it_is_to_be_applied(stage: Stage) -> None:
     dry = run("replay", "shop", "--reason", "type_mismatch").output
     assert "3 open rows selected: 2 would land, 1 still do not fit, 0 cannot be read again" in dry
-    assert "--apply" in dry
+    assert "--no-dry-run" in dry
     assert len(stage.places("orders")) == 1
 
-    output = run("replay", "shop", "--apply").output
+    output = run("replay", "shop", "--no-dry-run").output
 
     assert "4 open rows selected: 2 landed, 2 still do not fit" in output
     assert "rows to tables: orders 2" in output

@@ -248,10 +248,12 @@ class TestOnDisk:
             add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
 
-VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+# A whole number of more than 64 bits is a double, as specs.md says.
+WHOLE_NUMBERS = st.integers(-(2**63), 2**64 - 1)
+VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(WHOLE_NUMBERS, max_size=2)
 FIELDS = st.dictionaries(st.sampled_from(["level", "color", "ratio", "campaign", "x y"]), VALUES, max_size=5)
 LINES = st.lists(
-    st.fixed_dictionaries({}, optional={"params": FIELDS | st.integers(), "top": VALUES, "color": VALUES}), max_size=6
+    st.fixed_dictionaries({}, optional={"params": FIELDS | WHOLE_NUMBERS, "top": VALUES, "color": VALUES}), max_size=6
 )
 
 

@@ -88,10 +88,9 @@ def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: 
         path = tmp_path / "landing" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"{}")
-    answers, lake = FileAnswers(project, "landing"), FileAnswers(project, "landing")._lake
-    found = reconcile(
-        RELAY.model_copy(update={"overwrites": "ignore"}), lake, project.environment.landing, answers.readers()
-    )
+    lake, landing = Lake(project.environment.lake), project.environment.landing
+    by_key = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 0})
+    found = reconcile(by_key, lake, landing, FileAnswers(project, "landing").readers())
     assert (found.listed, found.logged, found.unannounced) == (2, 11, ["landing/day/new.json"])
     # The first four are gone too, and were read before; the one of another bucket is nobody's.
     assert found.gone == [f"landing/day/{number}.json" for number in (6, 7, 8, 9, 10)]
@@ -124,7 +123,7 @@ class TestCommand:
     def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], stage: Stage) -> None:
         assert "0 objects listed, 11 file events in the log" in run("reconcile", "landing")
         assert not listing_requested(stage.objects, "landing")
-        assert "Asked landing to list" in run("reconcile", "landing", "--apply")
+        assert "Asked landing to list" in run("reconcile", "landing", "--no-dry-run")
         assert listing_requested(stage.objects, "landing")
 
     def test_a_relay_without_a_queue_has_nothing_to_redrive(self, run: Callable[..., str]) -> None:

@@ -156,9 +156,11 @@ def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table
     return table.filter(keep)
 
 
-def matching(events: pa.Table, *, bucket: str, prefix: str = "", glob: str | None = None) -> pa.Table:
-    """The events of one bucket whose key begins with `prefix` and, as a whole, fits `glob`."""
-    keep = pc.equal(events.column("bucket"), bucket)
+def matching(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
+    """The events of one bucket, or of all, whose key begins with `prefix` and, as a whole, fits `glob`."""
+    keep = pc.is_valid(events.column("bucket"))
+    if bucket is not None:
+        keep = pc.equal(events.column("bucket"), bucket)
     if prefix:
         keep = pc.and_(keep, pc.starts_with(events.column("key"), prefix))
     if glob is not None:

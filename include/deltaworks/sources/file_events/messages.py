@@ -17,6 +17,8 @@ from urllib.parse import unquote_plus
 import orjson
 
 _LARGEST_LONG = (1 << 63) - 1
+#: In place of a relay's buckets: events of whichever are taken.
+ANY_BUCKET = "*"
 
 
 class Problem(StrEnum):
@@ -130,7 +132,7 @@ def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedM
             ignored.append(Ignored.NOT_CREATED)
         elif is_folder_marker(event.key, event.size):
             ignored.append(Ignored.FOLDER_MARKER)
-        elif event.bucket not in buckets:
+        elif event.bucket not in buckets and ANY_BUCKET not in buckets:
             problems.append(Problem.FOREIGN_BUCKET)
         else:
             events.append(event)

@@ -25,10 +25,10 @@ class SliceLimits:
 
 
 class SlicePlanner:
-    """The slices of one bucket, prefix and glob of a log."""
+    """The slices of one bucket (or all), prefix and glob of a log."""
 
     def __init__(
-        self, log: FileEventLog, *, bucket: str, prefix: str, glob: str | None = None, skip_after: int = 200_000
+        self, log: FileEventLog, *, bucket: str | None, prefix: str, glob: str | None = None, skip_after: int = 200_000
     ) -> None:
         self._log = log
         self._bucket = bucket

@@ -18,6 +18,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.generations import read_generations
+from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -56,7 +58,7 @@ class DeltaSource:
                 DELTA_SOURCE_MID_VERSION.
         """
         source = self._source
-        self._check(first_start=start is None)
+        self._check(first_start=start is None and not self._has_checkpoint())
         options = {
             "maxFilesPerTrigger": str(source.max_files_per_batch),
             "maxBytesPerTrigger": str(source.max_bytes_per_batch),
@@ -98,6 +100,14 @@ class DeltaSource:
             return source.uri.replace("s3://", "s3a://", 1) if for_spark else source.uri
         key = paths.table(str(source.pipeline), str(source.table))
         return lake.spark_uri(key) if for_spark else lake.uri(key)
+
+    def _has_checkpoint(self) -> bool:
+        objects = open_objects(self._catalog.environment.lake)
+        known = read_generations(objects, self._reader)
+        if known is None:
+            return False
+        folder = paths.checkpoint(self._reader, known.generation, known.current.ordinal)
+        return objects.get(f"{folder}/metadata") is not None
 
     def _check(self, *, first_start: bool) -> None:
         source = self._source

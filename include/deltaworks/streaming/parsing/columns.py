@@ -238,6 +238,8 @@ def _number(value: Any, width: str) -> float:
 def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _mismatch(value, kind)
+    if isinstance(value, float) and not _tells_its_digits(value):
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} may have lost digits as a number: send it as a text")
     try:
         # repr gives the shortest digits that read back as the same double: 4.99 stays 4.99.
         number = decimal.Decimal(value if isinstance(value, str) else repr(value))
@@ -247,6 +249,12 @@ def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     if scaled != number or len(scaled.as_tuple().digits) > kind.precision:
         raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} does not fit {kind}")
     return scaled
+
+
+def _tells_its_digits(value: float) -> bool:
+    """Whether the digits that were sent can be told from the double; a whole number beyond 64 bits is one too."""
+    digits = decimal.Decimal(repr(value)).normalize().as_tuple().digits
+    return abs(value) < 2.0**63 and len(digits) <= _DIGITS_OF_A_DOUBLE
 
 
 def _date(value: Any, unit: TimeUnit) -> dt.date:

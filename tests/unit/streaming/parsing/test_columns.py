@@ -7,6 +7,7 @@ import decimal
 import math
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -166,6 +167,13 @@ def test_decimals_are_exact_whether_written_as_number_or_text(cents: int) -> Non
 )
 def test_a_decimal_is_what_was_written(value: Any, kind: str, exact: str) -> None:
     assert fits(value, kind) == decimal.Decimal(exact)
+
+
+@pytest.mark.parametrize("written", ["12345678901234567.89", "0.12345678901234567", "123456789012345678901", "1e22"])
+def test_a_number_that_may_have_lost_digits_is_no_decimal(written: str) -> None:
+    """Sent as a text it keeps them."""
+    assert "send it as a text" in str(misfit(orjson.loads(written), "decimal(38,17)"))
+    assert fits(written, "decimal(38,2)" if "." not in written else "decimal(38,17)") == decimal.Decimal(written)
 
 
 @pytest.mark.parametrize("value", [4.999, "4.999", 10**10, 1e11, 0.001])

@@ -1,0 +1,168 @@
+"""`bucket_growth`: what planning a batch costs as a bucket grows from a thousand to a hundred thousand objects.
+
+Ours: a streaming query on a file event log of as many objects, as a pipeline has it. Other: a streaming query of
+Spark's own file source on a folder of as many files. Both have read all that is there; then ten new objects come at
+once, and what counts is what Spark says it spent on finding the batch and fixing it (`latestOffset` and `getBatch`).
+
+Everything lies on local disk, where a folder is listed fastest; on S3 the file source asks for every thousand keys.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_FEW, _MANY = 1_000, 100_000
+_NEW = 10
+_PER_FOLDER = 1_000
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure a log of few and one of many objects, and a folder of many."""
+    from benchmarks import sides
+    from benchmarks.games_files import bench_folder
+
+    spark = sides.session()
+    root = bench_folder() / f"growth-{uuid.uuid4().hex[:8]}"
+    try:
+        with (
+            _log_query(spark, root / "few", _FEW, options) as few,
+            _log_query(spark, root / "many", _MANY, options) as many,
+            _folder_query(spark, root / "folder", _MANY, options) as folder,
+        ):
+            ours = Side("log_of_100k_objects", many)
+            comparisons = [
+                Comparison(
+                    metric="plan_100k_vs_1k_objects",
+                    ours=ours,
+                    other=Side("log_of_1k_objects", few),
+                    sizes={"objects": _MANY, "other_objects": _FEW, "new_objects": _NEW},
+                ),
+                Comparison(
+                    metric="plan_100k_vs_file_source",
+                    ours=ours,
+                    other=Side("file_source_of_100k_objects", folder),
+                    sizes={"objects": _MANY, "new_objects": _NEW},
+                ),
+            ]
+            return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    finally:
+        spark.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
+    """A query on a log of `objects` objects; what it gives lands ten more."""
+    from deltaworks.sources.file_events import stream
+    from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
+    from deltaworks.sources.file_events.messages import FileEvent
+    from deltaworks.specs.storage import StorageSpec
+    from deltaworks.tables.lake import Lake
+
+    options.progress(f"bucket_growth: a log of {objects:,} objects")
+    environments = root / "include" / "environments"
+    environments.mkdir(parents=True)
+    declared = (
+        f'environment: local\nlake: {{root: "file://{root}/lake"}}\nlanding: {{root: "s3://b"}}\nmessaging: {{}}\n'
+    )
+    (environments / "local.yaml").write_text(declared)
+    writer = FileEventLogWriter(Lake(StorageSpec(root=f"file://{root}/lake")), "landing", epoch=1)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def land(first: int, count: int) -> None:
+        events = [
+            FileEvent("b", f"events/{n // _PER_FOLDER:05}/{n:09}.json", 9, f"{n}", None, at, "ObjectCreated:Put", None)
+            for n in range(first, first + count)
+        ]
+        writer.append([ReceivedEvent(event, "m", at) for event in events])
+
+    for first in range(0, objects, _PER_FOLDER):
+        land(first, _PER_FOLDER)
+    stream.register(spark)
+    given = {"environment": "local", "relay": "landing", "bucket": "b", "project": str(root), "maxfiles": "100000"}
+    with _running(spark.readStream.format(stream.FORMAT).options(**given).load(), root) as query:
+        yield _repetition(query, lambda: land(writer.last_seq, _NEW))
+
+
+@contextmanager
+def _folder_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
+    """A query of Spark's file source on a folder of `objects` files; what it gives puts ten more there at once."""
+    options.progress(f"bucket_growth: a folder of {objects:,} files")
+
+    def make(folder: Path, count: int) -> Path:
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / f"{number:09}.json").write_bytes(b'{"n": 1}\n')
+        return folder
+
+    for first in range(0, objects, _PER_FOLDER):
+        make(root / "files" / f"{first // _PER_FOLDER:05}", _PER_FOLDER)
+
+    def land() -> None:
+        # Renamed as a whole, so that one batch takes all.
+        make(root / uuid.uuid4().hex, _NEW).rename(root / "files" / f"new-{uuid.uuid4().hex}")
+
+    frame = spark.readStream.schema("n long").option("recursiveFileLookup", "true").json(str(root / "files"))
+    with _running(frame, root) as query:
+        yield _repetition(query, land)
+
+
+@contextmanager
+def _running(frame: DataFrame, root: Path) -> Iterator[StreamingQuery]:
+    """The query, once it has read what is there. Its batches are planned, and not read: reading is not what counts."""
+    writer = frame.writeStream.foreachBatch(lambda batch, batch_id: None).trigger(processingTime="1 second")
+    query = writer.option("checkpointLocation", str(root / "checkpoint")).start()
+    try:
+        _await(query, lambda: bool(_planned(query)), "its first batch")
+        yield query
+    finally:
+        query.stop()
+
+
+def _repetition(query: StreamingQuery, land: Callable[[], None]) -> Callable[[Clock], None]:
+    def run(clock: Clock) -> None:
+        known = len(_planned(query))
+        land()
+        _await(query, lambda: len(_planned(query)) > known, "a batch of what has landed")
+        durations = _planned(query)[known]["durationMs"]
+        clock.seconds = (durations["latestOffset"] + durations.get("getBatch", 0)) / 1000
+        clock.note(batch_seconds=durations["triggerExecution"] / 1000)
+
+    return run
+
+
+def _planned(query: StreamingQuery) -> list[dict[str, Any]]:
+    """The progress of every batch so far; triggers without one say nothing of `addBatch`."""
+    by_batch: dict[int, dict[str, Any]] = {}
+    for each in query.recentProgress:
+        if "addBatch" in each["durationMs"]:
+            by_batch[each["batchId"]] = dict(each)
+    return [by_batch[batch] for batch in sorted(by_batch)]
+
+
+def _await(query: StreamingQuery, condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        if query.exception() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"no {what}: {query.exception()}")
+        time.sleep(0.1)
+
+
+BENCHMARK = Benchmark(
+    name="bucket_growth",
+    summary="planning a batch with 1,000 and 100,000 objects in the bucket, against Spark's own file source",
+    run=run,
+)

@@ -1,0 +1,151 @@
+"""`relay`: how many messages a second the relay moves from a queue into its log.
+
+Ours: the relay as it runs, until the queue is empty: received, parsed, compared with all it knows, committed to the
+file event log, and only then deleted.
+
+Other: a bare consumer of the same queue with as many threads, which receives ten messages and deletes them, and keeps
+nothing: what queue and client give at most.
+
+The queue is a moto server in a process of its own; real SQS takes more in parallel and longer for each call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from deltaworks.sources.file_events.queue import NotificationQueue
+
+_MOST_MESSAGES = 5_000
+_THREADS = 4
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both sides on queues of as many messages."""
+    messages = min(_MOST_MESSAGES, max(100, options.events // 200))
+    with _server() as endpoint:
+        server = _Server(endpoint, messages)
+        comparison = Comparison(
+            metric="relay_vs_bare_consumer",
+            ours=Side("relay", server.relay),
+            other=Side("bare_consumer", server.bare),
+            sizes={"messages": messages, "threads": _THREADS},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            with suppress(OSError):
+                urllib.request.urlopen(endpoint, timeout=1).close()
+                break
+            time.sleep(0.1)
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@dataclass
+class _Server:
+    endpoint: str
+    messages: int
+
+    def relay(self, clock: Clock) -> None:
+        """One relay from start to an empty queue."""
+        from benchmarks.places import local_disk
+        from deltaworks.sources.file_events.relay import Relay
+        from deltaworks.specs.relay import RelaySpec
+
+        queue, url = self._filled()
+        spec = RelaySpec(relay="bench", queue_url=url, buckets=("landing",), receive_threads=_THREADS)
+        with local_disk().new_root() as storage:
+            relay = Relay(spec, lake=storage, queue=queue, until_drained=True)
+            started = time.perf_counter()
+            thread = ThreadPoolExecutor(1)
+            running = thread.submit(relay.run)
+            # What a relay waits for to be sure that a queue is empty is no part of moving messages.
+            while relay.counts.deleted < self.messages and not running.done():
+                time.sleep(0.01)
+            clock.seconds = time.perf_counter() - started
+            counts = running.result()
+        if counts.events != self.messages or counts.deleted != self.messages:
+            raise RuntimeError(f"the relay did not move what was sent: {counts}")
+        clock.note(messages_per_second=self.messages / clock.seconds, appends=counts.appends)
+
+    def bare(self, clock: Clock) -> None:
+        """Receive and delete."""
+        queue, _ = self._filled()
+
+        def consume(_thread: int) -> int:
+            taken = 0
+            while messages := queue.receive():
+                taken += queue.delete(messages).done
+            return taken
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            taken = sum(pool.map(consume, range(_THREADS)))
+        # The last receipts wait a second for messages that do not come.
+        clock.seconds = time.perf_counter() - started - 1
+        if taken != self.messages:
+            raise RuntimeError(f"{taken} messages were consumed, not {self.messages}")
+        clock.note(messages_per_second=self.messages / clock.seconds)
+
+    def _filled(self) -> tuple[NotificationQueue, str]:
+        """A new queue that holds the messages."""
+        import boto3
+
+        from deltaworks.sources.file_events.queue import NotificationQueue
+        from deltaworks.specs.storage import AwsSpec
+
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")
+        spec = AwsSpec(endpoint=self.endpoint)
+        client: Any = boto3.session.Session().client("sqs", **spec.boto3_options())
+        url = client.create_queue(QueueName=uuid.uuid4().hex, Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+        queue = NotificationQueue(spec, url, wait_seconds=1)
+        parts = [[_body(number) for number in range(at, self.messages, 4)] for at in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            if any(pool.map(queue.send, parts)):
+                raise RuntimeError("the queue did not take all messages")
+        return queue, url
+
+
+def _body(number: int) -> str:
+    found = {"key": f"events/2026/01/01/{number:09}.json.gz", "size": 100_000, "eTag": f"{number:032x}"}
+    record = {
+        "eventName": "ObjectCreated:Put",
+        "eventTime": "2026-01-01T00:00:00.000Z",
+        "s3": {"bucket": {"name": "landing"}, "object": found | {"sequencer": f"{number:016x}"}},
+    }
+    return json.dumps({"Records": [record]})
+
+
+BENCHMARK = Benchmark(
+    name="relay",
+    summary="messages a second from a queue into the file event log, against a consumer that keeps nothing",
+    run=run,
+)

@@ -1,0 +1,168 @@
+"""The options of `format("s3-sqs")`, checked.
+
+Required: `queueUrl`, `fileFormat` (json, csv, tsv or parquet), `stateLocation`, and a schema by `.schema(...)`.
+
+- `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
+  are references such as `env:NAME`, without them the roles and profiles of the machine apply.
+- `stateEndpoint`: where the state is on another server than the buckets.
+- `maxFilesPerTrigger` (1000) and `maxBytesPerTrigger` (268435456): how large a batch may be; a file is never split.
+- `maxPartitions` (8): tasks that open the files of a batch. `fetchParallelism` (2): threads that receive messages.
+- `bucket`, `prefix`, `glob`: which files; by default all that are announced.
+- `partitionColumns`: fields read from parts of keys such as `day=2026-01-31`, separated by commas.
+- `compression` (auto), `maxObjectBytes` (536870912), `delimiter` and `header` of csv, `columns` of csv and tsv.
+- `overwrites` (latest): see the relay's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.messages import ANY_BUCKET
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+FORMAT = "s3-sqs"
+#: The name of the relay inside the state.
+RELAY = "s3_sqs"
+
+_WHY_STATE = (
+    "is required: which files were announced, and what could not be read, is kept there. Messages are deleted from the "
+    "queue once it is; Spark's checkpoint alone could not tell a file twice, and a lost one would lose the files"
+)
+_REQUIRED = {
+    "queueurl": "is required: the queue that S3 announces objects to",
+    "fileformat": "is required: json, csv, tsv or parquet",
+    "statelocation": _WHY_STATE,
+}
+#: Fields of specs, and the options they are given by.
+_REACHED = {"region": "region", "endpoint": "endpoint", "access_key": "accesskey", "secret_key": "secretkey"}
+_READ = {
+    "prefix": "prefix",
+    "glob": "glob",
+    "compression": "compression",
+    "max_files_per_batch": "maxfilespertrigger",
+    "max_bytes_per_batch": "maxbytespertrigger",
+    "max_object_bytes": "maxobjectbytes",
+}
+_KNOWN = frozenset(
+    {
+        *_REQUIRED,
+        *("region", "endpoint", "pathstyle", "accesskey", "secretkey", "stateendpoint", "maxfilespertrigger"),
+        *("maxbytespertrigger", "maxpartitions", "fetchparallelism", "bucket", "prefix", "glob", "partitioncolumns"),
+        *("compression", "maxobjectbytes", "delimiter", "header", "columns", "overwrites", "path"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class S3SqsOptions:
+    """What a query is given. `source` says what is read and how, `relay` how messages are taken."""
+
+    messaging: AwsSpec
+    state: StorageSpec
+    source: FileSourceSpec
+    relay: RelaySpec
+    path_style: bool
+    any_bucket: bool
+    max_partitions: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> S3SqsOptions:
+        """Read the options as Spark hands them over: lower-cased names, text values.
+
+        Raises:
+            ConfigError: SOURCE_OPTION_INVALID naming the option.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        for name in given:
+            if name not in _KNOWN:
+                raise _invalid(name, f"is not known; known are {', '.join(sorted(_KNOWN - {'path'}))}")
+        for name, why in _REQUIRED.items():
+            if not given.get(name):
+                raise _invalid(name, why)
+        try:
+            return cls(
+                messaging=AwsSpec.model_validate(_aws(given)),
+                state=_state(given),
+                source=_source(given),
+                relay=_relay(given),
+                path_style=_is_true(given, "pathstyle"),
+                any_bucket="bucket" not in given,
+                max_partitions=max(1, int(given.get("maxpartitions", 8))),
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"]) or "options"
+            raise _invalid(name, f"cannot be used: {first['msg']}") from None
+        except ValueError as error:
+            raise _invalid("maxpartitions", f"must be a whole number: {error}") from None
+
+    def landing(self, bucket: str) -> StorageSpec:
+        """How a bucket is reached."""
+        return StorageSpec(root=f"s3://{bucket}", path_style=self.path_style, **self.messaging.model_dump())
+
+
+def schema_missing() -> ConfigError:
+    """The error where no schema is given."""
+    return _invalid(
+        "schema", 'is required: give it by .schema("id long, at timestamp"); files are not looked at for one'
+    )
+
+
+def _invalid(name: str, problem: str) -> ConfigError:
+    return ConfigError(
+        "SOURCE_OPTION_INVALID", f"{FORMAT}: the option {name!r} {problem}.", hint="Mend the readStream options."
+    )
+
+
+def _is_true(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "false").lower() == "true"
+
+
+def _chosen(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+    """The options that are given, under the names specs have for them."""
+    return {target: given[name] for target, name in names.items() if given.get(name)}
+
+
+def _list(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in given.get(name, "").split(",") if part.strip())
+
+
+def _aws(given: Mapping[str, str]) -> dict[str, Any]:
+    return _chosen(given, _REACHED)
+
+
+def _state(given: Mapping[str, str]) -> StorageSpec:
+    root = given["statelocation"]
+    if root.startswith("s3a://"):
+        root = "s3://" + root.removeprefix("s3a://")
+    elif root.startswith("/"):
+        root = f"file://{root}"
+    elif root.startswith("file:/") and not root.startswith("file://"):
+        root = root.replace("file:/", "file:///", 1)
+    reached = _aws(given) | _chosen(given, {"endpoint": "stateendpoint"})
+    return StorageSpec.model_validate(reached | {"root": root, "path_style": _is_true(given, "pathstyle")})
+
+
+def _source(given: Mapping[str, str]) -> FileSourceSpec:
+    columns = _list(given, "columns")
+    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _chosen(given, {"delimiter": "delimiter"})
+    declared = _chosen(given, _READ)
+    fixed = {"kind": "s3_sqs", "relay": RELAY, "bucket": given.get("bucket", ANY_BUCKET), "format": given["fileformat"]}
+    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(given, "partitioncolumns")}
+    return FileSourceSpec.model_validate({"max_files_per_batch": 1000} | declared | fixed | more)
+
+
+def _relay(given: Mapping[str, str]) -> RelaySpec:
+    declared = _chosen(given, {"overwrites": "overwrites", "receive_threads": "fetchparallelism"})
+    buckets = (given.get("bucket", ANY_BUCKET),)
+    # Short, so that a query that was killed leaves nothing its successor has to wait for long.
+    return RelaySpec.model_validate(
+        {"relay": RELAY, "queue_url": given["queueurl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
+    )

@@ -1,0 +1,105 @@
+"""Runs the relay inside a query: in a thread while it runs, or to the bottom of the queue for `AvailableNow`.
+
+Queries that share a state share its log: one of them relays, by lease, and another takes over when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError, FencedError, TransientError
+from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.sources.file_events.relay import Relay
+from deltaworks.specs.base import resolve_text
+from deltaworks.streaming.s3_sqs.options import S3SqsOptions
+
+_LOGGER = logging.getLogger(__name__)
+_PAUSE_SECONDS = 2.0
+_DRAIN_SECONDS = 900.0
+_QUIET_LOOKS = 3
+
+
+class Receiving:
+    """Moves what is announced into the state's log. One per query, in the driver's planner process."""
+
+    def __init__(self, options: S3SqsOptions) -> None:
+        self._options = options
+        self._relay: Relay | None = None
+        self._ended = threading.Event()
+        self._failure: ConfigError | None = None
+        self._thread: threading.Thread | None = None
+
+    def keep_on(self) -> None:
+        """Relay from now on, in a thread.
+
+        Raises:
+            ConfigError: the queue or the state cannot be used; found by the thread since the last call.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_on, name="relay", daemon=True)
+            self._thread.start()
+
+    def drain(self) -> None:
+        """Relay until the queue is empty, then let go of the lease.
+
+        Raises:
+            ConfigError: the queue or the state cannot be used.
+            TransientError: QUEUE_NOT_DRAINED, another query relays and does not come to an end.
+        """
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        quiet = 0
+        while time.monotonic() < deadline:
+            try:
+                Relay(
+                    self._options.relay,
+                    lake=self._options.state,
+                    queue=self._queue(),
+                    lease_wait_seconds=0,
+                    until_drained=True,
+                ).run()
+                return
+            except (ConcurrencyError, FencedError):
+                # Another query relays into the same log: once the queue is empty it has taken all there was.
+                quiet = quiet + 1 if self._queue().approximate_counts() == (0, 0) else 0
+                if quiet >= _QUIET_LOOKS:
+                    return
+                time.sleep(1.0)
+        raise TransientError(
+            "QUEUE_NOT_DRAINED",
+            f"Another query relays {self._options.relay.queue_url} and has not emptied it in {_DRAIN_SECONDS:.0f} s.",
+            hint="Start it again later; or give this query a queue of its own.",
+        )
+
+    def stop(self) -> None:
+        """End the thread, which gives back what it holds."""
+        self._ended.set()
+        if self._relay is not None:
+            self._relay.stop(at_once=True)
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _queue(self) -> NotificationQueue:
+        spec = self._options.relay
+        assert spec.queue_url is not None
+        return NotificationQueue(
+            self._options.messaging,
+            resolve_text(spec.queue_url),
+            wait_seconds=1,
+            visibility_seconds=spec.visibility_seconds,
+        )
+
+    def _keep_on(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._relay = Relay(self._options.relay, lake=self._options.state, queue=self._queue())
+                self._relay.run()
+            except ConfigError as error:
+                self._failure = error
+                return
+            except (DeltaworksError, OSError) as error:
+                _LOGGER.warning("%s is relayed by another query, or cannot be just now: %s", self._options.state, error)
+            self._ended.wait(_PAUSE_SECONDS)

@@ -1,0 +1,7 @@
+"""Found by PySpark, which imports modules named pyspark_* and registers their DefaultSource: `format("s3-sqs")`."""
+
+from __future__ import annotations
+
+from deltaworks.streaming.s3_sqs.source import S3SqsDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,176 @@
+"""The games pipeline from objects, Kafka or Kinesis, by one line of its declaration: equal events, equal tables."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from moto.server import ThreadedMotoServer
+from pyspark.sql import SparkSession
+
+from collector.endpoint import endpoint
+from collector.handler import Collector
+from collector.records import OutgoingRecord
+from collector.stream_writer import StreamWriter
+from deltaworks.control import paths
+from deltaworks.local.kafka_broker import running_broker
+from deltaworks.local.moto_corrections import correct_moto
+from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.streaming.parsing.framing import Malformed, values
+from deltaworks.streaming.runner import IngestRun
+from deltaworks.tables.lake import Lake
+from generator.games import deliveries
+from generator.settings import GamesSettings
+
+pytestmark = pytest.mark.spark
+# At import, so before any session starts its JVM: workers inherit what the JVM was started with.
+os.environ.setdefault("DELTAWORKS_AWS_ACCESS_KEY", "testing")
+os.environ.setdefault("DELTAWORKS_AWS_SECRET_KEY", "testing")
+AT = 1_709_300_000
+#: What differs by where an event came from, and by when.
+OF_THE_SOURCE = {"_seq", "_position", "_batch_id", "_ingested_at", "object_key", "record", "spec_fingerprint"}
+OF_THE_SOURCE |= {"quarantine_date"}
+ENVIRONMENT = {
+    "environment": "local",
+    "lake": {"root": "file://{root}/lake"},
+    "landing": {"root": "file://{root}/landing"},
+    "messaging": {
+        "endpoint": "{endpoint}",
+        "access_key": "env:DELTAWORKS_AWS_ACCESS_KEY",
+        "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY",
+    },
+    "spark": {},
+}
+
+
+class NotingWriter(StreamWriter):
+    """Puts records into the stream and remembers them, so that others are sent the very same."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client, "games")
+        self.sent: list[OutgoingRecord] = []
+
+    def put(self, records: Sequence[OutgoingRecord]) -> None:
+        super().put(records)
+        self.sent += records
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[str]:
+    correct_moto()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def sent(aws: str) -> list[bytes]:
+    """What the collector put into the stream of two shards: posted events, and pieces that are broken."""
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+    client = boto3.client("kinesis", endpoint_url=aws, **keys)
+    client.create_stream(StreamName="games", ShardCount=2)
+    writer = NotingWriter(client)
+    pieces = [piece for each in deliveries(GamesSettings(seed=5, target_events=1_500)) for piece in values(each.body)]
+    bodies = [json.loads(raw)["body"] for value, raw in pieces if not isinstance(value, Malformed | int | float | bool)]
+    app = endpoint(Collector(writer, clock=lambda: AT, keys=random.Random(1)))
+    asyncio.run(_post(app, [body for body in bodies if body]))
+    writer.put([OutgoingRecord(raw, "7") for value, raw in pieces if isinstance(value, Malformed)])
+    return [record.data for record in writer.sent]
+
+
+async def _post(app: Any, bodies: list[str]) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://collector") as client:
+        for start in range(0, len(bodies), 400):
+            lines = "\n".join(bodies[start : start + 400]).encode()
+            answer = await client.post("/v1/events", content=lines, headers={"content-type": "application/x-ndjson"})
+            assert answer.status_code == 200
+
+
+def project(root: Path, *, read: str, aws: str, bootstrap: str = "none:1") -> Catalog:
+    """The games pipeline as it is declared, its sources under names; `read` is the line that chooses one."""
+    declared = yaml.safe_load((PROJECT_ROOT / "include" / "pipelines" / "games" / "pipeline.yaml").read_text())
+    declared["sources"] = {
+        "files": declared["source"],
+        "kafka": {"kind": "kafka", "bootstrap_servers": bootstrap, "topics": ["games"]},
+        "kinesis": {"kind": "kinesis", "stream": "games"},
+    }
+    declared |= {"source": read, "gold": {}, "live": [], "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3}}
+    relay = (PROJECT_ROOT / "include" / "relays" / "landing.yaml").read_text()
+    environment = json.dumps(ENVIRONMENT).replace("{root}", str(root)).replace("{endpoint}", aws)
+    for path, text in {
+        "environments/local.yaml": environment,
+        "relays/landing.yaml": relay,
+        "pipelines/games/pipeline.yaml": yaml.safe_dump(declared),
+    }.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "include" / path).write_text(text)
+    return load_catalog("local", root=root)
+
+
+def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:
+    """The rows of each table after a run, without what the source decides."""
+    IngestRun(spark, catalog, "games", available_now=True).run()
+    lake, spec = Lake(catalog.environment.lake), catalog.pipeline("games")
+    found = {}
+    for name in [*(table.name for table in spec.tables), "quarantine"]:
+        rows = lake.rows(paths.table("games", name))
+        assert rows is not None
+        kept = [{key: value for key, value in row.items() if key not in OF_THE_SOURCE} for row in rows.to_pylist()]
+        found[name] = sorted(json.dumps(row, default=str, sort_keys=True) for row in kept)
+    return found
+
+
+@pytest.fixture(scope="module")
+def from_files(
+    spark: SparkSession, sent: list[bytes], aws: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+    root = tmp_path_factory.mktemp("files")
+    catalog = project(root, read="files", aws=aws)
+    data, key, at = b"".join(sent), "games/one.json", datetime(2024, 3, 1, tzinfo=UTC)
+    path = root / "landing" / key
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    source = catalog.pipeline("games").source
+    event = FileEvent(source.bucket, key, len(data), hashlib.md5(data).hexdigest(), None, at, "ObjectCreated:Put", None)
+    FileEventLogWriter(Lake(catalog.environment.lake), source.relay).append([ReceivedEvent(event, "m", at)])
+    return landed(spark, catalog)
+
+
+def test_the_tables_are_the_same_from_kinesis(
+    spark: SparkSession, from_files: dict[str, list[str]], aws: str, tmp_path: Path
+) -> None:
+    assert sum(map(len, from_files.values())) > 2_500
+    assert from_files["quarantine"]
+
+    assert landed(spark, project(tmp_path, read="kinesis", aws=aws)) == from_files
+
+
+def test_the_tables_are_the_same_from_kafka(
+    spark: SparkSession, from_files: dict[str, list[str]], sent: list[bytes], aws: str, tmp_path: Path
+) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        AdminClient(broker.address.client_options()).create_topics([NewTopic("games", 3)])["games"].result()
+        producer = Producer(broker.address.client_options())
+        for record in sent:
+            producer.produce("games", record)
+        producer.flush()
+        catalog = project(tmp_path, read="kafka", aws=aws, bootstrap=broker.address.bootstrap)
+
+        assert landed(spark, catalog) == from_files
