@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlparse
 
+from deltaworks.local.fault_answers import cut_short, operation_of, refusal, with_failures, without_entries
+
 HOST = "127.0.0.1"
 _MAX_HEAD_BYTES = 1 << 20
 _BODILESS = frozenset({204, 304})
@@ -33,11 +35,18 @@ class Action(StrEnum):
     LOSE_REPLY = "lose_reply"  # the server acts, then the connection is cut instead of answered
     UNAVAILABLE = "unavailable"  # 503 Slow Down; the server never sees the request
     DELAY = "delay"  # the request reaches the server late
+    REFUSE = "refuse"  # an error with a status and a code of one's own; the server never sees the request
+    CUT_SHORT = "cut_short"  # the server acts; half of its answer's body arrives, then the connection is cut
+    FAIL_ENTRIES = "fail_entries"  # half of a batch call's entries fail, and the server never sees those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability."""
+    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability.
+
+    `operation` is matched against what a request of AWS' JSON protocol asks for, such as ReceiveMessage; others have
+    none. `status` and `code` are those of a refusal.
+    """
 
     action: Action
     method: str = ".*"
@@ -45,6 +54,9 @@ class Fault:
     every: int = 1
     probability: float = 1.0
     delay_seconds: float = 0.0
+    operation: str = ".*"
+    status: int = 503
+    code: str = "SlowDown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class Incident:
     method: str
     path: str
     status: int
+    operation: str = ""
 
     @property
     def succeeded_unseen(self) -> bool:
@@ -75,9 +88,11 @@ class FaultProxy:
     _random: random.Random = field(default_factory=random.Random)
     _serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
-    def choose(self, method: str, path: str) -> Fault | None:
+    def choose(self, method: str, path: str, operation: str = "") -> Fault | None:
         """The fault for the next request, if any; the first matching rule decides."""
         for fault in self.faults:
+            if not re.fullmatch(fault.operation, operation):
+                continue
             if re.fullmatch(fault.method, method) and re.search(fault.path, path):
                 self._seen[fault] = self._seen.get(fault, 0) + 1
                 due = self._seen[fault] % fault.every == 0
@@ -89,39 +104,70 @@ class FaultProxy:
         # A client that is killed leaves nobody else to hold the task while the server answers.
         task = asyncio.current_task()
         self._serving.add(task)
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        server = _Server(*self.upstream)
         try:
             while True:
                 head, body = await _read_request(reader, writer)
-                method, path = head.split(b" ", 2)[:2]
-                fault = self.choose(method.decode(), path.decode())
-                if fault is not None and fault.action is Action.UNAVAILABLE:
-                    self._record(fault, head, 0)
-                    writer.write(_UNAVAILABLE)
-                    continue
-                if fault is not None and fault.action is Action.DELAY:
-                    self._record(fault, head, 0)
-                    await asyncio.sleep(fault.delay_seconds)
-                if server is None:
-                    server = await asyncio.open_connection(*self.upstream, limit=_MAX_HEAD_BYTES)
-                server[1].write(head + body)
-                answer = await _read_answer(server[0], method)
-                if fault is not None and fault.action is Action.LOSE_REPLY:
-                    self._record(fault, head, _status(answer))
-                    writer.transport.abort()
-                    return
+                answer, goes_on = await self._answer(server, head, body)
                 writer.write(answer)
                 await writer.drain()
+                if not goes_on:
+                    if not answer:
+                        writer.transport.abort()
+                    return
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.transport.abort()
         finally:
             self._serving.discard(task)
-            for stream in (writer, *(server[1:] if server else ())):
-                stream.close()
+            writer.close()
+            server.close()
+
+    async def _answer(self, server: _Server, head: bytes, body: bytes) -> tuple[bytes, bool]:
+        """What the client gets, and whether its connection lives on after it."""
+        method, path = head.split(b" ", 2)[:2]
+        fault = self.choose(method.decode(), path.decode(), operation_of(head))
+        if fault is None:
+            return await server.ask(head, body), True
+        if fault.action in (Action.LOSE_REPLY, Action.CUT_SHORT):
+            answer = await server.ask(head, body)
+            self._record(fault, head, _status(answer))
+            return (cut_short(answer) if fault.action is Action.CUT_SHORT else b""), False
+        self._record(fault, head, 0)
+        match fault.action:
+            case Action.UNAVAILABLE:
+                return _UNAVAILABLE, True
+            case Action.REFUSE:
+                return refusal(head, status=fault.status, code=fault.code), True
+            case Action.FAIL_ENTRIES:
+                head, left, failed = without_entries(head, body)
+                return with_failures(await server.ask(head, left) if left else None, failed), True
+        await asyncio.sleep(fault.delay_seconds)
+        return await server.ask(head, body), True
 
     def _record(self, fault: Fault, head: bytes, status: int) -> None:
         method, path = head.split(b" ", 2)[:2]
-        self.incidents.append(Incident(fault.action, method.decode(), path.decode(), status))
+        self.incidents.append(Incident(fault.action, method.decode(), path.decode(), status, operation_of(head)))
+
+
+class _Server:
+    """The connection to the server behind, opened when it is first needed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, head: bytes, body: bytes) -> bytes:
+        """The server's answer, whole."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address, limit=_MAX_HEAD_BYTES)
+        reader, writer = self._streams
+        writer.write(head + body)
+        return await _read_answer(reader, head.split(b" ", 1)[0])
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:

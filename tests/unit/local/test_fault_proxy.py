@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
@@ -132,3 +134,63 @@ def test_the_same_seed_chooses_the_same_requests(upstream) -> None:
 
     assert chosen[0] == chosen[1]
     assert {200, 503} == set(chosen[0])
+
+
+def aws(client: http.client.HTTPConnection, operation: str, asked: dict[str, Any]) -> tuple[int, Any]:
+    """A request of AWS' JSON protocol; the upstream answers with what it was sent."""
+    body = json.dumps(asked).encode()
+    status, answer = put(client, "/", body, **{"X-Amz-Target": f"AmazonSQS.{operation}"})
+    return status, json.loads(answer)
+
+
+def test_a_refusal_speaks_the_protocol_of_the_request(upstream) -> None:
+    endpoint, received = upstream
+    denied = Fault(action=Action.REFUSE, status=403, code="AccessDenied")
+    with running_fault_proxy(endpoint, faults=[denied]) as proxy:
+        client = connect(proxy.endpoint)
+
+        assert put(client, "/bucket/key", b"x")[0] == 403
+        assert aws(client, "ReceiveMessage", {})[1]["__type"] == "AccessDenied"
+        client.close()
+
+    assert received == []
+
+
+def test_a_rule_for_an_operation_meets_no_other(upstream) -> None:
+    endpoint, received = upstream
+    refused = Fault(action=Action.REFUSE, status=500, operation="DeleteMessageBatch")
+    with running_fault_proxy(endpoint, faults=[refused]) as proxy:
+        client = connect(proxy.endpoint)
+
+        assert [aws(client, name, {"n": 1})[0] for name in ("ReceiveMessage", "DeleteMessageBatch")] == [200, 500]
+        assert put(client, "/key", b"x")[0] == 200
+        client.close()
+
+    assert [incident.operation for incident in proxy.incidents] == ["DeleteMessageBatch"]
+    assert len(received) == 2
+
+
+def test_half_of_a_batch_fails_and_never_reaches_the_server(upstream) -> None:
+    endpoint, received = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=Action.FAIL_ENTRIES)]) as proxy:
+        client = connect(proxy.endpoint)
+
+        status, answer = aws(client, "DeleteMessageBatch", {"Entries": [{"Id": str(n)} for n in range(5)]})
+        assert (status, [entry["Id"] for entry in answer["Failed"]]) == (200, ["0", "1", "2"])
+        assert not any(entry["SenderFault"] for entry in answer["Failed"])
+        assert aws(client, "DeleteMessageBatch", {"Entries": [{"Id": "0"}]})[1]["Successful"] == []
+        client.close()
+
+    assert [json.loads(body)["Entries"] for _, body in received] == [[{"Id": "3"}, {"Id": "4"}]]
+
+
+def test_an_answer_cut_short_promises_more_than_it_brings(upstream) -> None:
+    endpoint, _ = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=Action.CUT_SHORT)]) as proxy:
+        client = connect(proxy.endpoint)
+        client.request("PUT", "/a", b"x" * 1000)
+        answer = client.getresponse()
+
+        with pytest.raises(http.client.IncompleteRead) as raised:
+            answer.read()
+        assert (answer.status, len(raised.value.partial)) == (200, 500)

@@ -1,0 +1,64 @@
+"""Answers that a fault proxy gives in a server's place, in the form that AWS' own clients understand.
+
+Services of the JSON protocol (SQS, Kinesis) name the operation in a header and answer errors as JSON; S3 answers
+XML. A batch call of SQS succeeds as a whole while single entries of it fail.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_TARGET = re.compile(rb"\r\nx-amz-target: *[^\r\n.]*\.?([^\r\n.]+)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: *\d+", re.IGNORECASE)
+_REASONS = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 429: "Too Many Requests", 503: "Slow Down"}
+
+
+def operation_of(head: bytes) -> str:
+    """The operation that a request of the JSON protocol asks for; empty for any other."""
+    found = _TARGET.search(head)
+    return found[1].decode().strip() if found else ""
+
+
+def refusal(head: bytes, *, status: int, code: str) -> bytes:
+    """An error in the protocol of the request; its server has not seen it."""
+    message = "refused by a fault proxy"
+    if operation_of(head):
+        kind, body = "application/x-amz-json-1.0", json.dumps({"__type": code, "message": message})
+    else:
+        kind, body = "application/xml", f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return _answer(status, kind, body.encode())
+
+
+def cut_short(answer: bytes) -> bytes:
+    """The head of an answer, which promises all of its body, and the first half of that."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head + b"\r\n\r\n" + body[: len(body) // 2]
+
+
+def without_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str, Any]]]:
+    """A batch call without the first half of its entries, and those, failed by the server; no body if none is left."""
+    asked = json.loads(body)
+    entries = asked["Entries"]
+    spared = entries[(len(entries) + 1) // 2 :]
+    failed = [
+        {"Id": entry["Id"], "SenderFault": False, "Code": "InternalError", "Message": "failed by a fault proxy"}
+        for entry in entries[: len(entries) - len(spared)]
+    ]
+    left = json.dumps(asked | {"Entries": spared}).encode() if spared else b""
+    return _LENGTH.sub(b"\r\nContent-Length: %d" % len(left), head), left, failed
+
+
+def with_failures(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:
+    """The answer to what was asked of the server, and the entries that failed."""
+    body = answer.partition(b"\r\n\r\n")[2] if answer is not None else b"{}"
+    told = json.loads(body)
+    told["Failed"] = [*(told.get("Failed") or []), *failed]
+    told.setdefault("Successful", [])
+    return _answer(200, "application/x-amz-json-1.0", json.dumps(told).encode())
+
+
+def _answer(status: int, kind: str, body: bytes) -> bytes:
+    first = f"HTTP/1.1 {status} {_REASONS.get(status, 'OK' if status == 200 else 'Error')}"
+    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
