@@ -10,6 +10,7 @@ from rich.console import Console
 from deltaworks.cli import (
     batches,
     checkpoint,
+    collect,
     demo,
     files,
     generate,
@@ -35,7 +36,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
-for module in (stack, streams, batches, reprocess, sql, generate, demo):
+for module in (stack, streams, batches, reprocess, sql, generate, collect, demo):
     module.register(app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
-from deltaworks.streaming.parsing.framing import Malformed, values
+from deltaworks.streaming.parsing.framing import values
 from deltaworks.streaming.runner import IngestRun
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
@@ -87,11 +88,15 @@ def sent(aws: str) -> list[bytes]:
     client = boto3.client("kinesis", endpoint_url=aws, **keys)
     client.create_stream(StreamName="games", ShardCount=2)
     writer = NotingWriter(client)
-    pieces = [piece for each in deliveries(GamesSettings(seed=5, target_events=1_500)) for piece in values(each.body)]
-    bodies = [json.loads(raw)["body"] for value, raw in pieces if not isinstance(value, Malformed | int | float | bool)]
+    objects = [gzip.decompress(each.body) for each in deliveries(GamesSettings(seed=5, target_events=1_500))]
+    pieces = [piece for each in objects for piece in values(each)]
+    posted = [value["body"] for value, _ in pieces if isinstance(value, dict) and value.get("body")]
     app = endpoint(Collector(writer, clock=lambda: AT, keys=random.Random(1)))
-    asyncio.run(_post(app, [body for body in bodies if body]))
-    writer.put([OutgoingRecord(raw, "7") for value, raw in pieces if isinstance(value, Malformed)])
+    asyncio.run(_post(app, posted))
+    others = [raw for value, raw in pieces if not (isinstance(value, dict) and value.get("body"))]
+    assert posted
+    assert others
+    writer.put([OutgoingRecord(raw, "7") for raw in others])
     return [record.data for record in writer.sent]
 
 
@@ -149,7 +154,7 @@ def from_files(
     path.write_bytes(data)
     source = catalog.pipeline("games").source
     event = FileEvent(source.bucket, key, len(data), hashlib.md5(data).hexdigest(), None, at, "ObjectCreated:Put", None)
-    FileEventLogWriter(Lake(catalog.environment.lake), source.relay).append([ReceivedEvent(event, "m", at)])
+    FileEventLogWriter(Lake(catalog.environment.lake), source.relay, epoch=1).append([ReceivedEvent(event, "m", at)])
     return landed(spark, catalog)
 
 
