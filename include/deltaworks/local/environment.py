@@ -17,6 +17,8 @@ from deltaworks.local.landing import queue_url
 from deltaworks.local.ports import HOST
 from deltaworks.local.stack_secrets import StackSecrets, write_private
 
+#: Where the stack's broker is, or would be.
+KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
 # What the calling shell says about these would change how the stack's own processes behave.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
 _LOOPBACK = f"{HOST},localhost"
@@ -37,6 +39,7 @@ def stack_variables(
         "DELTAWORKS_AWS_ENDPOINT": aws_endpoint,
         "DELTAWORKS_AWS_ACCESS_KEY": keys.aws_access_key,
         "DELTAWORKS_AWS_SECRET_KEY": keys.aws_secret_key,
+        KAFKA_BOOTSTRAP: f"{HOST}:{ports['kafka']}",
         "DELTAWORKS_LANDING_QUEUE_URL": queue_url(aws_endpoint),
         "JAVA_HOME": str(java_home),
         "PATH": _search_path(java_home),

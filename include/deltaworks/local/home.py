@@ -84,6 +84,11 @@ class StackHome:
         return self.root / "lake"
 
     @property
+    def kafka(self) -> Path:
+        """The topics of the broker, where the stack has one."""
+        return self.root / "kafka"
+
+    @property
     def airflow(self) -> Path:
         """AIRFLOW_HOME."""
         return self.root / "airflow"

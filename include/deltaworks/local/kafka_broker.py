@@ -10,11 +10,11 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import TransientError
 from deltaworks.local.jars import ensure_broker_jars, quiet
@@ -22,9 +22,15 @@ from deltaworks.local.object_store import HOST, end_process, free_port
 from deltaworks.local.preflight import find_java
 from deltaworks.local.stack_secrets import write_private
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+#: Of a topic that the embedded stack makes.
+PARTITIONS = 2
 MECHANISM = "SCRAM-SHA-512"
 _HEAP = "512m"
 _START_SECONDS = 60.0
+_ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ def broker_command(
     jvm = (java, f"-Xmx{_HEAP}", "-XX:TieredStopAtLevel=1", "-cp", class_path)
     user = ("--add-scram", f"{MECHANISM}=[name={login.username},password={login.password}]") if login else ()
     cluster = urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_URL, str(directory)).bytes).decode().rstrip("=")
-    storage = ("format", "--ignore-formatted", "-t", cluster, "-c", str(properties_file), *user)
+    # With `=`, since an id that begins with a dash would be taken for an option.
+    storage = ("format", "--ignore-formatted", f"--cluster-id={cluster}", "-c", str(properties_file), *user)
     return BrokerCommand(
         argv=(*jvm, "kafka.Kafka", str(properties_file)),
         format_argv=(*jvm, "kafka.tools.StorageTool", *storage),
@@ -215,6 +222,48 @@ def broker_answers(bootstrap: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def broker_serves(bootstrap: str) -> bool:
+    """Whether a broker there answers a request within two seconds: one that hangs still accepts connections."""
+    from confluent_kafka import KafkaException
+
+    try:
+        _admin(bootstrap).list_topics(timeout=2)
+    except KafkaException:
+        return False
+    return True
+
+
+def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
+    """Create the topics that are not there, of two partitions each.
+
+    Returns:
+        Those that were created.
+
+    Raises:
+        TransientError: BROKER_DOWN.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = _admin(bootstrap)
+    try:
+        there = admin.list_topics(timeout=_ANSWER_SECONDS).topics
+        missing = tuple(topic for topic in topics if topic not in there)
+        if missing:
+            asked = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in missing])
+            for each in asked.values():
+                each.result(_ANSWER_SECONDS)
+    except KafkaException as error:
+        raise _down(f"topics cannot be created: {error}") from error
+    return missing
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({**BrokerAddress(bootstrap).client_options()})
 
 
 def _down(what: str) -> TransientError:

@@ -25,6 +25,7 @@ _KINDS = tuple(
         (r"supervisor\.supervisord", "supervisor"),
         (r"deltaworks\.local\.moto_server", "moto"),
         (r"java.*s3proxy", "s3proxy"),
+        (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
         (r"ingest_stream\.py", "stream"),
         (r"deltaworks\.sources\.file_events", "relay"),
         (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),

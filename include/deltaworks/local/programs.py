@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,6 +12,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from deltaworks.errors import TransientError
 from deltaworks.local.airflow_api import AirflowApi, Component, Health
 from deltaworks.local.home import StackHome
+from deltaworks.local.jars import quiet
+from deltaworks.local.kafka_broker import broker_command, broker_serves
 from deltaworks.local.landing import LAKE_BUCKET, is_wired, landing_client
 from deltaworks.local.object_store import s3proxy_command
 from deltaworks.local.ports import HOST
@@ -20,20 +22,36 @@ from deltaworks.local.supervision import Program, ProgramState
 
 MOTO = "moto"
 S3PROXY = "s3proxy"
+KAFKA = "kafka"
 API_SERVER = "airflow-api-server"
 SCHEDULER = "airflow-scheduler"
 DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
-STORES = (MOTO, S3PROXY)
+#: What data lies in. A stack has the broker only where a pipeline reads Kafka.
+STORES = (MOTO, S3PROXY, KAFKA)
 # In the order they start. The scheduler is the last: only then can anything it starts work.
-START_ORDER = (MOTO, S3PROXY, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
+START_ORDER = (*STORES, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
 # The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
-STOP_ORDER = ((SCHEDULER,), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (S3PROXY, MOTO))
+STOP_ORDER = ((SCHEDULER,), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (KAFKA, S3PROXY, MOTO))
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
 
 
-def stack_programs(home: StackHome, *, ports: Mapping[str, int], keys: StackSecrets) -> tuple[Program, ...]:
-    """Every program with its command. Writes the lake server's configuration; resolves the jars if need be."""
+def stack_programs(
+    home: StackHome,
+    *,
+    ports: Mapping[str, int],
+    keys: StackSecrets,
+    with_broker: bool = False,
+    progress: Callable[[str], None] = quiet,
+) -> tuple[Program, ...]:
+    """Every program with its command. Writes the servers' configuration; resolves their jars if need be.
+
+    Args:
+        with_broker: a Kafka broker too; formats its folder the first time.
+
+    Raises:
+        TransientError: BROKER_DOWN, its folder cannot be formatted; JARS_NOT_RESOLVED.
+    """
     python = sys.executable
     moto = [python, "-m", "deltaworks.local.moto_server", "--port", str(ports["moto"])]
     lake = s3proxy_command(
@@ -55,11 +73,24 @@ def stack_programs(home: StackHome, *, ports: Mapping[str, int], keys: StackSecr
     return (
         Program(MOTO, (*moto, "--request-log", str(home.request_log))),
         Program(S3PROXY, lake.argv),
+        *((_broker(home, ports, progress),) if with_broker else ()),
         *(
             Program(name, (python, "-m", "deltaworks.local.airflow_component", *arguments), seconds)
             for name, (arguments, seconds) in airflow.items()
         ),
     )
+
+
+def _broker(home: StackHome, ports: Mapping[str, int], progress: Callable[[str], None]) -> Program:
+    broker = broker_command(
+        directory=home.kafka,
+        port=ports["kafka"],
+        controller_port=ports["kafka_controller"],
+        properties_file=home.root / "kafka.properties",
+        progress=progress,
+    )
+    broker.prepare()
+    return Program(KAFKA, broker.argv, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +117,7 @@ class HealthChecks:
 
     def _answers(self, name: str, state: ProgramState, airflow: Health | None) -> bool:
         if name in STORES:
-            return self._moto() if name == MOTO else self._lake()
+            return {MOTO: self._moto, S3PROXY: self._lake, KAFKA: self._broker}[name]()
         if airflow is None:
             return False
         if name == API_SERVER:
@@ -113,6 +144,9 @@ class HealthChecks:
         except (BotoCoreError, ClientError):
             return False
         return True
+
+    def _broker(self) -> bool:
+        return broker_serves(f"{HOST}:{self.ports['kafka']}")
 
     def _airflow_health(self) -> Health | None:
         try:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import FrameType
 
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.local.airflow_home import AirflowHome
-from deltaworks.local.environment import process_environment, read_env, stack_variables, write_env
+from deltaworks.local.declared_topics import declared_topics
+from deltaworks.local.environment import KAFKA_BOOTSTRAP, process_environment, read_env, stack_variables, write_env
 from deltaworks.local.home import StackHome
 from deltaworks.local.jars import ensure_jars
+from deltaworks.local.kafka_broker import create_topics
 from deltaworks.local.ports import HOST, choose_ports
 from deltaworks.local.preflight import preflight
 from deltaworks.local.processes import (
@@ -24,6 +26,7 @@ from deltaworks.local.processes import (
 )
 from deltaworks.local.programs import (
     API_SERVER,
+    KAFKA,
     S3PROXY,
     START_ORDER,
     STOP_ORDER,
@@ -92,7 +95,8 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress) -> Non
     save_state(home, state.replace(ports=ports))
     keys = keep_secrets(home.secrets_file)
     write_env(home, stack_variables(home, ports=ports, keys=keys, java_home=found.java.home))
-    programs = stack_programs(home, ports=ports, keys=keys)
+    with_broker = bool(declared_topics(home))
+    programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
     progress("Starting the process supervisor")
     supervisor.launch(programs, environment=process_environment(home))
 
@@ -116,8 +120,10 @@ def refuse_leftovers(home: StackHome) -> None:
 def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress) -> None:
     state, keys = load_state(home), keep_secrets(home.secrets_file)
     checks = HealthChecks(state.ports, keys)
-    _start(home, supervisor, checks, STORES, seconds=_STORES_SECONDS, progress=progress)
+    known = supervisor.programs()
+    _start(home, supervisor, checks, _among(known, STORES), seconds=_STORES_SECONDS, progress=progress)
     checks.create_lake_bucket()
+    _create_topics(home, has_broker=KAFKA in known, progress=progress)
     withdraw_stop_flags(home)
     airflow = AirflowHome(home, process_environment(home))
     airflow.write_password(keys.admin_password)
@@ -128,6 +134,18 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
             progress(f"Unpaused: {', '.join(resumed)}")
+
+
+def _among(known: Container[str], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in known]
+
+
+def _create_topics(home: StackHome, *, has_broker: bool, progress: Progress) -> None:
+    topics = declared_topics(home)
+    if topics and not has_broker:
+        progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
+    elif topics and (created := create_topics(read_env(home)[KAFKA_BOOTSTRAP], topics)):
+        progress(f"Created topics: {', '.join(created)}")
 
 
 def _start(
@@ -223,7 +241,9 @@ def _end_tasks(
 
 
 def _stop_programs(supervisor: Supervisor, progress: Progress) -> None:
-    for names in STOP_ORDER:
+    known = supervisor.programs()
+    for order in STOP_ORDER:
+        names = _among(known, order)
         progress(f"Stopping {', '.join(names)}")
         supervisor.stop(names, seconds=45)
     supervisor.shutdown(seconds=45)
@@ -248,10 +268,12 @@ def status(*, home: StackHome | None = None) -> StackStatus:
     supervisor = Supervisor(home)
     states = supervisor.programs()
     if not states:
-        stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in START_ORDER)
+        names = [name for name in START_ORDER if name != KAFKA or home.kafka.exists()]
+        stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in names)
         return StackStatus(False, False, stopped, None, stack_processes(home))
-    healthy = HealthChecks(load_state(home).ports, keep_secrets(home.secrets_file)).healthy(states, START_ORDER)
-    programs = tuple(_program_status(states[name], healthy[name]) for name in START_ORDER)
+    names = _among(states, START_ORDER)
+    healthy = HealthChecks(load_state(home).ports, keep_secrets(home.secrets_file)).healthy(states, names)
+    programs = tuple(_program_status(states[name], healthy[name]) for name in names)
     addresses = _addresses(home, already_running=True)
     return StackStatus(True, all(healthy.values()), programs, addresses, ())
 

@@ -26,7 +26,7 @@ from deltaworks.local.stack_secrets import keep_secrets
 from deltaworks.local.state import StackState, exclusive, load_state, save_state
 from deltaworks.local.supervision import Program, render_config
 
-PORTS = {"moto": 21001, "s3proxy": 21002, "airflow": 21003}
+PORTS = {"moto": 21001, "s3proxy": 21002, "airflow": 21003, "kafka": 21004, "kafka_controller": 21005}
 
 
 @pytest.fixture
@@ -132,6 +132,10 @@ def test_reading_a_stack_that_never_ran_says_how_to_start_it(tmp_path: Path) -> 
 
     assert caught.value.condition == "STACK_NOT_PREPARED"
     assert "deltaworks up" in caught.value.hint
+
+
+def test_pipelines_find_the_broker_of_the_stack_by_one_variable(variables: dict[str, str]) -> None:
+    assert variables["DELTAWORKS_KAFKA_BOOTSTRAP"] == "127.0.0.1:21004"
 
 
 def test_the_supervisor_restarts_and_ends_whole_groups_and_rotates_logs(home: StackHome) -> None:

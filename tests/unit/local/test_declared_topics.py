@@ -1,0 +1,73 @@
+"""A stack has a broker exactly where a pipeline's source in use is Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deltaworks.local.declared_topics import declared_topics
+from deltaworks.local.home import StackHome
+from deltaworks.local.programs import KAFKA, stack_programs
+from deltaworks.local.stack_secrets import keep_secrets
+
+ENVIRONMENT = "environment: local\nlake: {root: file:///lake}\nlanding: {root: file:///landing}\nmessaging: {}\n"
+KAFKA_SOURCE = {"kind": "kafka", "bootstrap_servers": "env:DELTAWORKS_KAFKA_BOOTSTRAP", "topics": ["orders", "edits"]}
+KINESIS_SOURCE = {"kind": "kinesis", "stream": "orders"}
+HomeOf = Callable[..., StackHome]
+
+
+@pytest.fixture
+def home_of(tmp_path: Path) -> HomeOf:
+    """Makes a project with one pipeline, so declared."""
+
+    def make(**declared: Any) -> StackHome:
+        pipeline = {
+            "pipeline": "shop",
+            "description": "orders",
+            "owner": "tests",
+            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+            "tables": [{"name": "orders", "catch_all": True}],
+        } | declared
+        files = {"environments/local.yaml": ENVIRONMENT, "pipelines/shop/pipeline.yaml": yaml.safe_dump(pipeline)}
+        for path, text in files.items():
+            (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "include" / path).write_text(text)
+        home = StackHome.at(tmp_path / "home", project=tmp_path)
+        home.create()
+        return home
+
+    return make
+
+
+def test_the_topics_of_a_pipeline_that_reads_kafka_are_declared(home_of: HomeOf) -> None:
+    assert declared_topics(home_of(source=KAFKA_SOURCE)) == ("edits", "orders")
+
+
+def test_kafka_counts_among_several_sources_only_where_it_is_the_chosen_one(home_of: HomeOf) -> None:
+    sources = {"live": KAFKA_SOURCE, "old": KINESIS_SOURCE}
+
+    assert declared_topics(home_of(sources=sources, source="old")) == ()
+    assert declared_topics(home_of(sources=sources, source="live")) == ("edits", "orders")
+
+
+def test_a_pipeline_that_is_declared_wrongly_does_not_keep_the_stack_from_starting(home_of: HomeOf) -> None:
+    assert declared_topics(home_of(source=KAFKA_SOURCE, tables="none")) == ()
+
+
+def test_this_project_reads_no_kafka_and_its_stack_has_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = StackHome.at(tmp_path / "home")
+    home.create()
+    jar = tmp_path / "s3proxy.jar"
+    monkeypatch.setattr("deltaworks.local.object_store.ensure_jars", lambda: type("Jars", (), {"s3proxy_jar": jar}))
+    ports = {"moto": 1, "s3proxy": 2}
+
+    programs = stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file))
+
+    assert declared_topics(home) == ()
+    assert KAFKA not in {program.name for program in programs}
