@@ -42,7 +42,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability.
+    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability, but
+    no more than `times` of them.
 
     `operation` is matched against what a request of AWS' JSON protocol asks for, such as ReceiveMessage; others have
     none. `status` and `code` are those of a refusal.
@@ -52,6 +53,7 @@ class Fault:
     method: str = ".*"
     path: str = ".*"
     every: int = 1
+    times: int | None = None
     probability: float = 1.0
     delay_seconds: float = 0.0
     operation: str = ".*"
@@ -95,7 +97,8 @@ class FaultProxy:
                 continue
             if re.fullmatch(fault.method, method) and re.search(fault.path, path):
                 self._seen[fault] = self._seen.get(fault, 0) + 1
-                due = self._seen[fault] % fault.every == 0
+                ordinal, rest = divmod(self._seen[fault], fault.every)
+                due = rest == 0 and (fault.times is None or ordinal <= fault.times)
                 return fault if due and self._random.random() < fault.probability else None
         return None
 

@@ -100,6 +100,15 @@ def test_an_unavailable_answer_keeps_the_request_from_the_server(upstream) -> No
     assert [path for path, _ in received] == ["/0", "/2"]
 
 
+def test_a_rule_that_has_been_met_often_enough_is_over(upstream) -> None:
+    endpoint, _ = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=Action.UNAVAILABLE, every=2, times=2)]) as proxy:
+        client = connect(proxy.endpoint)
+
+        assert [put(client, f"/{n}", b"x")[0] for n in range(6)] == [200, 503, 200, 503, 200, 200]
+        client.close()
+
+
 def test_a_delay_comes_before_the_server_acts(upstream) -> None:
     endpoint, _ = upstream
     with running_fault_proxy(endpoint, faults=[Fault(action=Action.DELAY, delay_seconds=0.3)]) as proxy:

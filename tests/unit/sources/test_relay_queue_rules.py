@@ -6,16 +6,22 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from botocore.exceptions import ClientError
+from typer.testing import CliRunner
 
+from deltaworks.cli import files
 from deltaworks.control.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.sources.file_events.intake import Intake
 from deltaworks.sources.file_events.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.sources.file_events.redrive import redrive
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.relay_stage import drained, eventually, keys, relay_of, running
 
@@ -156,3 +162,29 @@ def test_a_quarantined_message_is_sent_again_once_the_declaration_takes_it_and_o
     assert keys(landing) == ["games/2", "games/1"]
     again = redrive(mended, Lake(landing.lake), landing.queue(), dry_run=False)
     assert (again.usable, again.sent, again.landed) == (0, 0, 1)
+
+
+def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
+    landing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_dead_letters(landing, after=1)
+    landing.send(landing.notification("games/1"), landing.notification("games/2"))
+    deliveries = landing.queue()
+    eventually(lambda: not deliveries.receive() and landing.waiting() == (0, 0), "all are dead letters")
+    with running(relay_of(landing)):
+        pass  # makes the log
+    environment = EnvironmentSpec(
+        environment="tests", lake=landing.lake, landing=landing.storage, messaging=landing.messaging
+    )
+    project = Catalog(environment=environment, relays={"landing": landing.spec()}, pipelines={}, root=tmp_path)
+    monkeypatch.setattr(files, "catalog", lambda: project)
+    monkeypatch.setattr(files.console, "width", 250)
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(files.app, ["redrive", "landing", *words], catch_exceptions=False).output
+
+    assert "about 2 dead letters" in run()
+    assert landing.waiting() == (0, 0)
+    assert "Put back: 2 dead letters" in run("--no-dry-run")
+    assert landing.waiting() == (2, 0)
+    assert "about 0 dead letters" in run()

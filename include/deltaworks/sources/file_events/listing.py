@@ -116,11 +116,16 @@ def _event(bucket: str, found: dict[str, Any]) -> FileEvent:
 
 
 def _local_pages(root: Path, bucket: str, prefix: str) -> Iterator[list[FileEvent]]:
-    """The files below a folder, one a page: their tags are digests of what they hold."""
+    """The files below a folder: their tags are digests of what they hold."""
+    page: list[FileEvent] = []
     for path in sorted(each for each in root.rglob("*") if each.is_file()):
         key = path.relative_to(root).as_posix()
-        if key.startswith(prefix):
-            data, modified = path.read_bytes(), path.stat().st_mtime
-            tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            at = datetime.fromtimestamp(modified, UTC)
-            yield [FileEvent(bucket, key, len(data), tag, None, at, LISTED, None)]
+        if not key.startswith(prefix):
+            continue
+        data, modified = path.read_bytes(), path.stat().st_mtime
+        tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        page.append(FileEvent(bucket, key, len(data), tag, None, datetime.fromtimestamp(modified, UTC), LISTED, None))
+        if len(page) == _PAGE:
+            yield page
+            page = []
+    yield page

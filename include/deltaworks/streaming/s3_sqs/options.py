@@ -1,6 +1,6 @@
 """The options of `format("s3-sqs")`, checked.
 
-Required: `queueUrl`, `fileFormat` (json, csv, tsv or parquet), `stateLocation`, and a schema by `.schema(...)`.
+Required: `queueUrl`, `fileFormat` (json, csv, tsv, text or parquet), `stateLocation`, and a schema by `.schema(...)`.
 
 - `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
   are references such as `env:NAME`, without them the roles and profiles of the machine apply.
@@ -9,7 +9,8 @@ Required: `queueUrl`, `fileFormat` (json, csv, tsv or parquet), `stateLocation`,
 - `maxPartitions` (8): tasks that open the files of a batch. `fetchParallelism` (2): threads that receive messages.
 - `bucket`, `prefix`, `glob`: which files; by default all that are announced.
 - `partitionColumns`: fields read from parts of keys such as `day=2026-01-31`, separated by commas.
-- `compression` (auto), `maxObjectBytes` (536870912), `delimiter` and `header` of csv, `columns` of csv and tsv.
+- `compression` (auto), `maxObjectBytes` (536870912), `delimiter` of csv, `columns` of csv and tsv without a header,
+  `pattern` of text: a regular expression whose named groups are the fields of a line.
 - `overwrites` (latest): see the relay's.
 """
 
@@ -37,7 +38,7 @@ _WHY_STATE = (
 )
 _REQUIRED = {
     "queueurl": "is required: the queue that S3 announces objects to",
-    "fileformat": "is required: json, csv, tsv or parquet",
+    "fileformat": "is required: json, csv, tsv, text or parquet",
     "statelocation": _WHY_STATE,
 }
 #: Fields of specs, and the options they are given by.
@@ -46,6 +47,7 @@ _READ = {
     "prefix": "prefix",
     "glob": "glob",
     "compression": "compression",
+    "pattern": "pattern",
     "max_files_per_batch": "maxfilespertrigger",
     "max_bytes_per_batch": "maxbytespertrigger",
     "max_object_bytes": "maxobjectbytes",
@@ -55,7 +57,7 @@ _KNOWN = frozenset(
         *_REQUIRED,
         *("region", "endpoint", "pathstyle", "accesskey", "secretkey", "stateendpoint", "maxfilespertrigger"),
         *("maxbytespertrigger", "maxpartitions", "fetchparallelism", "bucket", "prefix", "glob", "partitioncolumns"),
-        *("compression", "maxobjectbytes", "delimiter", "header", "columns", "overwrites", "path"),
+        *("compression", "maxobjectbytes", "delimiter", "columns", "pattern", "overwrites", "path"),
     }
 )
 
