@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from benchmarks import bucket_growth, fan_out, freshness, growth, kinesis, prices, relay, single_table, trigger
+from benchmarks import (
+    bucket_growth,
+    fan_out,
+    file_sizes,
+    freshness,
+    growth,
+    kinesis,
+    prices,
+    relay,
+    single_table,
+    trigger,
+)
 from benchmarks.harness import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (single_table, fan_out, growth, bucket_growth, trigger, prices, kinesis, relay, freshness)
+    for module in (single_table, fan_out, growth, bucket_growth, file_sizes, trigger, prices, kinesis, relay, freshness)
 }

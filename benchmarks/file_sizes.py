@@ -1,0 +1,208 @@
+"""`file_sizes`: how fast objects of 10 kB, 1 MB and 100 MB go through the whole ingest.
+
+Ours: a relay lists the objects into its file event log, and a pipeline's stream lands them in three tables, exactly
+once, with its ledger, until nothing waits: from an empty lake to the last commit.
+
+Other: Spark's own file source on the same folder, into one plain Delta table with the same columns, until nothing
+waits. It parses with a schema, drops what does not fit, and keeps one table.
+
+The same bytes in all sizes, as far as there are files: at most 5,000 small ones. Everything lies on local disk.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+_SIZES = {"10kB": 10_000, "1MB": 1_000_000, "100MB": 100_000_000}
+_MOST_FILES = 5_000
+_BYTES_PER_EVENT = 200
+_KINDS = ("view", "click", "buy")
+_SCHEMA = "name string, id string, at long, price double, path string, device struct<os: string, version: string>"
+_COLUMNS: list[dict[str, Any]] = [
+    {"name": "price", "path": "price", "type": "double"},
+    {"name": "path", "path": "path", "type": "string"},
+    {"name": "os", "path": "device.os", "type": "string"},
+    {"name": "version", "path": "device.version", "type": "string"},
+]
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure each size on both sides."""
+    from benchmarks import sides
+    from benchmarks.games_files import bench_folder
+
+    spark = sides.session()
+    comparisons = []
+    try:
+        for name, size in _SIZES.items():
+            count = max(1, min(_MOST_FILES, options.events * _BYTES_PER_EVENT // size))
+            files = _files(bench_folder() / f"sizes-{name}-{count}", size, count, options)
+            comparisons.append(
+                Comparison(
+                    metric=f"ingest_{name}_vs_file_source",
+                    ours=Side(f"ingest_{name}", _Ingest(spark, files)),
+                    other=Side(f"file_source_{name}", _FileSource(spark, files)),
+                    sizes={"files": count, "bytes": files.bytes, "events": files.events},
+                )
+            )
+        return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    folder: Path
+    count: int
+    bytes: int
+    events: int
+
+    def rates(self, seconds: float) -> dict[str, float]:
+        """What one repetition moved."""
+        return {
+            "megabytes_per_second": self.bytes / 1e6 / seconds,
+            "files_per_second": self.count / seconds,
+            "events_per_second": self.events / seconds,
+        }
+
+
+def _files(folder: Path, size: int, count: int, options: Options) -> _Files:
+    """Objects of JSON lines, made once and kept."""
+    record = folder.with_suffix(".json")
+    if not record.is_file():
+        options.progress(f"file_sizes: {count:,} files of {size:,} bytes")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        events = written = 0
+        for number in range(count):
+            with (folder / f"{number:06}.json").open("wb") as file:
+                while file.tell() < size:
+                    file.write(_event(events))
+                    events += 1
+                written += file.tell()
+        record.write_text(json.dumps({"bytes": written, "events": events}))
+    return _Files(folder, count, **json.loads(record.read_text()))
+
+
+def _event(number: int) -> bytes:
+    event = {
+        "name": _KINDS[number % 3],
+        "id": f"{number:032x}",
+        "at": 1_700_000_000 + number // 1_000,
+        "price": number % 1_000 / 100,
+        "path": f"/shop/{number % 977}/item/{number % 7_919}",
+        "device": {"os": "linux", "version": f"{number % 40}.1"},
+    }
+    return json.dumps(event).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ingest:
+    """Relay and stream of a project of its own."""
+
+    spark: SparkSession
+    files: _Files
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.sources.file_events.relay import Relay
+        from deltaworks.streaming.runner import IngestRun
+
+        with _project(self.files.folder) as catalog:
+            environment = catalog.environment
+            with clock:
+                began = time.perf_counter()
+                relay = catalog.relay("landing")
+                counts = Relay(
+                    relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True
+                ).run()
+                relayed = time.perf_counter() - began
+                result = IngestRun(self.spark, catalog, "sizes", available_now=True).run()
+        if (counts.events, result.rows) != (self.files.count, self.files.events):
+            raise RuntimeError(f"not all was landed: {counts.events} files, {result.rows} rows")
+        clock.note(relay_seconds=relayed, batches=result.batches, **self.files.rates(clock.seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSource:
+    """A plain stream into one table."""
+
+    spark: SparkSession
+    files: _Files
+
+    def __call__(self, clock: Clock) -> None:
+        with _root() as root:
+            frame = self.spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 500).json(str(self.files.folder))
+            writer = frame.selectExpr("*", "timestamp_seconds(at) AS event_time").writeStream.format("delta")
+            with clock:
+                query = writer.option("checkpointLocation", f"{root}/c").trigger(availableNow=True).start(f"{root}/t")
+                query.awaitTermination()
+            rows = self.spark.read.format("delta").load(f"{root}/t").count()
+        if rows != self.files.events:
+            raise RuntimeError(f"{rows} rows were landed, not {self.files.events}")
+        clock.note(**self.files.rates(clock.seconds))
+
+
+@contextmanager
+def _root() -> Iterator[Path]:
+    from benchmarks.games_files import bench_folder
+
+    root = bench_folder() / f"sizes-run-{uuid.uuid4().hex[:8]}"
+    root.mkdir()
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def _project(folder: Path) -> Iterator[Catalog]:
+    """One pipeline of three tables over the folder, with an empty lake."""
+    from deltaworks.specs.catalog import load_catalog
+
+    tables = [{"name": kind, "when": {"name": kind}, "columns": _COLUMNS} for kind in _KINDS]
+    declared: dict[str, dict[str, Any]] = {
+        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
+        "pipelines/sizes/pipeline.yaml": {
+            "pipeline": "sizes",
+            "description": "files of one size",
+            "owner": "benchmarks",
+            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
+            "tables": tables,
+            "stream": {"tasks_per_batch": 2},
+        },
+    }
+    with _root() as root:
+        declared["environments/local.yaml"] = {
+            "environment": "local",
+            "lake": {"root": f"file://{root}/lake"},
+            "landing": {"root": f"file://{folder}"},
+            "messaging": {},
+        }
+        for path, content in declared.items():
+            (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+            # JSON is YAML too.
+            (root / "include" / path).write_text(json.dumps(content))
+        yield load_catalog("local", root=root)
+
+
+BENCHMARK = Benchmark(
+    name="file_sizes",
+    summary="objects of 10 kB, 1 MB and 100 MB through relay and stream, against Spark's own file source",
+    run=run,
+)
