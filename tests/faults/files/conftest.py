@@ -1,0 +1,43 @@
+"""A landing bucket with its queue on a moto server, and a proxy before it that makes requests fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from deltaworks.local.fault_proxy import FaultProxy, running_fault_proxy
+from tests.faults.harness.announced import FilesVerdict, judge_log
+from tests.unit.sources.conftest import aws_endpoint, landing
+
+__all__ = ["aws_endpoint", "landing"]
+
+Tell = Callable[..., FilesVerdict]
+
+
+@pytest.fixture
+def proxy(aws_endpoint: str, seed: int) -> Iterator[FaultProxy]:
+    """Before queue and buckets; a test gives it `faults`."""
+    with running_fault_proxy(aws_endpoint, seed=seed) as running:
+        yield running
+
+
+@pytest.fixture
+def tell_files(tell_line: Callable[..., None], landing: Any, seed: int) -> Tell:
+    """Judges a relay's log against the objects it owes, and prints the line of the fault."""
+
+    def say(fault: str, owed: list[str], *, off: str = "", note: str = "") -> FilesVerdict:
+        verdict = judge_log(landing.lake, "landing", owed)
+        tell_line(
+            fault,
+            f"WITHOUT {off}" if off else "protected",
+            f"seed {seed}",
+            f"objects {len(owed)}",
+            f"lost {verdict.lost.total()}",
+            f"doubled {verdict.doubled.total()}",
+            *([note] if note else []),
+        )
+        return verdict
+
+    return say

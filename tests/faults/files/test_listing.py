@@ -1,0 +1,90 @@
+"""Objects no message comes about, and listings that fail on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health import judge
+from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import relay_control
+from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
+from deltaworks.sources.file_events import listing
+from deltaworks.sources.file_events.lister import read_listing_record, request_listing
+from deltaworks.sources.file_events.relay import Relay
+from tests.faults.files.conftest import Tell
+from tests.faults.harness.announced import behind, within
+from tests.faults.harness.file_protections import switch_off
+from tests.unit.sources.relay_stage import running
+
+ANNOUNCED = [f"games/{number}" for number in range(20)]
+SILENT = [f"games/silent-{number}" for number in range(5)]
+
+
+def relay_of(landing: Any, **changes: Any) -> Relay:
+    return Relay(landing.spec(**changes), lake=landing.lake, queue=landing.queue(), landing=landing.storage)
+
+
+@pytest.mark.parametrize("without", ["", "listing"], ids=["protected", "without"])
+def test_30_objects_no_message_comes_about_are_found_and_told(landing: Any, tell_files: Tell, without: str) -> None:
+    declared = {} if without else {"listing": {"grace_minutes": 0}}
+    objects = open_objects(landing.lake)
+    landing.put(*ANNOUNCED)
+    with running(relay_of(landing, **declared)) as relay:
+        within(lambda: relay.counts.deleted == len(ANNOUNCED), "what is announced is taken")
+        if not without:
+            within(lambda: (read_listing_record(objects, "landing") or never()).passes == 1, "a first pass")
+        landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
+        landing.put(*SILENT)
+        request_listing(objects, "landing", by="a test")
+        if not without:
+            within(lambda: (read_listing_record(objects, "landing") or never()).passes == 2, "a second pass")
+            within(lambda: alert_of(landing) == "FILES_LOST", "the alert")
+        told = alert_of(landing)
+    verdict = tell_files("30 never announced", [*ANNOUNCED, *SILENT], off=without, note=f"alert {told}")
+    assert verdict.is_exact == (not without)
+    assert verdict.lost.total() == (len(SILENT) if without else 0)
+
+
+def never() -> Any:
+    """Stands where nothing has been written yet."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(passes=-1)
+
+
+def alert_of(landing: Any) -> str:
+    """What the health check says of the relay now."""
+    heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
+    return judge(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
+
+
+@pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
+def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
+    landing: Any, proxy: FaultProxy, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
+) -> None:
+    """The first page is throttled and the second never answered, each more often than a client repeats."""
+    monkeypatch.setattr(listing, "_PAGE", 7)
+    switch_off(monkeypatch, without)
+    landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
+    landing.put(*ANNOUNCED)
+    proxy.faults = [
+        Fault(action=Action.LOSE_REPLY, path="continuation-token", times=7),
+        Fault(action=Action.REFUSE, path="list-type=2", times=7),
+    ]
+    hit = behind(landing, proxy)
+    failure = ""
+    try:
+        spec = hit.spec(queue_url=None, listing={})
+        Relay(spec, lake=hit.lake, queue=None, landing=hit.storage, until_drained=True).run()
+    except Exception as error:
+        failure = getattr(error, "condition", type(error).__name__)
+    note = f"faults {len(proxy.incidents)}, it ended with {failure or 'nothing'}"
+    verdict = tell_files("28 listing", ANNOUNCED, off=", ".join(without), note=note)
+    assert verdict.is_exact == (not without)
+    assert bool(failure) == bool(without)
+    if not without:
+        assert len(proxy.incidents) == 14

@@ -1,0 +1,220 @@
+"""Objects with awkward names, overwritten, deleted, damaged, or behind a storage that fails."""
+
+from __future__ import annotations
+
+import gzip
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
+from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.sources.file_events.relay import Relay
+from deltaworks.streaming.file_payloads import FileOpener, FileReference
+from deltaworks.tables.lake import Lake
+from tests.faults.files.conftest import Tell
+from tests.faults.harness.bucket_stage import BucketStage, RowsVerdict
+from tests.faults.harness.file_protections import switch_off
+from tests.faults.harness.stage import Stage
+
+Say = Callable[..., None]
+MakeStage = Callable[..., Stage]
+ODD_KEYS = [
+    "games/two words.json",
+    "games/a+b.json",
+    "games/100%.json",
+    "games/100%25.json",
+    "games/a=b&c?d#e.json",
+    unicodedata.normalize("NFC", "games/ü é.json"),
+    unicodedata.normalize("NFD", "games/ü é.json"),
+    "games/日本 🎮.json",
+    "games/" + "x" * (1024 - len("games/")),
+    "games//double/./dots/../x.json",
+]
+
+
+def relayed(landing: Any, **changes: Any) -> None:
+    spec = landing.spec(**changes)
+    Relay(spec, lake=landing.lake, queue=landing.queue(), landing=landing.storage, until_drained=True).run()
+
+
+def opened(landing: Any) -> dict[int, tuple[str, bytes | None, str]]:
+    """By seq: key, content as a task reads it, and why there is none."""
+    opener = FileOpener(landing.storage, compression="auto")
+    found = {}
+    for row in FileEventLog(Lake(landing.lake), "landing").read(0).to_pylist():
+        payload = opener(FileReference(row["seq"], row["key"], row["etag"], row["version_id"]))
+        found[row["seq"]] = (row["key"], payload.data, payload.problem.code if payload.problem else "")
+    return found
+
+
+@pytest.mark.parametrize("without", [[], ["key_decoding"]], ids=["protected", "without"])
+def test_20_objects_of_every_name_are_read(
+    landing: Any, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
+) -> None:
+    switch_off(monkeypatch, without)
+    for key in ODD_KEYS:
+        landing.put(key, body=key.encode())
+    relayed(landing)
+    contents = {key: data for key, data, _ in opened(landing).values()}
+    wrong = [key for key in ODD_KEYS if contents.get(key) != key.encode()]
+    verdict = tell_files("20 keys", ODD_KEYS, off=", ".join(without), note=f"read wrongly {len(wrong)}")
+    assert verdict.is_exact == (not without)
+    assert bool(wrong) == bool(without)
+
+
+@pytest.mark.parametrize("without", [[], ["tags"]], ids=["protected", "without"])
+def test_21_an_object_overwritten_before_it_is_read_gives_one_content(
+    landing: Any, tell_line: Say, monkeypatch: pytest.MonkeyPatch, without: list[str]
+) -> None:
+    """Once before its first message is taken, once between message and reading, once between two listings."""
+    switch_off(monkeypatch, without)
+    landing.put("a", body=b"a1")
+    landing.put("a", body=b"a2")
+    landing.put("b", body=b"b1")
+    relayed(landing)
+    landing.put("b", body=b"b2")
+    relayed(landing)
+    landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
+    for body in (b"c1", b"c2"):
+        landing.put("c", body=body)
+        relayed(landing, listing={"backfill_interval_hours": 1e-6})
+    found = opened(landing)
+    contents = [data for _, data, _ in found.values() if data is not None]
+    told = sorted((key, reason) for key, _, reason in found.values() if reason)
+    doubled = len(contents) - len(set(contents))
+    how = f"WITHOUT {', '.join(without)}" if without else "protected"
+    tell_line("21 overwritten", how, f"contents {sorted(contents)}", f"told {told}", f"doubled {doubled}")
+    assert sorted(set(contents)) == [b"a2", b"b2", b"c2"]
+    assert bool(doubled) == bool(without)
+    assert told == ([] if without else [("a", "object_changed"), ("b", "object_changed"), ("c", "object_changed")])
+
+
+def parquet_cut(_: bytes) -> bytes:
+    return b"PAR1" + b"\x15\x04" * 100
+
+
+#: How objects are damaged, and what is told of them.
+DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "in/cut.json.gz": (lambda body: gzip.compress(body)[:-9], "object_unreadable"),
+    "in/half.parquet": (parquet_cut, "object_wrong_format"),
+    "in/nothing.json": (lambda _: b"", "object_empty"),
+    "in/page.html": (lambda _: b"<html><body>Service unavailable</body></html>", "object_wrong_format"),
+}
+
+
+@pytest.fixture
+def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> BucketStage:
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
+    return BucketStage(make_stage(tables=3), landing, proxy.endpoint)
+
+
+def fill(stage: BucketStage) -> None:
+    """Objects that are whole, one of them behind a byte order mark and one in gzip; and others."""
+    for number in range(5):
+        stage.put(f"in/good-{number}.json")
+    for key, (damage, _) in DAMAGED.items():
+        stage.put(key, damage=damage)
+    stage.put("in/gone.json", damage=lambda body: body)
+    stage.relay()
+    stage._landing.s3.delete_object(Bucket=stage._landing.bucket, Key="in/gone.json")
+
+
+def told(say: Say, fault: str, verdict: RowsVerdict, *, off: str = "", note: str = "") -> None:
+    say(
+        fault,
+        f"WITHOUT {off}" if off else "protected",
+        f"lost {verdict.lost.total()}",
+        f"doubled {verdict.doubled.total()}",
+        f"objects told {len(verdict.whole)}",
+        *([note] if note else []),
+    )
+
+
+def test_22_and_23_objects_that_cannot_be_read_are_told_and_come_once_they_are_mended(
+    bucket_stage: BucketStage, tell_line: Say
+) -> None:
+    fill(bucket_stage)
+    with bucket_stage.driver() as driver:
+        driver.run_to_end()
+    verdict = bucket_stage.judge()
+    told(tell_line, "22 gone, 23 damaged", verdict)
+    assert verdict.is_exact
+    reasons = {key: reason for key, (_, reason) in DAMAGED.items()} | {"in/gone.json": "object_missing"}
+    assert verdict.whole == {key: [reason] for key, reason in reasons.items()}
+
+    for key in reasons:
+        bucket_stage.put(key)
+    bucket_stage.relay()
+    with bucket_stage.driver() as driver:
+        driver.run_to_end()
+    mended = bucket_stage.judge()
+    told(tell_line, "23 sent again", mended)
+    assert mended.is_exact
+    assert mended.whole == verdict.whole
+
+
+def test_22_without_object_errors_the_stream_stands_still(bucket_stage: BucketStage, tell_line: Say) -> None:
+    fill(bucket_stage)
+    with bucket_stage.driver(off=["object_errors"]) as driver:
+        code = driver.wait()
+    verdict = bucket_stage.judge()
+    told(tell_line, "22 gone, 23 damaged", verdict, off="object_errors", note=f"it ended with {code}")
+    assert code != 0
+    assert verdict.lost == bucket_stage.owed
+
+
+def weather(key: str) -> list[Fault]:
+    """A storage that throttles, fails, answers late, cuts connections and answers: more often than a client repeats."""
+    return [
+        Fault(action=Action.REFUSE, method="GET", path=f"{key}-0", times=7),
+        Fault(action=Action.REFUSE, method="GET", path=f"{key}-1", times=7, status=500, code="InternalError"),
+        Fault(action=Action.DELAY, method="GET", path=f"{key}-2", times=1, delay_seconds=5),
+        Fault(action=Action.CUT_SHORT, method="GET", path=f"{key}-3", times=3),
+        Fault(action=Action.LOSE_REPLY, method="GET", path=f"{key}-4", times=7),
+    ]
+
+
+@pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
+def test_28_a_storage_that_fails_now_and_then_is_waited_for(
+    bucket_stage: BucketStage, proxy: FaultProxy, tell_line: Say, without: list[str]
+) -> None:
+    for number in range(5):
+        bucket_stage.put(f"in/good-{number}")
+    bucket_stage.relay()
+    proxy.faults = weather("in/good")
+    with bucket_stage.driver(off=without) as driver:
+        code = driver.wait()
+    verdict = bucket_stage.judge()
+    note = f"faults {len(proxy.incidents)}, it ended with {code}"
+    told(tell_line, "28 storage", verdict, off=", ".join(without), note=note)
+    assert verdict.is_exact == (not without)
+    assert (code == 0) == (not without)
+    if not without:
+        assert len(proxy.incidents) == 25
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [((403, "AccessDenied"), ("OBJECT_FORBIDDEN", 10)), ((503, "SlowDown"), ("STORAGE_UNREACHABLE", 21))],
+    ids=["denied", "away"],
+)
+def test_28_a_storage_that_denies_is_told_apart_from_one_that_is_away(
+    bucket_stage: BucketStage,
+    proxy: FaultProxy,
+    tell_line: Say,
+    refusal: tuple[int, str],
+    expected: tuple[str, int],
+) -> None:
+    """Patience is two seconds here: what counts is what is said at its end."""
+    bucket_stage.put("in/good-0")
+    bucket_stage.relay()
+    status, code = refusal
+    proxy.faults = [Fault(action=Action.REFUSE, method="GET", path="in/good", status=status, code=code)]
+    with bucket_stage.driver(off=["long_patience"]) as driver:
+        ended = driver.wait()
+    said, message = driver.last_words()
+    tell_line(f"28 storage answers {status}", said, f"exit code {ended}", message[:80])
+    assert (said, ended) == expected

@@ -1,0 +1,111 @@
+"""Relays that are killed with kill -9 while a reply is outstanding: of the commit, or of the deletion behind it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.faults.files.conftest import Tell
+from tests.faults.harness import relay_entry
+from tests.faults.harness.announced import behind, within
+from tests.unit.sources.relay_stage import keys
+
+NAMES = [f"games/{number}" for number in range(80)]
+Launch = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
+    """Starts relay processes of a project whose queue and lake lie behind the proxy; ends those that are left."""
+    started: list[subprocess.Popen[bytes]] = []
+    hit, include = behind(landing, proxy), tmp_path / "include"
+    bucket = landing.bucket + "-lake"
+    landing.s3.create_bucket(Bucket=bucket)
+    reached = hit.messaging.model_dump(mode="json", exclude_none=True)
+    environment = {
+        "environment": "local",
+        "lake": {"root": f"s3://{bucket}/lake", "path_style": True} | reached,
+        "landing": {"root": f"s3://{landing.bucket}", "path_style": True} | reached,
+        "messaging": reached,
+    }
+    relay = {
+        "relay": "landing",
+        "queue_url": hit.queue_url,
+        "buckets": [landing.bucket],
+        "append_seconds": 0.2,
+        "max_events_per_append": 20,
+        "lease_ttl_seconds": 3,
+        "max_run_seconds": 60,
+    }
+    for path, content in {"environments/local.yaml": environment, "relays/landing.yaml": relay}.items():
+        (include / path).parent.mkdir(parents=True, exist_ok=True)
+        (include / path).write_text(yaml.safe_dump(content), encoding="utf-8")
+    landing.lake = landing.storage.of_bucket(bucket).model_copy(update={"root": f"s3://{bucket}/lake"})
+
+    def start(*, off: str = "") -> subprocess.Popen[bytes]:
+        known = {
+            "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
+            "DELTAWORKS_PROJECT": str(tmp_path),
+            "DELTAWORKS_ENVIRONMENT": "local",
+            relay_entry.OFF: off,
+        }
+        words = [sys.executable, "-m", "tests.faults.harness.relay_entry", "--relay", "landing"]
+        with (tmp_path / f"relay-{len(started)}.log").open("wb") as log:
+            process = subprocess.Popen(words, env={**os.environ, **known}, stdout=log, stderr=log)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(20)
+
+
+@pytest.mark.parametrize("without", ["", "identity"], ids=["protected", "without"])
+def test_25_killed_between_commit_and_deletion(
+    landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
+) -> None:
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "4"})
+    landing.send(*(landing.notification(name) for name in NAMES))
+    proxy.faults = [Fault(action=Action.DELAY, operation="DeleteMessageBatch", delay_seconds=600)]
+    first = launch(off=without)
+    within(lambda: bool(keys(landing)), "an append is in the log, and its messages are not deleted")
+    first.kill()
+    first.wait(20)
+    committed = len(keys(landing))
+    proxy.faults = []
+    launch(off=without)
+    within(lambda: landing.waiting() == (0, 0), "the messages came again and are gone")
+    note = f"in the log when it was killed: {committed}"
+    verdict = tell_files("25 killed before the deletion", NAMES, off=without, note=note)
+    assert verdict.is_exact == (not without)
+    assert verdict.doubled.total() == (committed if without else 0)
+
+
+@pytest.mark.parametrize("without", ["", "append_first"], ids=["protected", "without"])
+def test_25_killed_while_the_commit_is_on_its_way(
+    landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
+) -> None:
+    """The commit arrives seconds after the process that sent it is gone, when its successor works already."""
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "4"})
+    landing.send(*(landing.notification(name) for name in NAMES))
+    commits = r"file_events/_delta_log/0+[2-9]\d*\.json"
+    proxy.faults = [Fault(action=Action.DELAY, method="PUT", path=commits, delay_seconds=20, times=1)]
+    first = launch(off=without)
+    within(lambda: bool(proxy.incidents), "a commit is on its way")
+    first.kill()
+    first.wait(20)
+    launch()
+    within(lambda: landing.waiting() == (0, 0) and bool(keys(landing)), "the messages came again and are gone")
+    verdict = tell_files("25 killed during the commit", NAMES, off=without)
+    assert verdict.is_exact == (not without)
+    assert bool(verdict.lost) == bool(without)

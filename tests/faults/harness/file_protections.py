@@ -1,0 +1,172 @@
+"""Takes single protections away from a relay, or from tasks that open objects.
+
+Each is a change of our own functions at run time, undone by pytest's `monkeypatch`, or made in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+Patch = pytest.MonkeyPatch
+
+
+def switch_off(patch: Patch, names: Sequence[str]) -> None:
+    """Take away the protections called `names`.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    for name in names:
+        FILE_PROTECTIONS[name](patch)
+
+
+def _identity(patch: Patch) -> None:
+    """The log does not know what it has: each delivery of a message is a file."""
+    from deltaworks.sources.file_events import log_writer
+
+    patch.setattr(log_writer, "identity", lambda *_, **__: os.urandom(16))
+
+
+def _append_first(patch: Patch) -> None:
+    """Messages are deleted when they are taken, as connectors do that keep a list in memory."""
+    from deltaworks.sources.file_events.appender import Appender
+
+    append = Appender.messages
+
+    def delete_first(self: Any, messages: Any, queue: Any, intake: Any) -> None:
+        queue.delete(messages)
+        append(self, messages, queue, intake)
+
+    patch.setattr(Appender, "messages", delete_first)
+
+
+def _visibility(patch: Patch) -> None:
+    """Nobody keeps messages invisible that are held for long."""
+    from deltaworks.sources.file_events.intake import Intake
+
+    patch.setattr(Intake, "_keep", lambda _: None)
+
+
+def _message_quarantine(patch: Patch) -> None:
+    """A message that cannot be used is deleted as any other."""
+    from deltaworks.sources.file_events.appender import Appender
+
+    parsed = Appender._parsed
+    patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], []))
+
+
+def _entries(patch: Patch) -> None:
+    """A batch call that succeeds is believed to have succeeded for all of its entries."""
+    from deltaworks.sources.file_events.queue import BatchOutcome, NotificationQueue
+
+    def one_batch(_: Any, call: Any, batch: Any, extra: Any, url: str) -> BatchOutcome:
+        entries = [{"Id": str(index), "ReceiptHandle": each.receipt, **extra} for index, each in enumerate(batch)]
+        call(QueueUrl=url, Entries=entries)
+        return BatchOutcome(done=len(batch))
+
+    def send(self: Any, batch: Any) -> list[str]:
+        entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(batch)]
+        self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+        return []
+
+    patch.setattr(NotificationQueue, "_send_batch", send)
+    patch.setattr(
+        NotificationQueue, "_one_batch", lambda self, call, batch, extra: one_batch(self, call, batch, extra, self._url)
+    )
+
+
+def _one_relay(patch: Patch) -> None:
+    """Whoever comes takes the lease, nobody notices, and no owner epoch is compared."""
+    from deltaworks.control.lease import Lease
+    from deltaworks.sources.file_events import relay
+    from deltaworks.tables import commit
+
+    patch.setattr(Lease, "_is_free", staticmethod(lambda _: True))
+    patch.setattr(relay, "watch", lambda *_: None)
+    patch.setattr(commit, "check_owner", lambda *_: None)
+
+
+def _dead_letter_watch(patch: Patch) -> None:
+    """Nobody looks at the dead-letter queue."""
+    from deltaworks.sources.file_events.queue import NotificationQueue
+
+    patch.setattr(NotificationQueue, "dead_letters", lambda _: None)
+
+
+def _refusals(patch: Patch) -> None:
+    """Whatever fails is an outage, and worth another attempt."""
+    from deltaworks.sources import outages
+    from deltaworks.sources.file_events import queue
+
+    patch.setattr(outages, "is_outage", lambda _: True)
+    patch.setattr(queue, "is_outage", lambda _: True)
+
+
+def _patience(patch: Patch) -> None:
+    """One attempt, and no more."""
+    import botocore.config
+
+    from deltaworks.sources.file_events import appender, fetch, intake, lister, listing
+
+    def once(call: Callable[[], Any], **_: Any) -> Any:
+        return call()
+
+    for module in (appender, fetch, intake, lister, listing):
+        patch.setattr(module, "through_outages", once)
+    plain = botocore.config.Config
+
+    def impatient(**options: Any) -> Any:
+        return plain(**{**options, "retries": {"total_max_attempts": 1}})
+
+    for module in (fetch, listing):
+        patch.setattr(module, "Config", impatient)
+
+
+def _key_decoding(patch: Patch) -> None:
+    """Keys are taken as messages have them."""
+    from deltaworks.sources.file_events import messages
+
+    patch.setattr(messages, "unquote_plus", lambda text, **_: text)
+
+
+def _tags(patch: Patch) -> None:
+    """An object is read as it is now, whatever was announced."""
+    from deltaworks.sources.file_events import fetch
+
+    announced = fetch._announced
+    patch.setattr(fetch, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
+
+
+def _object_errors(patch: Patch) -> None:
+    """An object that cannot be read fails the task that opens it."""
+    from deltaworks.streaming import file_payloads
+
+    patch.setattr(file_payloads, "_OF_THE_OBJECT", {})
+
+
+def _long_patience(patch: Patch) -> None:
+    """A storage that fails is waited for, but for two seconds."""
+    from deltaworks.sources.file_events import fetch
+
+    patch.setattr(fetch, "_PATIENCE_SECONDS", 2.0)
+
+
+FILE_PROTECTIONS: dict[str, Callable[[Patch], None]] = {
+    "identity": _identity,
+    "append_first": _append_first,
+    "visibility": _visibility,
+    "message_quarantine": _message_quarantine,
+    "entries": _entries,
+    "one_relay": _one_relay,
+    "dead_letter_watch": _dead_letter_watch,
+    "refusals": _refusals,
+    "patience": _patience,
+    "key_decoding": _key_decoding,
+    "tags": _tags,
+    "object_errors": _object_errors,
+    "long_patience": _long_patience,
+}

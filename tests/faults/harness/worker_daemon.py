@@ -1,0 +1,22 @@
+"""Spark's own daemon of Python workers, whose workers lack what a test takes away.
+
+Spark starts it in place of `pyspark.daemon` where its setting `spark.python.daemon.module` says so; workers are forked
+from it, and have what was changed before.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pyspark import daemon
+
+#: Names of protections, separated by spaces.
+OFF = "DELTAWORKS_TEST_WORKERS_OFF"
+
+if __name__ == "__main__":
+    import pytest
+
+    from tests.faults.harness.file_protections import switch_off
+
+    switch_off(pytest.MonkeyPatch(), os.environ.get(OFF, "").split())
+    daemon.manager()
