@@ -33,12 +33,20 @@ _CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
 _OUT_OF_RANGE = re.compile(r"\bOffsetOutOfRangeException\b[^\n]*")
 _EXPIRED = re.compile(r"Some data may have been lost because they are not available[^\n]*")
 _LOGIN_REFUSED = re.compile(r"\bSaslAuthenticationException\b[^\n]*|\b(?:Topic|Group)AuthorizationException\b[^\n]*")
+#: What Java says of a certificate that one side does not take.
+_CERTIFICATE_REFUSED = re.compile(r"\bSslAuthenticationException\b[^\n]*|\bSSLHandshakeException\b[^\n]*")
+_CERTIFICATE_CAUSE = re.compile(
+    r"PKIX path[^\n]*|No subject alternative[^\n]*|Received fatal alert[^\n]*"
+    r"|\bCertificate(?:Expired|NotYetValid)\w+[^\n]*"
+)
+_STORE_UNREADABLE = re.compile(r"Failed to load (?:PEM )?SSL keystore[^\n]*|Invalid PEM keystore configs[^\n]*")
 #: What Delta says of a stream that comes to a commit which replaces rows.
 _REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
     r"|\bAWS(?:ClientIO|ServiceIO|Status500|ServiceThrottled|ApiCallTimeout|NoResponse)Exception\b"
+    r"|\borg\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException)\b"
     r"|\bHttpHostConnectException\b|\bConnectTimeoutException\b|\bSdkClientException: Unable to execute HTTP request"
     r"|\bGeneric S3 error: (?:Error after \d+ retries|error sending request|Error performing)"
     r"|\bAWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT)\b"
@@ -144,6 +152,15 @@ def _of_the_source(text: str) -> DeltaworksError | None:
             "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place.",
             hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
             "`change_feed: true` with the feed switched on, which tells inserts from changes.",
+        )
+    if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
+        cause = _CERTIFICATE_CAUSE.search(text)
+        found = refused.group() if cause is None else f"{refused.group()}: {cause.group()}"
+        return ConfigError(
+            "SOURCE_CERTIFICATE_REFUSED",
+            f"The source and this client do not take each other's certificate: {found[:_MESSAGE_LENGTH]}",
+            hint="Mend `source.security`: truststore has to hold the authority of the brokers' certificate, keystore a "
+            "certificate that they take, and bootstrap_servers the names in theirs.",
         )
     if refused := _LOGIN_REFUSED.search(text):
         return ConfigError(

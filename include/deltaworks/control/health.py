@@ -262,7 +262,7 @@ def _judge_live(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> _F
 
 
 def _lost(heartbeat: Heartbeat) -> _Finding | None:
-    """Files that are missing somewhere between the bucket and the tables, and messages nobody could deliver."""
+    """Files missing between the bucket and the tables, messages nobody could deliver, records that expired."""
     if heartbeat.dead_letters:
         return _Finding(
             "unhealthy",
@@ -278,6 +278,10 @@ def _lost(heartbeat: Heartbeat) -> _Finding | None:
             f"such as {', '.join(heartbeat.lost_examples[:3])}.",
             "deltaworks files show, for one of them, says what became of it; see operating.md on lost files.",
         )
+    if heartbeat.lost_ranges:
+        such = ", ".join(heartbeat.lost_examples[:3])
+        detail = f"{heartbeat.lost_ranges} ranges of records expired before they were read, such as {such}."
+        return _Finding("unhealthy", "RECORDS_LOST", detail, "Quarantine has a row for each: code records_lost.")
     return None
 
 

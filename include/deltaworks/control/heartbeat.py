@@ -24,8 +24,8 @@ State = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
 class Heartbeat:
     """How a stream or a relay is. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back.
 
-    `lost_files` are objects nobody was told of, or that were gone before they were read, some of them by key;
-    `dead_letters` the messages in a relay's dead-letter queue, about.
+    `lost_files` are objects nobody was told of, or that were gone before they were read, `lost_ranges` ranges of
+    records that were, some of them by key; `dead_letters` the messages in a relay's dead-letter queue, about.
     """
 
     pipeline: str
@@ -47,6 +47,7 @@ class Heartbeat:
     error: dict[str, Any] | None = None
     held: tuple[dict[str, Any], ...] = ()
     lost_files: int = 0
+    lost_ranges: int = 0
     lost_examples: tuple[str, ...] = ()
     dead_letters: int | None = None
     host: str = ""

@@ -110,7 +110,11 @@ class RecordSourceSpec(PayloadSpec):
 
 
 class KafkaSecuritySpec(Spec):
-    """How the brokers are reached. Secrets are references; the truststore is a file on driver and workers."""
+    """How the brokers are reached. Secrets are references; stores are files on driver and workers.
+
+    A `truststore` holds the authorities that brokers are known by, those of the JVM where it is left out. A `keystore`
+    holds the certificate and the key that brokers know this client by. As PEM both are plain files, a key first.
+    """
 
     protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
     mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] | None = None
@@ -119,14 +123,26 @@ class KafkaSecuritySpec(Spec):
     truststore: TextOrReference | None = None
     truststore_type: Literal["PEM", "PKCS12", "JKS"] = "PEM"
     truststore_password: SecretReference | None = None
+    keystore: TextOrReference | None = None
+    keystore_type: Literal["PEM", "PKCS12", "JKS"] = "PEM"
+    keystore_password: SecretReference | None = None
+    key_password: SecretReference | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         with_login = self.protocol.startswith("SASL")
         if with_login != (self.mechanism is not None and self.username is not None and self.password is not None):
             raise ValueError("SASL needs mechanism, username and password; SSL alone has none of them")
-        if self.truststore is not None and self.protocol == "SASL_PLAINTEXT":
-            raise ValueError("SASL_PLAINTEXT uses no truststore; with TLS the protocol is SASL_SSL")
+        if self.protocol == "SASL_PLAINTEXT" and (self.truststore or self.keystore):
+            raise ValueError("SASL_PLAINTEXT uses no truststore and no keystore; with TLS the protocol is SASL_SSL")
+        for store in ("truststore", "keystore"):
+            place, kind, secret = (getattr(self, f"{store}{part}") for part in ("", "_type", "_password"))
+            if secret is not None and (place is None or kind == "PEM"):
+                raise ValueError(f"{store}_password opens a {store} of type PKCS12 or JKS; a PEM file has none")
+        if self.keystore is not None and self.keystore_type != "PEM" and self.keystore_password is None:
+            raise ValueError(f"a keystore of type {self.keystore_type} needs keystore_password")
+        if self.key_password is not None and self.keystore is None:
+            raise ValueError("key_password opens the key in a keystore: declare keystore")
         return self
 
 

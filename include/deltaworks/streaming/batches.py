@@ -74,6 +74,7 @@ class BatchReport:
     complete_seconds: float
     rule_warnings: str | None = None
     objects_missing: int = 0
+    ranges_lost: int = 0
     missing_examples: tuple[str, ...] = ()
 
 
@@ -324,7 +325,8 @@ class BatchProcessor:
             complete_seconds=time.monotonic() - started - commit_seconds,
             rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
-            missing_examples=tuple(prepared.source.get("objects_missing", ())),
+            ranges_lost=int(prepared.source.get("ranges_lost", 0)),
+            missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
         )
 
     def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:

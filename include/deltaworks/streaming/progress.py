@@ -62,6 +62,7 @@ PROGRESS_SCHEMA = arrow_schema(
         "message": "string",
         "dropped": "long",
         "rule_warnings": "string",
+        "ranges_lost": "long",
     }
 )
 _QUEUE_ROWS = 1_000

@@ -89,6 +89,7 @@ class IngestRun:
         self._rows = 0
         self._quarantined = 0
         self._lost_files = 0
+        self._lost_ranges = 0
         self._batch_started: float | None = None
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
@@ -253,10 +254,15 @@ class IngestRun:
         )
 
     def _note_lost(self, report: BatchReport) -> None:
-        """Objects that were announced and deleted before this run could read them: somebody has to know."""
-        if report.objects_missing:
-            self._lost_files += report.objects_missing
-            self._heartbeat.update(lost_files=self._lost_files, lost_examples=report.missing_examples)
+        """Objects and records that were announced and gone before this run could read them: somebody has to know."""
+        if not (report.objects_missing or report.ranges_lost):
+            return
+        self._lost_files += report.objects_missing
+        self._lost_ranges += report.ranges_lost
+        self._heartbeat.update(
+            lost_files=self._lost_files, lost_ranges=self._lost_ranges, lost_examples=report.missing_examples
+        )
+        log.warning("pipeline=%s lost before they were read: %s", self._spec.pipeline, report.missing_examples)
 
     def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()

@@ -28,6 +28,10 @@ PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable["Record"]]
 
 #: Stands where a task's record has the name of a table: how much the task has read.
 READ = "\0read"
+#: The same: which places of its stream a task has read.
+SEEN = "\0seen"
+#: How many ranges of lost records the ledger names.
+MOST_LOST_NAMED = 5
 _TOLD_SCHEMA = "kind string, record string"
 
 
@@ -118,12 +122,47 @@ class ReadFacts:
         return facts
 
 
+class PlacesSeen(Protocol):
+    """What a task notes of the rows it reads. Made anew in every task."""
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, noted on their way."""
+
+    def told(self) -> list[Any]:
+        """What was noted, as JSON can carry it."""
+
+
+class NothingSeen:
+    """Of a source that knows by itself what was lost, or that loses nothing."""
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches."""
+        return iter(batches)
+
+    def told(self) -> list[Any]:
+        """Nothing."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class LossCheck:
+    """Finds records that a source had let go of before they were read, where that is allowed.
+
+    `seen` is made in tasks. `lost` is asked in the driver once all have been read: a payload for each range that is
+    gone, which becomes its row in quarantine; its key names the range.
+    """
+
+    seen: Callable[[], PlacesSeen]
+    lost: Callable[[Sequence[Any]], Sequence[Payload]]
+
+
 @dataclass(slots=True)
 class RecordSlice:
     """Records of a stream, as the rows of a batch's DataFrame; `reader` makes payloads of them inside a task."""
 
     frame: DataFrame
     reader: PayloadReader
+    losses: LossCheck | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
@@ -131,11 +170,13 @@ class RecordSlice:
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
         reader = self.reader
+        seen_by = self.losses.seen if self.losses else NothingSeen
 
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            facts = ReadFacts()
-            told = list(task(facts.note(reader(batches))))
+            facts, seen = ReadFacts(), seen_by()
+            told = list(task(facts.note(reader(seen.through(batches)))))
             told.append((READ, {name: getattr(facts, name) for name in ReadFacts.__slots__}))
+            told.append((SEEN, {"places": seen.told()}))
             yield pa.RecordBatch.from_pydict(
                 {"kind": [kind for kind, _ in told], "record": [json.dumps(record) for _, record in told]},
                 schema=pa.schema([("kind", pa.string()), ("record", pa.string())]),
@@ -149,7 +190,16 @@ class RecordSlice:
             if kind == READ:
                 facts.add(ReadFacts(**record))
         self.metadata = facts.as_metadata()
-        return [(kind, record) for kind, record in found if kind != READ]
+        places = [place for kind, record in found if kind == SEEN for place in record["places"]]
+        return [each for each in found if each[0] not in {READ, SEEN}] + self._lost(task, places)
+
+    def _lost(self, task: Task, places: Sequence[Any]) -> list[Told]:
+        """What is gone becomes rows of this batch, written here: there are a few of them at most."""
+        lost = self.losses.lost(places) if self.losses else ()
+        if not lost:
+            return []
+        self.metadata |= {"ranges_lost": len(lost), "lost_examples": [each.key for each in lost[:MOST_LOST_NAMED]]}
+        return list(task(lost))
 
 
 def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:

@@ -6,8 +6,8 @@ import datetime as dt
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -16,81 +16,15 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
 from deltaworks.job import as_deltaworks_error
-from deltaworks.streaming.runner import IngestRun, RunResult
 from tests.spark.conftest import Project
+from tests.spark.sources.delta_stage import ProjectOf, address, numbers, reading, run, sell
 
 pytestmark = pytest.mark.spark
-WRITER = """\
-pipeline: writer
-description: what is read
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {constant: sale}, time: {path: time, unit: epoch_seconds}}
-tables:
-  - name: sales
-    catch_all: true
-    columns:
-      - {name: number, path: number, type: long}
-      - {name: price, path: price, type: "decimal(38,10)"}
-      - {name: at, path: at, type: timestamp}
-      - {name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}
-gold:
-  tables: [{name: totals, sql: totals.sql, reads: [sales], partition_by: event_date}]
-"""
-READER = """\
-pipeline: reader
-description: what reads it
-owner: tests
-source: {source}
-event: {{name: {{constant: sale}}, time: {{path: event_time}}, id: [event_id]}}
-tables:
-  - name: copies
-    catch_all: true
-    columns:
-      - {{name: number, path: number, type: long, required: true}}
-      - {{name: price, path: price, type: "decimal(38,10)"}}
-      - {{name: sold_at, path: at, type: timestamp}}
-      - {{name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}}
-      - {{name: change, path: _change_type, type: string}}
-stream: {{tasks_per_batch: 2, lease_ttl_seconds: 3}}
-"""
-ProjectOf = Callable[..., Project]
 
 
 @pytest.fixture
 def project_of(make_project: Callable[..., Project]) -> ProjectOf:
-    def make(**changes: Any) -> Project:
-        source = {"kind": "delta", "pipeline": "writer", "table": "sales"} | changes
-        declared = READER.format(source=json.dumps(source))
-        return make_project({"writer": (WRITER, {"totals.sql": "select 1"}), "reader": (declared, {})})
-
-    return make
-
-
-def sell(project: Project, *numbers: int) -> None:
-    from decimal import Decimal
-
-    at = dt.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
-    rows = [
-        {
-            "event_id": f"e{number}",
-            "event_time": at,
-            "number": number,
-            "price": Decimal("1234567890123456789.0123456789") + number,
-            "at": at,
-            "tags": [{"name": "ü", "share": Decimal("0.00001")}],
-        }
-        for number in numbers
-    ]
-    project.append("writer", "sales", rows)
-
-
-def run(spark: SparkSession, project: Project, **options: Any) -> RunResult:
-    return IngestRun(spark, project.catalog, "reader", available_now=True, **options).run()
-
-
-def numbers(project: Project) -> list[int]:
-    return sorted(row["number"] for row in project.rows("reader", "copies"))
+    return partial(reading, make_project)
 
 
 def test_rows_of_a_table_land_once_with_their_values_unchanged(spark: SparkSession, project_of: ProjectOf) -> None:
@@ -222,7 +156,3 @@ def test_a_table_that_is_not_there_is_named(
         run(spark, project_of(table=table))
 
     assert refused.value.condition == condition
-
-
-def address(project: Project) -> str:
-    return project.catalog.environment.lake.spark_uri(paths.table("writer", "sales"))

@@ -241,6 +241,7 @@ def test_a_table_that_is_lent_is_no_trouble() -> None:
     [
         ({"dead_letters": 3}, "DEAD_LETTERS"),
         ({"lost_files": 2, "lost_examples": ("landing/games/1",)}, "FILES_LOST"),
+        ({"lost_ranges": 1, "lost_examples": ("shop/0/10-14",)}, "RECORDS_LOST"),
         ({"dead_letters": 0, "lost_files": 0}, "OK"),
     ],
 )

@@ -104,9 +104,10 @@ class QueryState:
         """Keep a gap for good. Adding it again changes nothing."""
         self._fix(f"gaps/{run}/{gap.batch:012d}/{gap.shard_id}.json", json.dumps(gap.to_json()).encode())
 
-    def gaps(self) -> list[Gap]:
-        """All gaps, the oldest first."""
-        keys = self._patiently(lambda: self._objects.list("gaps/"))
+    def gaps(self, of: Offset | None = None) -> list[Gap]:
+        """All gaps, the oldest first; or those of one batch."""
+        prefix = "gaps/" if of is None else f"gaps/{of.run}/{of.batch:012d}/"
+        keys = self._patiently(lambda: self._objects.list(prefix))
         found = (self._get(key) for key in keys)
         return [Gap.from_json(json.loads(data)) for data in found if data is not None]
 

@@ -7,36 +7,34 @@ place in the declaration, its partition and its offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from deltaworks.control.clock import micros_as_iso
-from deltaworks.errors import ContractError
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.control.objects import open_objects
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import Compression, KafkaSecuritySpec, KafkaSourceSpec
+from deltaworks.specs.source import Compression, KafkaSourceSpec
+from deltaworks.streaming.batch_sources.batch_span import batch_span
+from deltaworks.streaming.batch_sources.kafka_brokers import KafkaBrokers
+from deltaworks.streaming.batch_sources.kafka_losses import OffsetsSeen, lost_records
+from deltaworks.streaming.batch_sources.kafka_places import partition_seq, records_between
+from deltaworks.streaming.batch_sources.kafka_security import client_properties
+from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
 from deltaworks.streaming.batch_sources.record_payloads import record_payload, text_of, unreadable
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 from deltaworks.streaming.parsing.record_fields import reads_record_fields
-from deltaworks.streaming.source_slices import Record, RecordSlice
+from deltaworks.streaming.source_slices import LossCheck, Record, RecordSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Of the bits that number partitions, those for the partition within its topic.
-PARTITION_BITS = 13
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
-_LOGIN = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 
 
 class KafkaSource:
@@ -46,14 +44,21 @@ class KafkaSource:
         if not isinstance(spec.source, KafkaSourceSpec):
             raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
         self._source = spec.source
+        self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
         self._tasks = spec.stream.tasks_per_batch
+        self._objects = open_objects(catalog.environment.lake)
+        self._topics = KnownTopics(self._objects, spec.pipeline)
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Records, committed ones only, at most `max_records_per_batch` a batch."""
-        source = self._source
+        """Records, committed ones only, at most `max_records_per_batch` a batch.
+
+        Raises:
+            ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
+            ContractError: KAFKA_TOPIC_REPLACED.
+        """
+        source, client = self._source, self._client()
         options = {
-            "kafka.bootstrap.servers": resolve_text(source.bootstrap_servers),
             "subscribe": ",".join(source.topics),
             "startingOffsets": source.starting_offsets if start is None else json.dumps(start),
             "maxOffsetsPerTrigger": str(source.max_records_per_batch),
@@ -61,13 +66,25 @@ class KafkaSource:
             "failOnDataLoss": str(not source.allow_data_loss).lower(),
             "includeHeaders": str(self._with_fields).lower(),
             "kafka.isolation.level": "read_committed",
-            **(security_options(source.security) if source.security else {}),
+            **{f"kafka.{name}": value for name, value in client.items()},
         }
+        self._topics.hold(KafkaBrokers(client).topic_ids(spark, source.topics))
         return spark.readStream.format("kafka").options(**options).load()
 
+    def _client(self) -> dict[str, str]:
+        security = self._source.security
+        servers = {"bootstrap.servers": resolve_text(self._source.bootstrap_servers)}
+        return servers | (client_properties(security) if security else {})
+
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
-        """The batch's records; the driver sees none of them."""
-        source = self._source
+        """The batch's records; the driver sees none of them.
+
+        Raises:
+            ContractError: KAFKA_TOPIC_REPLACED, before anything of the batch is read.
+        """
+        source, spark = self._source, batch.sparkSession
+        brokers = KafkaBrokers(self._client())
+        self._topics.hold(brokers.topic_ids(spark, source.topics))
         columns = [*_COLUMNS, *(("key", "headers") if self._with_fields else ())]
         reader = KafkaReader(
             topics=source.topics,
@@ -76,7 +93,15 @@ class KafkaSource:
             compression=source.compression,
             max_bytes=source.max_event_bytes,
         )
-        return RecordSlice(batch.select(*columns), reader)
+
+        def lost(seen: Sequence[Any]) -> list[Payload]:
+            start, end = batch_span(self._objects, self._pipeline, batch_id)
+            earliest = brokers.earliest(spark, source.topics)
+            return lost_records(source.topics, seen, start=start, end=end, earliest=earliest)
+
+        # Where it is not allowed, Spark ends the query instead.
+        losses = LossCheck(OffsetsSeen, lost) if source.allow_data_loss else None
+        return RecordSlice(batch.select(*columns), reader, losses)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Records that the brokers had when the query last looked and that no batch has read."""
@@ -88,35 +113,6 @@ class KafkaSource:
 def _offsets(told: Any) -> dict[str, dict[str, int]]:
     found = json.loads(told) if isinstance(told, str) else told
     return found if isinstance(found, dict) else {}
-
-
-def records_between(end: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[str, int]]) -> int:
-    """How many offsets lie between two positions, markers of transactions among them."""
-    return sum(
-        max(0, newest - end.get(topic, {}).get(partition, 0))
-        for topic, partitions in latest.items()
-        for partition, newest in partitions.items()
-    )
-
-
-def security_options(security: KafkaSecuritySpec) -> dict[str, str]:
-    """Options of Spark's source. They hold secrets: Spark's settings of redaction keep them out of plans and pages."""
-    options: dict[str, str] = {"kafka.security.protocol": security.protocol}
-    if security.mechanism and security.username and security.password:
-        options["kafka.sasl.mechanism"] = security.mechanism
-        login = f"username={_quoted(security.username.resolve())} password={_quoted(security.password.resolve())}"
-        options["kafka.sasl.jaas.config"] = f"{_LOGIN[security.mechanism]} required {login};"
-    if security.truststore is not None:
-        options["kafka.ssl.truststore.location"] = resolve_text(security.truststore)
-        options["kafka.ssl.truststore.type"] = security.truststore_type
-    if security.truststore_password is not None:
-        options["kafka.ssl.truststore.password"] = security.truststore_password.resolve()
-    return options
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +133,7 @@ class KafkaReader:
             fields = self._fields(columns, micros) if self.with_fields else [None] * batch.num_rows
             places = (columns[name].to_pylist() for name in ("topic", "partition", "offset", "value"))
             for topic, partition, offset, value, at, record in zip(*places, micros, fields, strict=True):
-                seq = record_seq(partition_number(numbers[topic], partition), offset)
+                seq = partition_seq(numbers[topic], partition, offset)
                 key = f"{topic}/{partition}/{offset}"
                 yield Record(self._payload(seq, key, value, record), at or 0)
 
@@ -167,18 +163,3 @@ class KafkaReader:
             }
             for topic, partition, offset, key, headers, value, at in rows
         ]
-
-
-def partition_number(topic: int, partition: int) -> int:
-    """The number of a partition among those of all topics.
-
-    Raises:
-        ContractError: RECORD_SEQ_EXHAUSTED.
-    """
-    if partition >= 1 << PARTITION_BITS:
-        raise ContractError(
-            "RECORD_SEQ_EXHAUSTED",
-            f"Partition {partition} has no place in a 64-bit `_seq`.",
-            hint=f"Topics have at most {1 << PARTITION_BITS} partitions here.",
-        )
-    return topic << PARTITION_BITS | partition

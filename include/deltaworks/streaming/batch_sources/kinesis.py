@@ -7,7 +7,7 @@ its shard's number and of how many records of the shard came before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,20 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis import data_source
 from deltaworks.sources.kinesis.options import options_of
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.shares import Gap
+from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_seq import record_seq
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import Compression, KinesisSourceSpec
-from deltaworks.streaming.batch_sources.record_payloads import record_payload
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming.batch_sources.batch_span import batch_span
+from deltaworks.streaming.batch_sources.record_payloads import record_payload, unreadable
+from deltaworks.streaming.parsing.parse import Payload
+from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 from deltaworks.streaming.parsing.record_fields import reads_record_fields
-from deltaworks.streaming.source_slices import Record, RecordSlice
+from deltaworks.streaming.source_slices import LossCheck, NothingSeen, Record, RecordSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,12 +55,10 @@ class KinesisSource:
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
-        source, lake = self._source, self._environment.lake
-        generation = current_generation(open_objects(lake), self._pipeline)
-        folder = paths.pipeline_control(self._pipeline, f"kinesis/g{generation:06d}")
+        source = self._source
         options = options_of(
             self._environment.messaging,
-            lake.model_copy(update={"root": lake.uri(folder)}),
+            self._state_storage(),
             stream=source.stream,
             initialPosition=source.initial_position,
             maxRecords=source.max_records_per_batch,
@@ -64,6 +69,12 @@ class KinesisSource:
         data_source.register(spark)
         return spark.readStream.format(data_source.FORMAT).options(**options).load()
 
+    def _state_storage(self) -> StorageSpec:
+        lake = self._environment.lake
+        generation = current_generation(open_objects(lake), self._pipeline)
+        folder = paths.pipeline_control(self._pipeline, f"kinesis/g{generation:06d}")
+        return lake.model_copy(update={"root": lake.uri(folder)})
+
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
         """The batch's records; the driver sees none of them."""
         reader = KinesisReader(
@@ -72,7 +83,14 @@ class KinesisSource:
             compression=self._source.compression,
             max_bytes=self._source.max_event_bytes,
         )
-        return RecordSlice(batch.select(*_COLUMNS), reader)
+
+        def lost(seen: Sequence[Any]) -> list[Payload]:
+            end = batch_span(open_objects(self._environment.lake), self._pipeline, batch_id)[1]
+            state = QueryState(open_objects(self._state_storage()))
+            return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
+
+        losses = LossCheck(NothingSeen, lost) if self._source.allow_data_loss else None
+        return RecordSlice(batch.select(*_COLUMNS), reader, losses)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Since when the record waits that the slowest shard comes to next; Kinesis does not tell how many wait."""
@@ -113,6 +131,20 @@ class KinesisReader:
                     max_bytes=self.max_bytes,
                 )
                 yield Record(payload, at)
+
+
+def lost_range(stream: str, gap: Gap) -> Payload:
+    """A gap as the payload that becomes its row in quarantine. How many records it held, Kinesis does not tell."""
+    begin = f"behind {gap.after}" if gap.after else "from the beginning"
+    end = f"before {gap.first}" if gap.first else "to the end"
+    return unreadable(
+        # Sequence numbers have no place in `_seq`, and the records have no ordinal: nobody counted them.
+        record_seq(shard_number(gap.shard_id), 0),
+        f"{stream}/{gap.shard_id}/{gap.after or ''}-{gap.first or ''}",
+        b"",
+        Reason(ReasonCode.RECORDS_LOST, "", f"records of {gap.shard_id} {begin} {end} may have expired unread"),
+        record={"stream": stream} | gap.to_json(),
+    )
 
 
 def shard_number(shard_id: str) -> int:

@@ -25,6 +25,7 @@ class ReasonCode(StrEnum):
     TOO_FAR_IN_FUTURE = "too_far_in_future"
     RULE = "rule"
     TOMBSTONE = "tombstone"
+    RECORDS_LOST = "records_lost"
     OBJECT_MISSING = "object_missing"
     OBJECT_CHANGED = "object_changed"
     OBJECT_UNREADABLE = "object_unreadable"

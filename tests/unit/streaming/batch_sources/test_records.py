@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS, record_seq
 from deltaworks.specs.source import KafkaSecuritySpec
 from deltaworks.streaming.batch_sources.delta import RowReader
-from deltaworks.streaming.batch_sources.kafka import KafkaReader, records_between, security_options
+from deltaworks.streaming.batch_sources.kafka import KafkaReader
+from deltaworks.streaming.batch_sources.kafka_places import records_between
+from deltaworks.streaming.batch_sources.kafka_security import client_properties
 from deltaworks.streaming.batch_sources.kinesis import KinesisReader, shard_number
 from deltaworks.streaming.parsing.reasons import ReasonCode
 from deltaworks.streaming.source_slices import ReadFacts, Record
@@ -113,20 +117,56 @@ def test_records_behind_are_counted_over_partitions_new_ones_whole() -> None:
     assert records_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
 
 
-def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("U", 'a"b')
     monkeypatch.setenv("P", "c\\d")
+    authority = tmp_path / "ca.pem"
+    authority.write_text("a certificate")
     declared = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "username": "env:U", "password": "env:P"}
-    options = security_options(KafkaSecuritySpec.model_validate(declared | {"truststore": "/ca.pem"}))
+    found = client_properties(KafkaSecuritySpec.model_validate(declared | {"truststore": str(authority)}))
 
-    assert options == {
-        "kafka.security.protocol": "SASL_SSL",
-        "kafka.sasl.mechanism": "SCRAM-SHA-256",
-        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    assert found == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
         'username="a\\"b" password="c\\\\d";',
-        "kafka.ssl.truststore.location": "/ca.pem",
-        "kafka.ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority),
+        "ssl.truststore.type": "PEM",
     }
+
+
+def test_stores_and_what_opens_them_are_given_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = tmp_path / "client.p12"
+    store.write_bytes(b"key and certificate")
+    monkeypatch.setenv("STORE", str(store))
+    monkeypatch.setenv("OPENS", "secret")
+    declared = {"protocol": "SSL", "keystore": "env:STORE", "keystore_type": "PKCS12", "keystore_password": "env:OPENS"}
+
+    assert client_properties(KafkaSecuritySpec.model_validate(declared)) == {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.password": "secret",
+    }
+    store.unlink()
+    with pytest.raises(ConfigError, match=r"source.security.keystore: .*client.p12 is no file") as missing:
+        client_properties(KafkaSecuritySpec.model_validate(declared))
+    assert missing.value.condition == "SOURCE_CERTIFICATE_MISSING"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"keystore": "k.p12", "keystore_type": "PKCS12"}, "needs keystore_password"),
+        ({"keystore": "k.pem", "keystore_password": "env:P"}, "a PEM file has none"),
+        ({"truststore_password": "env:P"}, "truststore_password opens a truststore"),
+        ({"key_password": "env:P"}, "declare keystore"),
+        ({"keystore_password": "plain"}, "references"),
+    ],
+)
+def test_stores_that_are_declared_by_halves_are_refused(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        KafkaSecuritySpec.model_validate({"protocol": "SSL"} | changes)
 
 
 def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:

@@ -1,0 +1,53 @@
+"""A pipeline is held to the topics it began with, within a generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.generations import begin_generation
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.start_over import StartOver
+from deltaworks.errors import ContractError
+from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
+
+
+def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+
+    after = KnownTopics(objects, "shop")
+    after.hold({"orders": "one", "refunds": "two"})
+    with pytest.raises(ContractError, match="orders of the id one; now its id is three") as replaced:
+        after.hold({"orders": "three", "refunds": "two"})
+
+    assert replaced.value.condition == "KAFKA_TOPIC_REPLACED"
+
+
+def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+    begun = StartOver(
+        pipeline="shop",
+        generation=2,
+        first_batch=5,
+        start=None,
+        spec_fingerprint="f",
+        code_version="v",
+        tables=(),
+        by="tests",
+        reason="the topic was made anew",
+        run="r",
+        at="2026-01-01T00:00:00+00:00",
+    )
+    begin_generation(objects, begun)
+
+    KnownTopics(objects, "shop").hold({"orders": "two"})
+
+
+def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+
+    KnownTopics(objects, "stock").hold({"orders": "two"})
