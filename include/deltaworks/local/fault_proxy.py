@@ -23,6 +23,7 @@ HOST = "127.0.0.1"
 _MAX_HEAD_BYTES = 1 << 20
 _BODILESS = frozenset({204, 304})
 _HTTP_OK = range(200, 300)
+_CLOSED = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 _UNAVAILABLE = (
     b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 90\r\n\r\n"
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>   "
@@ -165,12 +166,17 @@ class _Server:
             self._streams = await asyncio.open_connection(*self._address, limit=_MAX_HEAD_BYTES)
         reader, writer = self._streams
         writer.write(head + body)
-        return await _read_answer(reader, head.split(b" ", 1)[0])
+        answer = await _read_answer(reader, head.split(b" ", 1)[0])
+        if _CLOSED.search(answer.partition(b"\r\n\r\n")[0]):
+            # A client that was answered in its place would keep its own connection, and come again.
+            self.close()
+        return answer
 
     def close(self) -> None:
         """Let go of the connection."""
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
