@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from deltaworks.control.lease import Lease
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import relay_control
+from deltaworks.specs.storage import StorageSpec
 from tests.spark.sources.s3_sqs_stage import Stage
 from tests.unit.sources.relay_stage import eventually
 
@@ -71,6 +76,20 @@ def test_queries_that_share_a_state_each_read_every_file_of_one_queue(stage: Sta
     assert sorted(stage.keys()) == ["edits/2.json", "games/1.json", "games/3.csv"]
     stage.drain(schema=SCHEMA, checkpoint="other", glob="games/*.json")
     assert stage.keys() == ["games/1.json"]
+
+
+def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> None:
+    """What it leaves is a lease nobody renews and messages nobody deletes."""
+    stage.landing.put("games/1.json", body=b'{"id": 1}')
+    objects = open_objects(StorageSpec(root=stage.state))
+    killed = Lease(objects, relay_control("s3_sqs", "lease.json"), ttl_seconds=10, name="s3_sqs")
+    killed.acquire(wait_seconds=0)
+    killed._stop.set()
+    stage.landing.sqs.set_queue_attributes(QueueUrl=stage.landing.queue_url, Attributes={"VisibilityTimeout": "3"})
+    assert stage.landing.queue().receive()
+    started = time.monotonic()
+    assert [row["id"] for _, rows in stage.drain(schema=SCHEMA) for row in rows] == [1]
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(

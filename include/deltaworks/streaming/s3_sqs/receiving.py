@@ -18,7 +18,7 @@ from deltaworks.streaming.s3_sqs.options import S3SqsOptions
 _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
 _DRAIN_SECONDS = 900.0
-_QUIET_LOOKS = 3
+_EMPTY_LOOKS = 3
 
 
 class Receiving:
@@ -51,28 +51,38 @@ class Receiving:
             TransientError: QUEUE_NOT_DRAINED, another query relays and does not come to an end.
         """
         deadline = time.monotonic() + _DRAIN_SECONDS
-        quiet = 0
+        lease_wait_seconds = 0.0
         while time.monotonic() < deadline:
             try:
                 Relay(
                     self._options.relay,
                     lake=self._options.state,
                     queue=self._queue(),
-                    lease_wait_seconds=0,
+                    lease_wait_seconds=lease_wait_seconds,
                     until_drained=True,
                 ).run()
                 return
             except (ConcurrencyError, FencedError):
                 # Another query relays into the same log: once the queue is empty it has taken all there was.
-                quiet = quiet + 1 if self._queue().approximate_counts() == (0, 0) else 0
-                if quiet >= _QUIET_LOOKS:
+                if self._stays_empty():
                     return
-                time.sleep(1.0)
+                # One that was killed still holds the lease, and is outlasted; one that lives works on meanwhile.
+                lease_wait_seconds = self._options.relay.lease_ttl_seconds * 1.5
         raise TransientError(
             "QUEUE_NOT_DRAINED",
             f"Another query relays {self._options.relay.queue_url} and has not emptied it in {_DRAIN_SECONDS:.0f} s.",
             hint="Start it again later; or give this query a queue of its own.",
         )
+
+    def _stays_empty(self) -> bool:
+        """Whether the queue is empty, however often it is asked: its counts are approximate."""
+        queue = self._queue()
+        for look in range(_EMPTY_LOOKS):
+            if look:
+                time.sleep(1.0)
+            if queue.approximate_counts() != (0, 0):
+                return False
+        return True
 
     def stop(self) -> None:
         """End the thread, which gives back what it holds."""

@@ -1,0 +1,84 @@
+"""What `format("s3-sqs")` is given, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.streaming.s3_sqs.options import S3SqsOptions
+
+GIVEN = {"queueUrl": "http://localhost/1/queue", "fileFormat": "json", "stateLocation": "s3://lake/state"}
+
+
+def parsed(**changes: str) -> S3SqsOptions:
+    return S3SqsOptions.parse(GIVEN | changes)
+
+
+def test_names_are_known_in_any_case_and_defaults_are_those_of_the_documents() -> None:
+    options = S3SqsOptions.parse({name.lower(): value for name, value in GIVEN.items()})
+    assert (options.source.max_files_per_batch, options.source.max_bytes_per_batch) == (1000, 256 << 20)
+    assert (options.max_partitions, options.relay.receive_threads, options.relay.overwrites) == (8, 2, "latest")
+    assert options.any_bucket
+    assert options.messaging.region == "us-east-1"
+
+
+@pytest.mark.parametrize("name", ["queueUrl", "fileFormat", "stateLocation"])
+def test_what_is_required_says_what_for(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"SOURCE_OPTION_INVALID.*{name.lower()}.*is required: "):
+        parsed(**{name: ""})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"maxFiles": "3"}, "'maxfiles' is not known; known are"),
+        ({"fileFormat": "orc"}, "format"),
+        ({"fileFormat": "text"}, "text needs a pattern"),
+        ({"pattern": "(?P<a>.)"}, "text needs a pattern"),
+        ({"maxFilesPerTrigger": "none"}, "max_files_per_batch"),
+        ({"maxBytesPerTrigger": "0"}, "max_bytes_per_batch"),
+        ({"maxPartitions": "many"}, "whole number"),
+        ({"accessKey": "AKIAIOSFODNN7EXAMPLE"}, "access_key"),
+        ({"overwrites": "sometimes"}, "overwrites"),
+        ({"glob": "a{b"}, "a brace too many"),
+    ],
+)
+def test_what_cannot_be_used_is_named(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as raised:
+        parsed(**changes)
+    assert said in raised.value.message
+    assert "AKIA" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "root"),
+    [
+        ("s3a://lake/state", "s3://lake/state"),
+        ("/data/state", "file:///data/state"),
+        ("file:/data/state", "file:///data/state"),
+    ],
+)
+def test_a_state_may_be_written_as_spark_writes_it(given: str, root: str) -> None:
+    assert parsed(stateLocation=given).state.root == root
+
+
+def test_queue_buckets_and_state_are_reached_the_same_way_unless_the_state_is_elsewhere() -> None:
+    options = parsed(
+        endpoint="http://localhost:5000",
+        region="eu-west-1",
+        accessKey="env:KEY",
+        secretKey="env:SECRET",
+        pathStyle="true",
+        stateEndpoint="http://localhost:9000",
+    )
+    landing = options.landing("clicks")
+    assert (landing.root, landing.endpoint, landing.path_style) == ("s3://clicks", "http://localhost:5000", True)
+    assert (options.state.endpoint, options.state.region) == ("http://localhost:9000", "eu-west-1")
+    assert str(options.messaging.secret_key) == str(landing.secret_key) == "env:SECRET"
+
+
+def test_names_of_columns_stand_for_a_header() -> None:
+    assert parsed(fileFormat="csv").source.csv.header
+    without = parsed(fileFormat="csv", columns="a, b", delimiter=";").source.csv
+    assert (without.header, without.columns, without.delimiter) == (False, ("a", "b"), ";")
+    assert parsed(fileFormat="tsv", columns="a,b").source.tsv.columns == ("a", "b")
