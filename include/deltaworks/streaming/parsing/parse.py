@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
-from deltaworks.specs.source import TEXT_FORMATS, partition_columns_of
+from deltaworks.specs.source import TEXT_FORMATS, RecordSourceSpec, partition_columns_of
 from deltaworks.specs.types import Primitive
 from deltaworks.streaming.evolution import Evolved
 from deltaworks.streaming.parsing.columns import Misfit, column
@@ -99,6 +99,7 @@ class Parser:
         # In text an epoch is digits, and digits are read fastest as numbers.
         of_text = spec.source.format in TEXT_FORMATS
         self._times_as_text = of_text and spec.event.time.unit != "iso8601"
+        self._of_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
         self._ids = IdReader(spec)
         self._id_text = ", ".join(spec.event.id)
@@ -274,11 +275,11 @@ class Parser:
                 reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
-        if payload.record is None:
-            self.findings.note_object(str(reason.code), payload.key)
         # An object can be read again. A record is gone once its stream has let go of it.
-        raw = payload.data or b"" if payload.record is not None else b""
-        return _rejected(payload, WHOLE_OBJECT, raw, None, (reason,))
+        if self._of_records:
+            return _rejected(payload, WHOLE_OBJECT, payload.data or b"", None, (reason,))
+        self.findings.note_object(str(reason.code), payload.key)
+        return _rejected(payload, WHOLE_OBJECT, b"", None, (reason,))
 
     @staticmethod
     def _misfit(chunk: Chunk, index: int, reasons: list[Reason]) -> Rejected:

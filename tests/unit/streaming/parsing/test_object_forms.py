@@ -189,6 +189,15 @@ def test_an_object_without_events_or_of_another_form_is_one_row_and_the_next_is_
     assert len(found["events"]) == 1
 
 
+@pytest.mark.parametrize("payload", [b"<html></html>", b"PAR1....", "{}".encode("utf-16")])
+def test_a_record_of_another_form_keeps_its_bytes_since_its_stream_lets_go_of_them(payload: bytes) -> None:
+    records = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
+    found = parsed([Payload(7, "t/0/7", payload)], **(TestParquet.DECLARED | {"source": records}))
+    assert reasons(found) == [(-1, "object_wrong_format")]
+    assert found["quarantine"][0]["raw"] == payload.decode("utf-8", "backslashreplace")
+    assert found["quarantine"][0]["raw_bytes"] == len(payload)
+
+
 @pytest.mark.parametrize("payload", [b"[]", b"null"])
 def test_an_array_of_nothing_is_not_empty(payload: bytes) -> None:
     assert [value for value in read(payload) if value is not None] == []
