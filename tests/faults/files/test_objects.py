@@ -46,7 +46,7 @@ def opened(landing: Any) -> dict[int, tuple[str, bytes | None, str]]:
     found = {}
     for row in FileEventLog(Lake(landing.lake), "landing").read(0).to_pylist():
         payload = opener(FileReference(row["seq"], row["key"], row["etag"], row["version_id"]))
-        found[row["seq"]] = (row["key"], payload.data, payload.problem.code if payload.problem else "")
+        found[row["seq"]] = (row["key"], payload.data, str(payload.problem.code) if payload.problem else "")
     return found
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
+from deltaworks.sources.file_events import fetch
 from deltaworks.sources.file_events.fetch import ObjectChanged, ObjectMissing, ObjectUnreadable, open_object
 from deltaworks.specs.storage import StorageSpec
 
@@ -99,3 +101,16 @@ def test_the_announced_version_is_read_where_the_object_was_replaced_or_deleted_
     landing.s3.delete_object(Bucket=landing.bucket, Key="games/1", VersionId=version)
     with pytest.raises(ObjectMissing, match="OBJECT_MISSING"):
         open_object(landing.storage, "games/1", etag, version_id=version)
+
+
+def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
+    landing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(landing, "games/1", CONTENT)
+    monkeypatch.setattr(fetch, "_PATIENCE_SECONDS", 0.5)
+    refused = Fault(action=Action.REFUSE, method="GET", path="games/1")
+    with running_fault_proxy(landing.endpoint, faults=[refused]) as proxy:
+        storage = landing.storage.model_copy(update={"endpoint": proxy.endpoint})
+        with pytest.raises(TransientError, match=r"STORAGE_UNREACHABLE.*games/1") as raised:
+            open_object(storage, "games/1", "")
+    assert raised.value.retryable

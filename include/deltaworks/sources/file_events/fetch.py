@@ -11,15 +11,16 @@ import functools
 import hashlib
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from deltaworks.errors import ConfigError, ContractError
-from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.errors import ConfigError, ContractError, TransientError
+from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.storage import StorageSpec
 
 Compression = Literal["auto", "gzip", "none"]
@@ -80,16 +81,28 @@ def open_object(
         ObjectMissing, ObjectChanged, ObjectUnreadable: OBJECT_MISSING, OBJECT_CHANGED, OBJECT_UNREADABLE.
         ObjectTooLarge: OBJECT_TOO_LARGE.
         ConfigError: OBJECT_FORBIDDEN, the bucket may not be read.
+        TransientError: STORAGE_UNREACHABLE, it failed for a minute, however often it was asked.
     """
     if storage.scheme == "file":
         data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
     else:
-        data = through_outages(
-            lambda: _announced(storage, key, etag, version_id, max_bytes), patience_seconds=_PATIENCE_SECONDS
-        )
+        data = _patiently(lambda: _announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}")
     if compression == "gzip" or (compression == "auto" and data.startswith(GZIP_MAGIC)):
         return decompressed(data, key, max_bytes)
     return data
+
+
+def _patiently(call: Callable[[], bytes], where: str) -> bytes:
+    try:
+        return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+    except (ClientError, BotoCoreError) as error:
+        if not is_outage(error):
+            raise
+        raise TransientError(
+            "STORAGE_UNREACHABLE",
+            f"{where} could not be read for {_PATIENCE_SECONDS:.0f} s: {error}",
+            hint="Run the job again once the bucket's storage answers.",
+        ) from error
 
 
 def _check_size(size: int, max_bytes: int | None, where: str) -> None:
