@@ -1,0 +1,125 @@
+"""Sources with one promise of the contract broken each: the checks have to notice."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaworks.streaming.batch_sources import BatchSource
+from deltaworks.streaming.parsing.parse import Payload
+from deltaworks.streaming.source_slices import ObjectSlice, SourceSlice, Task, Told
+
+
+class Wrapped:
+    """A source as it is, for those that change one thing of it."""
+
+    def __init__(self, inner: BatchSource, spark: SparkSession) -> None:
+        self.inner = inner
+        self.spark = spark
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        return self.inner.frame(spark, start=start)
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return self.inner.slice_of(batch, batch_id=batch_id)
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self.inner.backlog(progress)
+
+
+class InDriver(Wrapped):
+    """Opens the objects in the driver and hands tasks their content."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        found = self.inner.slice_of(batch, batch_id=batch_id)
+        assert isinstance(found, ObjectSlice)
+        opened = [found.opener(reference) for reference in found.references]
+        return dataclasses.replace(found, references=opened, opener=lambda payload: payload)
+
+
+class Reversed(Wrapped):
+    """Numbers the payloads of a task from its last to its first."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id), _reversed)
+
+
+class Growing(Wrapped):
+    """Reads a topic to where it ends by now, whatever the batch says."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        declared: Any = self.inner
+        source = declared._source
+        options = {"kafka.bootstrap.servers": str(source.bootstrap_servers), "subscribe": ",".join(source.topics)}
+        now = self.spark.read.format("kafka").options(**options, includeHeaders="true").load()
+        return super().slice_of(now, batch_id=batch_id)
+
+
+class Forgetful(Wrapped):
+    """Hands each task the first of its payloads only."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id), lambda payloads: itertools.islice(payloads, 1))
+
+
+class Doubling(Wrapped):
+    """Hands each task its payloads twice."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id), _twice)
+
+
+class Strict(Wrapped):
+    """Ends with what it cannot read."""
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return TaskChanged(super().slice_of(batch, batch_id=batch_id), lambda payloads: map(_readable, payloads))
+
+
+class TaskChanged:
+    """A slice whose tasks are given other payloads."""
+
+    def __init__(self, inner: SourceSlice, change: Callable[[Iterable[Payload]], Iterable[Payload]]) -> None:
+        self._inner, self._change = inner, change
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._inner.metadata
+
+    def is_empty(self) -> bool:
+        return self._inner.is_empty()
+
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+        change = self._change
+        return self._inner.read(spark, lambda payloads: task(change(payloads)), tasks=tasks)
+
+
+def _twice(payloads: Iterable[Payload]) -> Iterator[Payload]:
+    for payload in payloads:
+        yield from (payload, payload)
+
+
+def _readable(payload: Payload) -> Payload:
+    json.loads(payload.data or b"")
+    return payload
+
+
+def _reversed(payloads: Iterable[Payload]) -> Iterator[Payload]:
+    found = list(payloads)
+    seqs = sorted((payload.seq for payload in found), reverse=True)
+    return (dataclasses.replace(payload, seq=seq) for payload, seq in zip(found, seqs, strict=True))
+
+
+BROKEN: Mapping[str, Callable[[BatchSource, SparkSession], Wrapped]] = {
+    "in_driver": InDriver,
+    "reversed": Reversed,
+    "growing": Growing,
+    "forgetful": Forgetful,
+    "doubling": Doubling,
+    "strict": Strict,
+}

@@ -1,0 +1,218 @@
+"""The servers of all sources behind wires, a project that reads them, and the driver that runs its pipelines."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from deltaworks.control import paths
+from deltaworks.local.fault_proxy import running_fault_proxy
+from deltaworks.local.kafka_broker import running_broker
+from deltaworks.local.object_store import running_object_store
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from tests.integration.sources.contract.driving import CHECKOUT, Drivers, eventually
+from tests.integration.sources.contract.stages import (
+    STAGES,
+    TABLES_BUCKET,
+    FileStage,
+    Servers,
+    Stage,
+    tables_storage,
+)
+from tests.integration.sources.contract.wire import running_wire
+
+KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+PIPELINE: dict[str, Any] = {
+    "description": "what the contract is shown with",
+    "owner": "tests",
+    "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": ["id"]},
+    "tables": [
+        {
+            "name": "orders",
+            "when": {"name": "order"},
+            "columns": [
+                {"name": "number", "path": "number", "type": "long", "required": True},
+                {"name": "lane", "path": "lane", "type": "string", "required": True},
+            ],
+        }
+    ],
+    "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3, "trigger_seconds": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's folder; jars and settings are the checkout's."""
+    found = tmp_path_factory.mktemp("contract")
+    for name in ("environments", "relays", "pipelines"):
+        (found / "include" / name).mkdir(parents=True)
+    for name in ("jars", "spark"):
+        (found / "include" / name).symlink_to(CHECKOUT / "include" / name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        tables = enter(running_object_store(root / "tables", buckets=[TABLES_BUCKET]))
+        os.environ["CONTRACT_TABLES_ACCESS_KEY"] = tables.access_key
+        os.environ["CONTRACT_TABLES_SECRET_KEY"] = tables.secret_key
+        broker_wire = enter(running_wire("kafka"))
+        # Kafka's clients go where the broker says that it is.
+        told = {"advertised.listeners": f"PLAINTEXT://{broker_wire.bootstrap}"}
+        broker = enter(running_broker(root / "kafka", settings=told))
+        host, _, port = broker.address.bootstrap.rpartition(":")
+        broker_wire.upstream = (host, int(port))
+        aws_faults, tables_faults = (
+            enter(running_fault_proxy(aws_endpoint)),
+            enter(running_fault_proxy(tables.endpoint)),
+        )
+        yield Servers(
+            aws_endpoint=aws_endpoint,
+            aws=lambda service: boto3.client(service, endpoint_url=aws_endpoint, **KEYS),
+            aws_wire=enter(running_wire("http", aws_faults.endpoint.removeprefix("http://"))),
+            aws_faults=aws_faults,
+            broker=broker,
+            broker_wire=broker_wire,
+            tables=tables,
+            tables_wire=enter(running_wire("http", tables_faults.endpoint.removeprefix("http://"))),
+            tables_faults=tables_faults,
+            lake=StorageSpec(root=f"file://{root}/lake"),
+        )
+
+
+@pytest.fixture(scope="session")
+def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
+    """The driver, in a project whose servers are reached through the wires."""
+    keys = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
+    aws = {"endpoint": servers.aws_wire.endpoint, **keys}
+    environment = {
+        "environment": "local",
+        "lake": {"root": servers.lake.root},
+        "landing": {"root": "s3://landing", "path_style": True, **aws},
+        "messaging": aws,
+        "spark": {
+            "shuffle_partitions": 2,
+            # Each driver lives for a minute: compiling well costs more than it brings.
+            "java_options": "-XX:TieredStopAtLevel=1",
+            "conf": {
+                "spark.executor.memory": "700m",
+                "spark.executor.cores": "1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                **tables_storage(servers.tables, servers.tables_wire.endpoint).spark_conf(),
+            },
+        },
+    }
+    (root / "include" / "environments" / "local.yaml").write_text(yaml.safe_dump(environment))
+    found = Drivers(root, {"DELTAWORKS_AWS_ACCESS_KEY": "testing", "DELTAWORKS_AWS_SECRET_KEY": "testing"})
+    yield found
+    found.close()
+
+
+@dataclass
+class Bench:
+    """A stage, the pipeline that reads it, and what its runs have read and landed."""
+
+    stage: Stage
+    drivers: Drivers
+    root: Path
+    limits: dict[str, Any]
+    runs: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "notes" / self.stage.name
+
+    def declare(self) -> None:
+        """Write the pipeline, and the relay where there is one."""
+        include, name = self.root / "include", self.stage.name
+        declared = PIPELINE | {"pipeline": name, "source": self.stage.declared() | self.limits}
+        (include / "pipelines" / name).mkdir(exist_ok=True)
+        (include / "pipelines" / name / "pipeline.yaml").write_text(yaml.safe_dump(declared))
+        if isinstance(self.stage, FileStage):
+            (include / "relays" / f"{name}.yaml").write_text(yaml.safe_dump(self.stage.relay()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, **command: Any) -> str:
+        """Begin a run; its name."""
+        self.runs += 1
+        for name in ("held", "go"):
+            (self.folder / name).unlink(missing_ok=True)
+        run = f"run{self.runs}"
+        self.drivers.send({"pipeline": self.stage.name, "folder": str(self.folder), "run": run, **command})
+        return run
+
+    def held(self) -> None:
+        """Wait until the run is held at its point."""
+        eventually((self.folder / "held").exists, "the run to be held")
+
+    def go(self) -> None:
+        """Let a held run go on."""
+        (self.folder / "go").touch()
+
+    def run(self, **command: Any) -> dict[str, Any]:
+        """A run to its end, which has to be a good one."""
+        self.start(**command)
+        return self.ended()
+
+    def ended(self) -> dict[str, Any]:
+        """The answer of the run that was started."""
+        found = self.drivers.answer()
+        assert found is not None, self.drivers.log()
+        assert "error" not in found, found["message"]
+        return found
+
+    def rows(self, table: str = "orders") -> list[dict[str, Any]]:
+        """What is in a table, by its place."""
+        found = Lake(self.stage.servers.lake).rows(paths.table(self.stage.name, table))
+        rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
+        return sorted(rows, key=lambda row: (row["_seq"], row["_position"]))
+
+    def readings(self) -> list[dict[str, Any]]:
+        """What each task of each run was given, in order of time."""
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
+
+    def batches_read(self, run: str) -> dict[int, list[list[Any]]]:
+        """The payloads of each batch that a run has read."""
+        found: dict[int, list[list[Any]]] = {}
+        for told in self.readings():
+            if told["run"] == run:
+                found.setdefault(told["batch"], []).extend(told["payloads"])
+        return {batch: sorted(payloads) for batch, payloads in found.items()}
+
+
+@pytest.fixture(scope="session")
+def bench_on(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Bench]:
+    """Makes a bench with a stage of its own: `bench_on("kafka", max_records_per_batch=3)`; without limits, ours."""
+
+    def make(kind: str, **limits: Any) -> Bench:
+        stage = STAGES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
+        found = Bench(stage, drivers, root, limits or dict(stage.limits))
+        found.declare()
+        return found
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def healed(servers: Servers, drivers: Drivers) -> Iterator[None]:
+    """Wires and servers are whole after each test, and no driver goes on with the last one's work."""
+    yield
+    if drivers.busy:
+        drivers.close()
+    for wire in (servers.aws_wire, servers.broker_wire, servers.tables_wire):
+        wire.heal()
+    servers.aws_faults.faults = servers.tables_faults.faults = ()

@@ -1,0 +1,177 @@
+"""A driver of a cluster with two workers that runs pipelines as it is told, and notes what was read, where.
+
+It reads one command a line, as JSON, and answers each with one. `hold` waits at a point of the engine, the nth time it
+is reached, until a file `go` is there; `fail` raises there; `kill` ends the whole process group there, as kill -9 does.
+`broken` names one of the ways of `broken_sources` to break a source, so that a test can see its own check fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import broken_sources
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaworks.job import as_deltaworks_error
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.streaming import runner
+from deltaworks.streaming.batch_sources import BatchSource, open_source
+from deltaworks.streaming.parsing.parse import Payload
+from deltaworks.streaming.source_slices import SourceSlice, Task, Told
+
+_PATIENCE_SECONDS = 90
+
+
+def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
+    """The task, and beside its files one that says which payloads it was given, and in which process."""
+
+    def work(payloads: Iterable[Payload]) -> Iterable[Told]:
+        seen: list[tuple[int, str, str]] = []
+
+        def seeing() -> Iterator[Payload]:
+            for payload in payloads:
+                content = repr((payload.data, payload.problem, payload.events, payload.record))
+                seen.append((payload.seq, payload.key, hashlib.md5(content.encode()).hexdigest()))
+                yield payload
+
+        told = list(task(seeing()))
+        found = {
+            "run": run,
+            "batch": batch_id,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "executor": os.environ.get("SPARK_EXECUTOR_DIRS"),
+            "payloads": seen,
+        }
+        part = Path(folder) / f".{uuid.uuid4().hex}"
+        part.write_text(json.dumps(found))
+        part.rename(Path(folder) / f"{time.time_ns()}-{uuid.uuid4().hex}.json")
+        return told
+
+    return work
+
+
+class NotedSlice:
+    """A slice whose tasks note what they are given."""
+
+    def __init__(self, inner: SourceSlice, folder: str, run: str, batch_id: int) -> None:
+        self._inner = inner
+        self._notes = (folder, run, batch_id)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._inner.metadata
+
+    def is_empty(self) -> bool:
+        return self._inner.is_empty()
+
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+        return self._inner.read(spark, noted(task, *self._notes), tasks=tasks)
+
+
+class NotedSource:
+    """A source whose slices are noted."""
+
+    def __init__(self, inner: BatchSource, folder: str, run: str) -> None:
+        self._inner = inner
+        self._folder, self._run = folder, run
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        return self._inner.frame(spark, start=start)
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+        return NotedSlice(self._inner.slice_of(batch, batch_id=batch_id), self._folder, self._run, batch_id)
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._inner.backlog(progress)
+
+
+def fault_of(command: dict[str, Any], folder: Path) -> Callable[[str], None]:
+    """What happens at the points of the engine."""
+    reached: dict[str, int] = {}
+
+    def fault(point: str) -> None:
+        reached[point] = reached.get(point, 0) + 1
+        if command.get("kill") == [point, reached[point]]:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        if command.get("fail") == [point, reached[point]]:
+            raise RuntimeError("the process ends here")
+        if command.get("hold") == [point, reached[point]]:
+            (folder / "held").touch()
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not (folder / "go").exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError("nobody said go")
+                time.sleep(0.05)
+
+    return fault
+
+
+def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+    """One run of a pipeline."""
+    folder = Path(command["folder"])
+
+    def opened(*declared: Any) -> BatchSource:
+        source = open_source(*declared)
+        if command.get("broken"):
+            source = broken_sources.BROKEN[command["broken"]](source, spark)
+        return NotedSource(source, str(folder), command["run"])
+
+    runner.open_source = opened  # type: ignore[assignment]
+    catalog = load_catalog("local")
+    try:
+        result = runner.IngestRun(
+            spark,
+            catalog,
+            command["pipeline"],
+            available_now=command.get("available_now", True),
+            fault=fault_of(command, folder),
+        ).run()
+    except Exception as error:
+        told = as_deltaworks_error(error)
+        return {"error": told.condition, "retryable": told.retryable, "message": traceback.format_exc()[-3000:]}
+    return {"batches": result.batches, "rows": result.rows, "ended_by": result.ended_by}
+
+
+def two_executors(spark: SparkSession) -> None:
+    """Wait until both are there: a first batch would else be read by one alone."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+
+    def where(_: int) -> str:
+        time.sleep(0.2)
+        return os.environ["SPARK_EXECUTOR_DIRS"]
+
+    while len(set(spark.sparkContext.parallelize(range(4), 4).map(where).collect())) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the cluster has not got two executors")
+
+
+def main() -> None:
+    """Serve commands until there are no more."""
+    # Executors have no such modules: what is defined here travels with the tasks.
+    cloudpickle.register_pickle_by_value(broken_sources)
+    answers, sys.stdout = sys.stdout, sys.stderr
+    environment = load_catalog("local", tolerant=True).environment
+    spark = build_session(environment, app_name="contract", master="local-cluster[2,1,700]")
+    two_executors(spark)
+    print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(run(spark, json.loads(line))), file=answers, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Each check of the contract, run on a source that breaks just that promise: it has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.stop import StopFlag
+from tests.integration.sources.contract import checks
+from tests.integration.sources.contract.conftest import Bench
+from tests.integration.sources.contract.driving import eventually
+from tests.integration.sources.contract.stages import LIMIT_EVENTS
+
+pytestmark = pytest.mark.integration
+BenchOn = Callable[..., Bench]
+SENT, LATER = range(16), range(16, 24)
+
+
+def test_a_source_that_opens_its_objects_in_the_driver_is_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("s3_sqs")
+    bench.stage.send(SENT)
+    bench.stage.wire.requests.clear()
+
+    bench.run(broken="in_driver")
+
+    checks.each_once(bench.rows(), SENT)
+    reading = [each for each in list(bench.stage.wire.requests) if bench.stage.is_reading(each.head)]
+    with pytest.raises(AssertionError, match="rows were read outside of executors"):
+        checks.read_in_tasks(reading, bench.readings(), driver=bench.drivers.pid)
+
+
+def test_a_limit_that_is_not_kept_is_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("kafka", max_records_per_batch=LIMIT_EVENTS + 2)
+    bench.stage.send(SENT)
+
+    bench.run()
+
+    with pytest.raises(AssertionError, match="events of each batch"):
+        checks.within_limit(bench.rows(), most=LIMIT_EVENTS)
+
+
+def test_places_in_another_order_are_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("kafka")
+    bench.stage.send(SENT)
+
+    bench.run(broken="reversed")
+
+    checks.each_once(bench.rows(), SENT)
+    with pytest.raises(AssertionError, match="the order in"):
+        checks.in_order(bench.rows())
+
+
+def test_a_batch_whose_end_moves_is_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("kafka")
+    bench.stage.send(SENT)
+
+    first = bench.start(broken="growing", fail=["files_written", 1])
+    assert "error" in (bench.drivers.answer() or {})
+    bench.stage.send(LATER)
+    again = bench.start(broken="growing", fail=["files_written", 1])
+    assert "error" in (bench.drivers.answer() or {})
+
+    with pytest.raises(AssertionError, match="read as two different ones"):
+        checks.read_again_alike(bench.batches_read(first), bench.batches_read(again))
+
+
+@pytest.mark.parametrize("broken", ["forgetful", "doubling"])
+def test_events_that_are_lost_or_doubled_are_noticed(bench_on: BenchOn, broken: str) -> None:
+    bench = bench_on("kafka")
+    bench.stage.send(SENT)
+
+    bench.run(broken=broken)
+
+    with pytest.raises(AssertionError):
+        checks.each_once(bench.rows(), SENT)
+
+
+def test_a_run_that_goes_on_with_what_comes_later_is_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("kafka")
+    bench.stage.send(SENT)
+
+    bench.start(available_now=False, hold=["files_written", 1])
+    bench.held()
+    bench.stage.send(LATER)
+    bench.go()
+    eventually(lambda: len(bench.rows()) == len(SENT) + len(LATER), "all rows")
+    key = paths.pipeline_control(bench.stage.name, "stop.json")
+    StopFlag(open_objects(bench.stage.servers.lake), key).set(by="a test", reason="it would never end")
+    assert bench.ended()["ended_by"] == "stop flag"
+
+    with pytest.raises(AssertionError):
+        checks.ended_with_what_was_there(bench.rows(), SENT)
+
+
+def test_a_source_that_ends_with_what_it_cannot_read_is_noticed(bench_on: BenchOn) -> None:
+    bench = bench_on("kafka")
+    bench.stage.send(SENT)
+    bench.stage.send_bad()
+
+    with pytest.raises(AssertionError, match="JSONDecodeError"):
+        bench.run(broken="strict")

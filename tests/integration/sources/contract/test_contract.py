@@ -1,0 +1,177 @@
+"""What every source promises, shown for each one that is registered, against its server, on a cluster of two workers.
+
+A source that is added to `SOURCES` is run here too, and fails until `STAGES` says which server it is run against.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from deltaworks.local.fault_proxy import Action, Fault
+from deltaworks.streaming.batch_sources import SOURCES
+from tests.integration.sources.contract import checks
+from tests.integration.sources.contract.conftest import Bench
+from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES
+from tests.integration.sources.contract.wire import Request
+
+pytestmark = pytest.mark.integration
+KINDS = sorted(SOURCES)
+BenchOn = Callable[..., Bench]
+SENT, LATER = range(24), range(24, 32)
+LIMIT_BYTES, PAD_BYTES = 90_000, 10_000
+AWAY_SECONDS = 6.0
+
+
+@dataclass
+class History:
+    """Two runs: the first was held in its first batch while more arrived, the second came after it."""
+
+    bench: Bench
+    first: dict[str, Any]
+    after_first: list[dict[str, Any]]
+    after_second: list[dict[str, Any]]
+    reading: list[Request]
+    driver: int
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def history(request: pytest.FixtureRequest, bench_on: BenchOn) -> History:
+    bench = bench_on(request.param)
+    bench.stage.send(SENT)
+    bench.stage.wire.requests.clear()
+    bench.start(hold=["files_written", 1])
+    bench.held()
+    bench.stage.send(LATER)
+    bench.go()
+    first = bench.ended()
+    after_first = bench.rows()
+    bench.run()
+    reading = [each for each in list(bench.stage.wire.requests) if bench.stage.is_reading(each.head)]
+    return History(bench, first, after_first, bench.rows(), reading, bench.drivers.pid)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_every_registered_source_has_a_server() -> None:
+    assert set(STAGES) == set(SOURCES)
+
+
+def test_available_now_ends_having_read_what_was_there_when_it_began(history: History) -> None:
+    assert history.first["ended_by"] == "available now"
+    checks.ended_with_what_was_there(history.after_first, SENT)
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended(history: History) -> None:
+    checks.each_once(history.after_second, [*SENT, *LATER])
+
+
+def test_events_of_a_lane_keep_their_order(history: History) -> None:
+    checks.in_order(history.after_second)
+
+
+def test_no_batch_holds_more_than_the_limit(history: History) -> None:
+    checks.within_limit(history.after_second, most=LIMIT_EVENTS)
+
+
+def test_rows_are_read_in_tasks_of_both_workers_and_not_in_the_driver(history: History) -> None:
+    given = history.bench.readings()
+
+    checks.read_in_tasks(history.reading, given, driver=history.driver)
+    assert {told["host"] for told in given} == {socket.gethostname()}
+
+
+def test_a_limit_of_bytes_holds_too(kind: str, bench_on: BenchOn) -> None:
+    if STAGES[kind].bytes_let_in is None:
+        pytest.skip(f"{kind} has no limit of bytes")
+    bench = bench_on(kind, max_bytes_per_batch=LIMIT_BYTES)
+    bench.stage.send(range(16), pad_bytes=PAD_BYTES)
+
+    bench.run()
+
+    checks.each_once(bench.rows(), range(16))
+    checks.within_limit(bench.rows(), most=STAGES[kind].bytes_let_in)
+
+
+def test_a_batch_that_was_read_and_not_committed_is_read_again_alike(kind: str, bench_on: BenchOn) -> None:
+    bench = bench_on(kind)
+    bench.stage.send(SENT)
+
+    first = bench.start(kill=["files_written", 2])
+    assert bench.drivers.answer() is None, "the driver was to be killed"
+    bench.stage.send(LATER)
+    again = bench.start()
+    bench.ended()
+
+    assert checks.read_again_alike(bench.batches_read(first), bench.batches_read(again)) == [1]
+    checks.each_once(bench.rows(), [*SENT, *LATER])
+
+
+def test_nothing_at_all_then_what_is_empty_huge_and_malformed_never_stops_the_stream(
+    kind: str, bench_on: BenchOn
+) -> None:
+    bench = bench_on(kind)
+    assert bench.run()["rows"] == 0
+    bench.stage.send(range(4))
+    bench.stage.send_bad()
+    bench.stage.send(range(4, 8))
+
+    assert bench.run()["ended_by"] == "available now"
+
+    checks.each_once(bench.rows(), range(8))
+    codes = {reason["code"] for row in bench.rows("quarantine") for reason in row["reasons"]}
+    assert codes == bench.stage.bad_codes
+
+
+def test_a_slow_server_is_waited_for(kind: str, bench_on: BenchOn) -> None:
+    bench = bench_on(kind)
+    bench.stage.send(range(16))
+    bench.stage.wire.delay_seconds = 0.3
+
+    bench.run()
+
+    checks.each_once(bench.rows(), range(16))
+
+
+def test_connections_that_break_and_errors_of_the_server_lose_and_double_nothing(kind: str, bench_on: BenchOn) -> None:
+    bench = bench_on(kind)
+    bench.stage.send(SENT)
+    wire, faults = bench.stage.wire, bench.stage.faults
+    wire.cut, wire.cut_every = bench.stage.rows_asked_for(), 2
+    if faults is not None:
+        faults.incidents.clear()
+        faults.faults = [Fault(action=Action.UNAVAILABLE, every=3)]
+
+    bench.run()
+
+    assert wire.cuts >= 2
+    assert faults is None or faults.incidents
+    checks.each_once(bench.rows(), SENT)
+
+
+def test_a_server_that_is_away_for_a_while_is_read_on_when_it_is_back(kind: str, bench_on: BenchOn) -> None:
+    bench = bench_on(kind)
+    bench.stage.send(SENT)
+
+    bench.start(hold=["files_written", 1])
+    bench.held()
+    bench.stage.wire.away = True
+    back = threading.Timer(AWAY_SECONDS, bench.stage.wire.heal)
+    back.start()
+    bench.go()
+    answer = bench.drivers.answer()
+    back.join()
+
+    assert answer is not None
+    if "error" in answer:
+        assert answer["retryable"], answer["message"]
+        bench.run()
+    checks.each_once(bench.rows(), SENT)
