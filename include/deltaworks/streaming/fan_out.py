@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 
-from deltaworks.errors import ContractError
+from deltaworks.errors import DeltaworksError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
@@ -185,8 +185,9 @@ def write_payloads(
 ) -> list[Told]:
     """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each.
 
-    What it found out beside rows comes last, under FINDINGS, where there is something. Data that must stop the stream
-    is told that way too: raised in a task, Spark would only try it again.
+    What it found out beside rows comes last, under FINDINGS, where there is something. What must stop the stream, data
+    or a storage that is away or denies, is told that way too: raised in a task, Spark would only try it again, and the
+    driver would not learn what it was.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     parser = Parser(spec, evolved=evolved)
@@ -196,7 +197,7 @@ def write_payloads(
             for table, rows in parser.parse(payloads, stamp):
                 writers.add(table, flags.mark(table, rows) if flags else rows)
         writers.flush()
-    except ContractError as error:
+    except DeltaworksError as error:
         parser.findings.failure = error
     told: list[Told] = [(table, asdict(file)) for table, file in writers.files]
     told += flags.told() if flags else []
@@ -222,6 +223,7 @@ def fan_out(
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
+        ConfigError, TransientError: OBJECT_FORBIDDEN, STORAGE_UNREACHABLE; nothing was committed.
     """
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()

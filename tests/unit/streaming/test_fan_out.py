@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.fan_out import FileTarget, TableWriters, partitioning, write_payloads
+from deltaworks.streaming.fan_out import FINDINGS, FileTarget, TableWriters, partitioning, write_payloads
+from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.source_slices import balanced
 
@@ -158,3 +160,21 @@ def test_small_tables_are_left_to_grow_when_a_hot_one_fills_the_memory(tmp_path:
     files = Counter(table for table, _ in writers.files)
     assert files["hot"] > 5
     assert {files[name] for name in names[1:]} == {1}
+
+
+@pytest.mark.parametrize("kind", [ConfigError, ContractError, TransientError])
+def test_what_stops_a_task_reaches_the_driver_as_what_it_was(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, kind: type[DeltaworksError]
+) -> None:
+    error = kind("OBJECT_FORBIDDEN", "s3://b/k may not be read.", hint="Grant it.")
+
+    def opened() -> Iterator[Payload]:
+        yield payloads()[0]
+        raise error
+
+    *_, (name, record) = write_payloads(opened(), make_spec(), STAMP, target(tmp_path, make_spec()))
+
+    failure = Findings.decode(record["text"]).failure
+    assert name == FINDINGS
+    assert type(failure) is kind
+    assert failure.as_record() == error.as_record()

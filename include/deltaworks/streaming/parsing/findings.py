@@ -11,13 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 
 #: New fields of one table that a task remembers; a producer that invents names without end is not followed further.
 MOST_NEW_FIELDS = 1_000
 #: Keys of lost objects that are told; quarantine has all of them.
 MOST_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
+
+#: As what a task's failure reaches the driver; what is of none of them is of no special kind.
+_FAILURES: Mapping[str, type[DeltaworksError]] = {
+    kind.__name__: kind for kind in (ConfigError, ContractError, TransientError)
+}
 
 Path = tuple[str, ...]
 
@@ -33,7 +38,7 @@ class Findings:
     new_fields: dict[str, dict[Path, set[str]]] = field(default_factory=dict)
     objects_rejected: Counter[str] = field(default_factory=Counter)
     objects_missing: list[str] = field(default_factory=list)
-    failure: ContractError | None = None
+    failure: DeltaworksError | None = None
 
     def note_field(self, table: str, path: Path, kind: str) -> None:
         """A field of `table` that no column takes, with a value of this kind."""
@@ -76,7 +81,7 @@ class Findings:
             for table, paths in self.new_fields.items()
             for path, kinds in paths.items()
         ]
-        failure = self.failure.as_record() if self.failure else None
+        failure = self.failure and self.failure.as_record() | {"kind": _kind_of(self.failure)}
         told = {"rule_warnings": self.rule_warnings, "new_fields": fields, "failure": failure}
         objects = {"objects_rejected": self.objects_rejected, "objects_missing": self.objects_missing}
         return json.dumps(told | objects)
@@ -97,7 +102,12 @@ class Findings:
         return bool(self.rule_warnings or self.new_fields or self.objects_rejected or self.failure)
 
 
-def _failure(record: Mapping[str, Any] | None) -> ContractError | None:
+def _kind_of(failure: DeltaworksError) -> str:
+    return next((name for name, kind in _FAILURES.items() if isinstance(failure, kind)), "")
+
+
+def _failure(record: Mapping[str, Any] | None) -> DeltaworksError | None:
     if record is None:
         return None
-    return ContractError(record["condition"], record["message"], hint=record["hint"], retryable=record["retryable"])
+    kind = _FAILURES.get(record["kind"], DeltaworksError)
+    return kind(record["condition"], record["message"], hint=record["hint"], retryable=record["retryable"])
