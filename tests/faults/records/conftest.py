@@ -1,0 +1,41 @@
+"""Pipelines that read records from real servers which fail, and the line that says what became of the records.
+
+The driver runs in this process: what is disturbed here is the source, not the driver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.spark.conftest import make_project, spark
+from tests.spark.sources.conftest import project_of
+
+__all__ = ["make_project", "project_of", "spark"]
+
+Tell = Callable[..., tuple[int, int]]
+
+
+@pytest.fixture
+def tell_records(tell_line: Callable[..., None], seed: int) -> Tell:
+    """Compares what landed with what was sent, by number, and prints the line of the fault: lost, doubled."""
+
+    def say(
+        fault: str, landed: Iterable[int], sent: Iterable[int], *, off: str = "", note: str = ""
+    ) -> tuple[int, int]:
+        have, owed = Counter(landed), Counter(sent)
+        lost, doubled = (owed - have).total(), (have - owed).total()
+        tell_line(
+            fault,
+            f"WITHOUT {off}" if off else "protected",
+            f"seed {seed}",
+            f"sent {owed.total()}",
+            f"lost {lost}",
+            f"doubled {doubled}",
+            *([note] if note else []),
+        )
+        return lost, doubled
+
+    return say
