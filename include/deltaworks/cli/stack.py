@@ -35,6 +35,8 @@ def print_addresses(addresses: StackAddresses) -> None:
     table.add_row("login", f"{addresses.airflow_user} / {addresses.airflow_password}")
     table.add_row("lake (S3)", addresses.lake_endpoint)
     table.add_row("landing (S3, SNS, SQS)", addresses.aws_endpoint)
+    if addresses.kafka_bootstrap is not None:
+        table.add_row("Kafka", addresses.kafka_bootstrap)
     table.add_row("data and logs", str(addresses.home))
     console.print(table)
 

@@ -17,7 +17,7 @@ from deltaworks.local.landing import queue_url
 from deltaworks.local.ports import HOST
 from deltaworks.local.stack_secrets import StackSecrets, write_private
 
-#: Where the stack's broker is, or would be.
+#: Where the stack's broker is; not set where it has none.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
 # What the calling shell says about these would change how the stack's own processes behave.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
@@ -25,7 +25,7 @@ _LOOPBACK = f"{HOST},localhost"
 
 
 def stack_variables(
-    home: StackHome, *, ports: Mapping[str, int], keys: StackSecrets, java_home: Path
+    home: StackHome, *, ports: Mapping[str, int], keys: StackSecrets, java_home: Path, with_broker: bool = False
 ) -> dict[str, str]:
     """All variables of the stack: addresses and keys of its servers, Spark's and Airflow's settings."""
     aws_endpoint = f"http://{HOST}:{ports['moto']}"
@@ -39,7 +39,6 @@ def stack_variables(
         "DELTAWORKS_AWS_ENDPOINT": aws_endpoint,
         "DELTAWORKS_AWS_ACCESS_KEY": keys.aws_access_key,
         "DELTAWORKS_AWS_SECRET_KEY": keys.aws_secret_key,
-        KAFKA_BOOTSTRAP: f"{HOST}:{ports['kafka']}",
         "DELTAWORKS_LANDING_QUEUE_URL": queue_url(aws_endpoint),
         "JAVA_HOME": str(java_home),
         "PATH": _search_path(java_home),
@@ -55,6 +54,8 @@ def stack_variables(
         "NO_PROXY": _LOOPBACK,
         "no_proxy": _LOOPBACK,
     }
+    if with_broker:
+        variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)
 
 

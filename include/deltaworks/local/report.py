@@ -12,7 +12,7 @@ from deltaworks.local.processes import StackProcess
 
 @dataclass(frozen=True, slots=True)
 class StackAddresses:
-    """Where a running stack is reached, and with what."""
+    """Where a running stack is reached, and with what. `kafka_bootstrap` is None where it has no broker."""
 
     airflow_url: str
     airflow_user: str
@@ -20,6 +20,7 @@ class StackAddresses:
     lake_endpoint: str
     aws_endpoint: str
     landing_queue_url: str
+    kafka_bootstrap: str | None
     ports: Mapping[str, int]
     home: Path
     already_running: bool

@@ -94,8 +94,9 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress) -> Non
     ports = choose_ports(state.ports)
     save_state(home, state.replace(ports=ports))
     keys = keep_secrets(home.secrets_file)
-    write_env(home, stack_variables(home, ports=ports, keys=keys, java_home=found.java.home))
     with_broker = bool(declared_topics(home))
+    variables = stack_variables(home, ports=ports, keys=keys, java_home=found.java.home, with_broker=with_broker)
+    write_env(home, variables)
     programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
     progress("Starting the process supervisor")
     supervisor.launch(programs, environment=process_environment(home))
@@ -123,7 +124,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     known = supervisor.programs()
     _start(home, supervisor, checks, _among(known, STORES), seconds=_STORES_SECONDS, progress=progress)
     checks.create_lake_bucket()
-    _create_topics(home, has_broker=KAFKA in known, progress=progress)
+    _create_topics(home, read_env(home).get(KAFKA_BOOTSTRAP), progress)
     withdraw_stop_flags(home)
     airflow = AirflowHome(home, process_environment(home))
     airflow.write_password(keys.admin_password)
@@ -140,11 +141,11 @@ def _among(known: Container[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in known]
 
 
-def _create_topics(home: StackHome, *, has_broker: bool, progress: Progress) -> None:
+def _create_topics(home: StackHome, bootstrap: str | None, progress: Progress) -> None:
     topics = declared_topics(home)
-    if topics and not has_broker:
+    if topics and bootstrap is None:
         progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
-    elif topics and (created := create_topics(read_env(home)[KAFKA_BOOTSTRAP], topics)):
+    elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
         progress(f"Created topics: {', '.join(created)}")
 
 
@@ -297,6 +298,7 @@ def _addresses(home: StackHome, *, already_running: bool) -> StackAddresses:
         lake_endpoint=environment["DELTAWORKS_LAKE_ENDPOINT"],
         aws_endpoint=environment["DELTAWORKS_AWS_ENDPOINT"],
         landing_queue_url=environment["DELTAWORKS_LANDING_QUEUE_URL"],
+        kafka_bootstrap=environment.get(KAFKA_BOOTSTRAP),
         ports=ports,
         home=home.root,
         already_running=already_running,

@@ -134,8 +134,15 @@ def test_reading_a_stack_that_never_ran_says_how_to_start_it(tmp_path: Path) -> 
     assert "deltaworks up" in caught.value.hint
 
 
-def test_pipelines_find_the_broker_of_the_stack_by_one_variable(variables: dict[str, str]) -> None:
-    assert variables["DELTAWORKS_KAFKA_BOOTSTRAP"] == "127.0.0.1:21004"
+def test_pipelines_find_the_broker_of_the_stack_by_one_variable_where_it_has_one(
+    home: StackHome, variables: dict[str, str]
+) -> None:
+    keys = keep_secrets(home.secrets_file)
+
+    found = stack_variables(home, ports=PORTS, keys=keys, java_home=Path("/opt/java"), with_broker=True)
+
+    assert found == variables | {"DELTAWORKS_KAFKA_BOOTSTRAP": "127.0.0.1:21004"}
+    assert "DELTAWORKS_KAFKA_BOOTSTRAP" not in variables
 
 
 def test_the_supervisor_restarts_and_ends_whole_groups_and_rotates_logs(home: StackHome) -> None:
