@@ -1,0 +1,96 @@
+"""A pipeline that reads Kinesis, told to go on behind records that expired: the gap is a row, and health says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import DeltaworksError
+from deltaworks.job import as_deltaworks_error
+from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.streaming.runner import IngestRun
+from tests.spark.conftest import Project
+from tests.spark.sources.kafka_stage import ProjectOf, numbers, order
+from tests.spark.sources.kinesis.conftest import Stage
+
+pytestmark = pytest.mark.spark
+MESSAGING = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
+
+
+def put(stage: Stage, *numbers: int) -> None:
+    for number in numbers:
+        stage.put(order(number).decode(), key=str(number))
+
+
+def with_stream(project: Project, stage: Stage) -> Project:
+    aws = AwsSpec.model_validate({"endpoint": stage.server.endpoint} | MESSAGING)
+    environment = project.catalog.environment.model_copy(update={"messaging": aws})
+    return replace(project, catalog=replace(project.catalog, environment=environment))
+
+
+def run(spark: SparkSession, project: Project) -> None:
+    IngestRun(spark, project.catalog, "shop", available_now=True).run()
+
+
+def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
+    """Make what is in the stream, and the query's last reading of it, older than the stream keeps records."""
+    stage.age(hours)
+    state = Path(project.catalog.environment.lake.prefix) / paths.pipeline_control("shop", "kinesis")
+    for path in state.rglob("*/shardId-*.json"):
+        end = json.loads(path.read_text())
+        end["end"]["since"] = (datetime.fromisoformat(end["end"]["since"]) - timedelta(hours=hours)).isoformat()
+        path.write_text(json.dumps(end))
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_gap_is_a_row_in_quarantine_where_going_on_is_allowed(
+    make_stage: Callable[..., Stage],
+    spark: SparkSession,
+    project_of: ProjectOf,
+    monkeypatch: pytest.MonkeyPatch,
+    protected: bool,
+) -> None:
+    stage = make_stage()
+    source = {"kind": "kinesis", "stream": stage.name}
+    project = with_stream(project_of(source), stage)
+    put(stage, 1, 2)
+    run(spark, project)
+    put(stage, 3, 4)
+    pass_retention(stage, project, hours=30)
+    put(stage, 5)
+    with pytest.raises(Exception, match="KINESIS_POSITION_EXPIRED") as stopped:
+        run(spark, project)
+    assert isinstance(as_deltaworks_error(stopped.value), DeltaworksError)
+    assert numbers(project) == [1, 2]
+
+    if not protected:
+        monkeypatch.setattr(QueryState, "gaps", lambda *_: [])
+    allowed = with_stream(project_of(source | {"allow_data_loss": True}), stage)
+    run(spark, allowed)
+    lost = read_heartbeat(open_objects(allowed.catalog.environment.lake), "control/pipelines/shop/heartbeat.json")
+    put(stage, 6)
+    run(spark, allowed)
+
+    assert numbers(allowed) == [1, 2, 5, 6]
+    rows = allowed.rows("shop", "quarantine")
+    assert lost is not None
+    if not protected:
+        assert (rows, lost.lost_ranges) == ([], 0), "two records are gone without a word"
+        return
+    (row,) = rows
+    assert [reason["code"] for reason in row["reasons"]] == ["records_lost"]
+    assert "shardId-000000000000 behind 49" in row["reasons"][0]["detail"]
+    record = json.loads(row["record"])
+    assert (record["stream"], record["shard_id"]) == (stage.name, "shardId-000000000000")
+    assert record["first"] > record["after"]
+    assert lost.lost_ranges == 1
