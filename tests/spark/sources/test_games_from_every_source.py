@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
-from deltaworks.streaming.parsing.framing import values
+from deltaworks.streaming.parsing.framing import Malformed, values
 from deltaworks.streaming.runner import IngestRun
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
@@ -97,7 +98,17 @@ def sent(aws: str) -> list[bytes]:
     assert posted
     assert others
     writer.put([OutgoingRecord(raw, "7") for raw in others])
-    return [record.data for record in writer.sent]
+    return apart([record.data for record in writer.sent])
+
+
+def apart(records: list[bytes]) -> list[bytes]:
+    """The records with those that are no JSON between others: side by side in an object they would be one piece."""
+    broken = [record for record in records if any(isinstance(value, Malformed) for value, _ in values(record))]
+    whole = [record for record in records if record not in broken]
+    step = len(whole) // (len(broken) + 1)
+    for number, record in enumerate(broken, 1):
+        whole.insert(number * (step + 1) - 1, record)
+    return whole
 
 
 async def _post(app: Any, bodies: list[str]) -> None:
@@ -138,8 +149,18 @@ def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:
         rows = lake.rows(paths.table("games", name))
         assert rows is not None
         kept = [{key: value for key, value in row.items() if key not in OF_THE_SOURCE} for row in rows.to_pylist()]
+        for reason in (reason for row in kept for reason in row.get("reasons") or []):
+            if reason["code"] == "malformed":  # says at which byte of what the neighbours make of it
+                reason["detail"] = ""
         found[name] = sorted(json.dumps(row, default=str, sort_keys=True) for row in kept)
     return found
+
+
+def differences(found: dict[str, list[str]], wanted: dict[str, list[str]]) -> dict[str, tuple[list[str], list[str]]]:
+    """Per table that differs, the rows it has too many and those it lacks."""
+    assert set(found) == set(wanted)
+    counts = {name: (Counter(found[name]), Counter(wanted[name])) for name in found}
+    return {name: ([*(a - b).elements()], [*(b - a).elements()]) for name, (a, b) in counts.items() if a != b}
 
 
 @pytest.fixture(scope="module")
@@ -164,18 +185,19 @@ def test_the_tables_are_the_same_from_kinesis(
     assert sum(map(len, from_files.values())) > 2_500
     assert from_files["quarantine"]
 
-    assert landed(spark, project(tmp_path, read="kinesis", aws=aws)) == from_files
+    assert differences(landed(spark, project(tmp_path, read="kinesis", aws=aws)), from_files) == {}
 
 
 def test_the_tables_are_the_same_from_kafka(
     spark: SparkSession, from_files: dict[str, list[str]], sent: list[bytes], aws: str, tmp_path: Path
 ) -> None:
     with running_broker(tmp_path / "kafka") as broker:
-        AdminClient(broker.address.client_options()).create_topics([NewTopic("games", 3)])["games"].result()
+        admin = AdminClient(broker.address.client_options())
+        admin.create_topics([NewTopic("games", 3)])["games"].result()
         producer = Producer(broker.address.client_options())
         for record in sent:
             producer.produce("games", record)
         producer.flush()
         catalog = project(tmp_path, read="kafka", aws=aws, bootstrap=broker.address.bootstrap)
 
-        assert landed(spark, catalog) == from_files
+        assert differences(landed(spark, catalog), from_files) == {}

@@ -26,6 +26,7 @@ class FileSource:
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         self._environment = catalog.environment
+        self._project = catalog.root
         self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="its stream reads no file events")
         self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
         self._opener = FileOpener.of(catalog.environment.landing, self._source)
@@ -36,6 +37,7 @@ class FileSource:
         reader = (
             spark.readStream.format(stream.FORMAT)
             .option("environment", self._environment.environment)
+            .option("project", str(self._project))
             .option("relay", self._source.relay)
             .option("bucket", self._source.bucket)
             .option("prefix", self._source.prefix)
