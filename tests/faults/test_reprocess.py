@@ -22,7 +22,7 @@ from tests.faults.harness.stage import PIPELINE, RELAY, Stage
 
 MakeStage = Callable[..., Stage]
 TABLES = 5
-END_SECONDS = 240.0
+END_SECONDS = 480.0
 
 
 class Job:

@@ -21,6 +21,7 @@ from deltaworks.cli import (
     stack,
     streams,
     tables,
+    wire,
 )
 from deltaworks.errors import DeltaworksError
 
@@ -36,7 +37,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
-for module in (stack, streams, batches, reprocess, sql, generate, collect, demo):
+for module in (stack, streams, batches, reprocess, sql, generate, collect, wire, demo):
     module.register(app)
 
 

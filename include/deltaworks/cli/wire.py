@@ -1,0 +1,53 @@
+"""`deltaworks wire`: has buckets announce their objects to a relay's queue, and prints who needs which rights."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.table import Table
+
+from deltaworks.cli.context import catalog, console
+from deltaworks.sources.file_events.iam import relay_policy, stream_policy, wiring_policy
+from deltaworks.sources.file_events.wiring import Wiring
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(wire)
+
+
+def wire(
+    relay: str,
+    name: str = typer.Option("", help="What queue and topic are called; deltaworks-RELAY unless it is said."),
+    prefix: str = typer.Option("", help="Announce only keys that begin so."),
+    policies: bool = typer.Option(True, help="Print the IAM policies of relay, streams and this command."),
+    dry_run: bool = typer.Option(True, help="Only say what is missing; --no-dry-run makes it."),
+) -> None:
+    """Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted."""
+    project = catalog()
+    spec, lake = project.relay(relay), project.environment.lake
+    name = name or f"deltaworks-{relay.replace('_', '-')}"
+    wiring = Wiring(project.environment.messaging, name=name, buckets=spec.buckets, prefix=prefix)
+    found = wiring.wire(dry_run=dry_run)
+    listing = Table("part", "name", "state" if dry_run else "was")
+    for step in found.steps:
+        listing.add_row(step.kind, step.name, step.state)
+    console.print(listing)
+    if dry_run and found.to_do:
+        console.print(f"{found.to_do} to do: --no-dry-run does it.")
+    elif found.to_do:
+        console.print(f"{found.to_do} done.")
+    if found.queue_url:
+        console.print(f"queue_url of include/relays/{relay}.yaml: {found.queue_url}", highlight=False)
+    if policies:
+        arns = wiring.arns
+        for title, policy in {
+            "relay": relay_policy(spec, lake, queue_arn=arns.queue, dead_letter_arn=arns.dead_letters),
+            "streams and maintenance": stream_policy(spec, lake),
+            "this command": wiring_policy(
+                spec.buckets, queue_arn=arns.queue, dead_letter_arn=arns.dead_letters, topic_arn=arns.topic
+            ),
+        }.items():
+            console.print(f"\nPolicy of {title}:")
+            console.print_json(json.dumps(policy))
