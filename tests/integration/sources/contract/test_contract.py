@@ -6,7 +6,7 @@ A source that is added to `SOURCES` is run here too, and fails until `STAGES` sa
 from __future__ import annotations
 
 import socket
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from deltaworks.local.fault_proxy import Action, Fault
 from deltaworks.streaming.batch_sources import SOURCES
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
+from tests.integration.sources.contract.driving import eventually
 from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES
 from tests.integration.sources.contract.wire import Request
 
@@ -25,7 +26,7 @@ KINDS = sorted(SOURCES)
 BenchOn = Callable[..., Bench]
 SENT, LATER = range(24), range(24, 32)
 LIMIT_BYTES, PAD_BYTES = 90_000, 10_000
-AWAY_SECONDS = 6.0
+AWAY_SECONDS = 4.0
 
 
 @dataclass
@@ -160,15 +161,14 @@ def test_connections_that_break_and_errors_of_the_server_lose_and_double_nothing
 def test_a_server_that_is_away_for_a_while_is_read_on_when_it_is_back(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     bench.stage.send(SENT)
+    wire = bench.stage.wire
+    wire.away = True
 
-    bench.start(hold=["files_written", 1])
-    bench.held()
-    bench.stage.wire.away = True
-    back = threading.Timer(AWAY_SECONDS, bench.stage.wire.heal)
-    back.start()
-    bench.go()
+    bench.start()
+    eventually(lambda: wire.refused > 0, "somebody to ask in vain")
+    time.sleep(AWAY_SECONDS)
+    wire.heal()
     answer = bench.drivers.answer()
-    back.join()
 
     assert answer is not None
     if "error" in answer:

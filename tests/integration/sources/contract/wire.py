@@ -58,8 +58,9 @@ class Wire:
     cut: re.Pattern[str] | None = None
     cut_every: int = 3
     cuts: int = 0
-    #: Nobody gets an answer.
+    #: Nobody gets an answer; how many have asked in vain.
     away: bool = False
+    refused: int = 0
     _matched: int = 0
 
     @property
@@ -73,6 +74,7 @@ class Wire:
     def heal(self) -> None:
         """Forward everything, at once."""
         self.delay_seconds, self.cut, self.away, self.cuts, self._matched = 0.0, None, False, 0, 0
+        self.refused = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side ends it."""
@@ -80,6 +82,7 @@ class Wire:
         server: asyncio.StreamWriter | None = None
         try:
             if self.away:
+                self.refused += 1
                 return
             answers, server = await asyncio.open_connection(*self.upstream)
             back = asyncio.create_task(self._answers(answers, writer))
@@ -99,6 +102,7 @@ class Wire:
         last: Request | None = None
         while data := await reader.read(1 << 16):
             if self.away:
+                self.refused += 1
                 return
             heads, lose = frames.heads(data), False
             if not heads and last is not None:
