@@ -11,7 +11,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.base import Bytes, Name, SecretReference, Spec, TextOrReference, as_tuple
 from deltaworks.specs.globs import Glob
 
-Compression = Literal["auto", "gzip", "none"]
+Compression = Literal["auto", "gzip", "bzip2", "zstd", "none"]
 #: Forms whose fields are all texts; what they stand for, the declared types of columns say.
 TEXT_FORMATS = ("csv", "tsv", "text")
 

@@ -10,23 +10,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
+from deltaworks.sources.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.sources.outages import error_code, is_outage, through_outages
+from deltaworks.specs.source import Compression
 from deltaworks.specs.storage import StorageSpec
 
-Compression = Literal["auto", "gzip", "none"]
-GZIP_MAGIC = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60.0
-_INFLATE_BYTES = 8 << 20
 
 
 class ObjectError(ContractError):
@@ -74,7 +72,7 @@ def open_object(
         storage: the landing bucket; `key` is relative to its bucket, as notifications give it.
         etag: the tag announced; empty where none was, then any object at the key will do.
         version_id: the version announced: it is read where the object is not the one announced any more.
-        compression: `auto` decompresses what begins as gzip does; `gzip` insists; `none` leaves it.
+        compression: as `sources.decompression` has it.
         max_bytes: what the object may hold, as it is stored and decompressed; no more than that is ever held.
 
     Raises:
@@ -87,9 +85,12 @@ def open_object(
         data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
     else:
         data = _patiently(lambda: _announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}")
-    if compression == "gzip" or (compression == "auto" and data.startswith(GZIP_MAGIC)):
-        return decompressed(data, key, max_bytes)
-    return data
+    try:
+        return decompressed(data, compression, max_bytes=max_bytes)
+    except DamagedContent as error:
+        raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key}: {error}.", hint="Have it sent again.") from error
+    except LargeContent as error:
+        raise _too_large(f"{key} {error}") from error
 
 
 def _patiently(call: Callable[[], bytes], where: str) -> bytes:
@@ -107,11 +108,12 @@ def _patiently(call: Callable[[], bytes], where: str) -> bytes:
 
 def _check_size(size: int, max_bytes: int | None, where: str) -> None:
     if max_bytes is not None and size > max_bytes:
-        raise ObjectTooLarge(
-            "OBJECT_TOO_LARGE",
-            f"{where} holds {size} bytes or more; at most {max_bytes} are read.",
-            hint="Raise source.max_object_bytes, or have it sent in parts; then replay it.",
-        )
+        raise _too_large(f"{where} holds {size} bytes or more; at most {max_bytes} are read")
+
+
+def _too_large(what: str) -> ObjectTooLarge:
+    hint = "Raise source.max_object_bytes, or have it sent in parts; then replay it."
+    return ObjectTooLarge("OBJECT_TOO_LARGE", f"{what}.", hint=hint)
 
 
 def _announced(storage: StorageSpec, key: str, etag: str, version_id: str | None, max_bytes: int | None) -> bytes:
@@ -168,35 +170,6 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
         hint = "Its newer content has a file event of its own."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
     return data
-
-
-def decompressed(data: bytes, key: str, max_bytes: int | None) -> bytes:
-    """All members of a gzip content. It is inflated piece by piece: a small object can grow a thousandfold.
-
-    Raises:
-        ObjectUnreadable: OBJECT_UNREADABLE, OBJECT_TOO_LARGE; `key` says of what.
-    """
-    parts: list[bytes] = []
-    size, rest = 0, data
-    try:
-        # An empty content is as damaged as a cut one.
-        while rest or not data:
-            inflating = zlib.decompressobj(wbits=31)
-            while not inflating.eof:
-                part = inflating.decompress(rest, _INFLATE_BYTES)
-                rest = inflating.unconsumed_tail
-                if not part and not rest and not inflating.eof:
-                    raise EOFError("it ends before its end-of-stream mark")
-                size += len(part)
-                _check_size(size, max_bytes, key)
-                parts.append(part)
-            # Padding behind the last member is part of the format.
-            rest = inflating.unused_data.lstrip(b"\0")
-    except (EOFError, zlib.error) as error:
-        raise ObjectUnreadable(
-            "OBJECT_UNREADABLE", f"{key}: its gzip content is damaged: {error}.", hint="Have it sent again."
-        ) from error
-    return b"".join(parts)
 
 
 @functools.lru_cache(maxsize=8)

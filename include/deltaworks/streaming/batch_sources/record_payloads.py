@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deltaworks.errors import DeltaworksError
-from deltaworks.sources.file_events.fetch import GZIP_MAGIC, decompressed
+from deltaworks.sources.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.specs.source import Compression
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
@@ -22,13 +21,12 @@ def record_payload(
     max_bytes: int,
 ) -> Payload:
     """A record's payload, decompressed where it is compressed; what cannot be is kept as it is, with the reason."""
-    if compression == "none" or (compression == "auto" and not value.startswith(GZIP_MAGIC)):
-        return Payload(seq, key, value, record=record)
     try:
-        return Payload(seq, key, decompressed(value, key, max_bytes), record=record)
-    except DeltaworksError as error:
-        code = ReasonCode.TOO_LARGE if error.condition == "OBJECT_TOO_LARGE" else ReasonCode.MALFORMED
-        return unreadable(seq, key, value, Reason(code, "", error.message), record=record)
+        return Payload(seq, key, decompressed(value, compression, max_bytes=max_bytes), record=record)
+    except LargeContent as error:
+        return unreadable(seq, key, value, Reason(ReasonCode.TOO_LARGE, "", str(error)), record=record)
+    except DamagedContent as error:
+        return unreadable(seq, key, value, Reason(ReasonCode.MALFORMED, "", str(error)), record=record)
 
 
 def unreadable(seq: int, key: str, value: bytes, reason: Reason, *, record: Mapping[str, Any] | None) -> Payload:
