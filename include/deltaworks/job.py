@@ -41,12 +41,20 @@ _CERTIFICATE_CAUSE = re.compile(
 )
 _STORE_UNREADABLE = re.compile(r"Failed to load (?:PEM )?SSL keystore[^\n]*|Invalid PEM keystore configs[^\n]*")
 #: What Delta says of a stream that comes to a commit which replaces rows.
-_REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b")
+_REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b(?:[^\n]*?(at version \d+))?")
+#: What it says of commits that are gone from the log, and of another table at the place of the one that was read.
+_COMMITS_GONE = re.compile(
+    r"\bDELTA_(?:LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE|MISSING_FILES_UNEXPECTED_VERSION)\b"
+    r"(?:[^\n]*?from version (\d+))?"
+)
+_NEXT_VERSION = re.compile(r'"reservoirVersion":\s*(\d+)')
+_ANOTHER_TABLE = re.compile(r"\bDIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE\b[^\n]*")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
     r"|\bAWS(?:ClientIO|ServiceIO|Status500|ServiceThrottled|ApiCallTimeout|NoResponse)Exception\b"
     r"|\borg\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException)\b"
+    r"|\bCannot fetch record for offset \d+ in \d+ milliseconds"
     r"|\bHttpHostConnectException\b|\bConnectTimeoutException\b|\bSdkClientException: Unable to execute HTTP request"
     r"|\bGeneric S3 error: (?:Error after \d+ retries|error sending request|Error performing)"
     r"|\bAWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT)\b"
@@ -146,13 +154,8 @@ def _of_the_source(text: str) -> DeltaworksError | None:
             f"Records that no batch has read are not in the source any more: {expired.group()[:_MESSAGE_LENGTH]}",
             hint="See what was lost, and why the stream was behind; to go on after it declare `allow_data_loss: true`.",
         )
-    if _REWRITTEN.search(text):
-        return ContractError(
-            "DELTA_SOURCE_REWRITTEN",
-            "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place.",
-            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
-            "`change_feed: true` with the feed switched on, which tells inserts from changes.",
-        )
+    if (of_table := _of_the_table(text)) is not None:
+        return of_table
     if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
         cause = _CERTIFICATE_CAUSE.search(text)
         found = refused.group() if cause is None else f"{refused.group()}: {cause.group()}"
@@ -167,6 +170,33 @@ def _of_the_source(text: str) -> DeltaworksError | None:
             "SOURCE_LOGIN_REFUSED",
             f"The source refuses the login: {refused.group()[:_MESSAGE_LENGTH]}",
             hint="Mend the variables that `source.security` refers to, or what the user is allowed to read.",
+        )
+    return None
+
+
+def _of_the_table(text: str) -> DeltaworksError | None:
+    """What Delta says of a table that is read as a stream."""
+    if rewritten := _REWRITTEN.search(text):
+        return ContractError(
+            "DELTA_SOURCE_REWRITTEN",
+            "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place"
+            f"{' ' + rewritten.group(1) if rewritten.group(1) else ''}.",
+            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
+            "`change_feed: true` with the feed switched on, which tells inserts from changes.",
+        )
+    if gone := _COMMITS_GONE.search(text):
+        following = gone if gone.group(1) else _NEXT_VERSION.search(text)
+        return ContractError(
+            "SOURCE_EXPIRED",
+            "The log of the table that is read no longer has the version that comes next"
+            f"{', ' + following.group(1) if following else ''}.",
+            hint="Start the pipeline over, which reads the table as it is; keep its log for longer.",
+        )
+    if another := _ANOTHER_TABLE.search(text):
+        return ContractError(
+            "DELTA_SOURCE_REPLACED",
+            f"The table that was read is gone, and another one is in its place: {another.group()[:_MESSAGE_LENGTH]}",
+            hint="Read it from its beginning: `deltaworks pipelines start-over`; or put the former table back.",
         )
     return None
 

@@ -95,6 +95,71 @@ def test_outages_can_be_retried(error: Exception) -> None:
     assert (type(own), own.condition, own.exit_code) == (TransientError, "STORAGE_UNREACHABLE", 21)
 
 
+@pytest.mark.parametrize(
+    ("text", "condition", "named"),
+    [
+        (
+            '[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example WRITE (Map(mode -> "Overwrite")))'
+            " in the source table at version 2. This is currently not supported.",
+            "DELTA_SOURCE_REWRITTEN",
+            "at version 2.",
+        ),
+        (
+            "[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it\nCurrent Available Offsets: "
+            '{DeltaSource[s3a://b/t]: {"sourceVersion":1,"reservoirVersion":7,"index":-1}}',
+            "SOURCE_EXPIRED",
+            "comes next, 7.",
+        ),
+        (
+            "[DELTA_MISSING_FILES_UNEXPECTED_VERSION] Delta stream cannot resume from version 2; transaction log "
+            "starts at 3. Log files may have been deleted by log retention.",
+            "SOURCE_EXPIRED",
+            "comes next, 2.",
+        ),
+        (
+            "[DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE] The streaming query was reading from an unexpected Delta "
+            "table (id = 'b').",
+            "DELTA_SOURCE_REPLACED",
+            "(id = 'b')",
+        ),
+        (
+            "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed\n"
+            "Caused by: sun.security.validator.ValidatorException: PKIX path building failed: no valid path",
+            "SOURCE_CERTIFICATE_REFUSED",
+            "PKIX path building failed",
+        ),
+        (
+            "org.apache.kafka.common.KafkaException: Failed to load PEM SSL keystore /k.pem",
+            "SOURCE_CERTIFICATE_REFUSED",
+            "/k.pem",
+        ),
+        (
+            "org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed during authentication",
+            "SOURCE_LOGIN_REFUSED",
+            "Authentication failed",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_named_and_never_tried_again(text: str, condition: str, named: str) -> None:
+    own = as_deltaworks_error(RuntimeError(f"An error occurred.\n{text}"))
+
+    assert (own.condition, own.retryable) == (condition, False)
+    assert named in own.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+        "java.util.concurrent.TimeoutException: Cannot fetch record for offset 26200 in 120000 milliseconds",
+    ],
+)
+def test_a_broker_that_does_not_answer_is_an_outage(text: str) -> None:
+    own = as_deltaworks_error(RuntimeError(text))
+
+    assert (own.condition, own.retryable) == ("STORAGE_UNREACHABLE", True)
+
+
 def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:
     own = as_deltaworks_error(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Multiple streaming jobs detected for 7"))
 

@@ -85,14 +85,14 @@ def refused(code: str, *, status: int = 400, every: int = 2) -> Fault:
 FAULTS = {
     "33 reads throttled": refused("ProvisionedThroughputExceededException"),
     "33 server fails": refused("InternalFailure", status=500),
-    "28 answers cut short": Fault(action=Action.CUT_SHORT, operation=READ, every=3),
-    "28 replies lost": Fault(action=Action.LOSE_REPLY, operation=READ, every=3),
+    "33 answers cut short": Fault(action=Action.CUT_SHORT, operation=READ, every=3),
+    "33 replies lost": Fault(action=Action.LOSE_REPLY, operation=READ, every=3),
 }
 
 
 @pytest.mark.parametrize("protected", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_reads_that_fail_are_made_again_where_they_were(
+def test_33_reads_that_fail_are_made_again_where_they_were(
     proxy: FaultProxy,
     drained: Callable[..., list[int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -118,7 +118,7 @@ def test_reads_that_fail_are_made_again_where_they_were(
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_iterators_that_expire_are_replaced_behind_the_last_record(
+def test_32_iterators_that_expire_are_replaced_behind_the_last_record(
     proxy: FaultProxy,
     drained: Callable[..., list[int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -140,7 +140,7 @@ def test_iterators_that_expire_are_replaced_behind_the_last_record(
     tell_records("32 iterators expired", landed, range(RECORDS), note=f"{len(proxy.incidents)} iterators")
 
 
-def test_a_kinesis_that_never_answers_ends_the_task_with_what_can_be_tried_again(
+def test_33_a_kinesis_that_never_answers_ends_the_task_with_what_can_be_tried_again(
     proxy: FaultProxy, drained: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.faults = [refused("ProvisionedThroughputExceededException", every=1)]

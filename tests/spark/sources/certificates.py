@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 _PEM = serialization.Encoding.PEM
@@ -37,13 +38,19 @@ class Authority:
     def truststore(self) -> Path:
         return self.folder / f"{self.name}.pem"
 
-    def signed(self, name: str) -> Path:
-        """A key and its certificate for 127.0.0.1, in one file."""
+    def signed(self, name: str, *, password: str | None = None) -> Path:
+        """A key and its certificate for 127.0.0.1, in one file: PEM, or PKCS12 that a password opens."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         built = _builder(subject, self.certificate.subject, key.public_key()).add_extension(here, False)
         certificate = built.sign(self.key, hashes.SHA256())
+        if password is not None:
+            place = self.folder / f"{name}_by_{self.name}.p12"
+            locked = serialization.BestAvailableEncryption(password.encode())
+            made = pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, None, locked)
+            place.write_bytes(made)
+            return place
         place = self.folder / f"{name}_by_{self.name}.pem"
         private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         place.write_bytes(private + certificate.public_bytes(_PEM))

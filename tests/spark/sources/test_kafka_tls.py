@@ -128,13 +128,18 @@ def test_brokers_of_an_authority_that_is_not_trusted_are_refused_by_name(
     assert "PKIX path" in message
 
 
+@pytest.mark.parametrize("form", ["PEM", "PKCS12"])
 def test_a_client_is_known_by_its_certificate(
-    spark: SparkSession, secured: Secured, project_of: ProjectOf, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, secured: Secured, project_of: ProjectOf, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    topic = Topic(secured.running, "with_certificate")
+    topic = Topic(secured.running, f"with_certificate_{form}")
     topic.send(range(10))
-    monkeypatch.setenv("KAFKA_CLIENT", str(secured.authority.signed("client")))
+    password = None if form == "PEM" else "opens the store"
+    monkeypatch.setenv("KAFKA_CLIENT", str(secured.authority.signed("client", password=password)))
+    monkeypatch.setenv("KAFKA_CLIENT_PASSWORD", password or "")
     security = {"protocol": "SSL", "truststore": str(secured.authority.truststore), "keystore": "env:KAFKA_CLIENT"}
+    if password:
+        security |= {"keystore_type": form, "keystore_password": "env:KAFKA_CLIENT_PASSWORD"}
 
     project = project_of(topic.source(security=security, bootstrap_servers=secured.with_certificate))
     run(spark, project)

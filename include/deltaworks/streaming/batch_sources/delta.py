@@ -24,6 +24,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import DeltaSourceSpec
+from deltaworks.streaming.batch_sources.delta_losses import TableSlice, check_versions
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.source_slices import Record, RecordSlice
 from deltaworks.tables.lake import Lake
@@ -55,7 +56,7 @@ class DeltaSource:
 
         Raises:
             ContractError: DELTA_SOURCE_MISSING, DELTA_SOURCE_REWRITTEN, DELTA_SOURCE_WITHOUT_CHANGES,
-                DELTA_SOURCE_MID_VERSION.
+                DELTA_SOURCE_MID_VERSION, SOURCE_EXPIRED.
         """
         source = self._source
         self._check(first_start=start is None and not self._has_checkpoint())
@@ -128,6 +129,8 @@ class DeltaSource:
                 f"{source.place()} keeps no change data feed.",
                 hint="Set delta.enableChangeDataFeed on it; changes before that are in no feed.",
             )
+        objects = open_objects(self._catalog.environment.lake)
+        check_versions(objects, self._reader, source.place(), key=key, latest=handle.version())
         if first_start and not source.change_feed and not source.skip_change_commits:
             self._refuse_rewritten(handle)
 
@@ -156,7 +159,8 @@ class DeltaSource:
         columns = [F.col(f"`{field.name}`").cast(_as_json(field.dataType)).alias(field.name) for field in batch.schema]
         row = F.to_json(F.struct(*columns), _JSON).alias("row")
         frame = batch.select(F.monotonically_increasing_id().alias("position"), row)
-        return RecordSlice(frame, RowReader(key=self._source.place(), seq=batch_id))
+        rows = RowReader(key=self._source.place(), seq=batch_id)
+        return TableSlice(frame, rows, reader_name=self._reader, place=self._source.place())
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Versions of the table that no batch has read to the end."""
