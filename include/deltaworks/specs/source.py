@@ -48,7 +48,7 @@ class TsvSpec(Spec):
 class PayloadSpec(Spec):
     """How the events in an object or a record are written."""
 
-    format: Literal["json", "csv", "tsv", "text", "parquet"] = "json"
+    format: Literal["json", "csv", "tsv", "text", "parquet", "avro"] = "json"
     csv: CsvSpec = CsvSpec()
     tsv: TsvSpec = TsvSpec()
     pattern: str | None = None
@@ -104,8 +104,8 @@ class RecordSourceSpec(PayloadSpec):
             raise ValueError("a record has no header line: declare csv with header: false and its columns")
         if self.format == "tsv" and not self.tsv.columns:
             raise ValueError("a record has no #Fields line: declare the columns of tsv")
-        if self.format == "parquet":
-            raise ValueError("Parquet is a form of objects, not of records")
+        if self.format in ("parquet", "avro"):
+            raise ValueError(f"{self.format} is a form of objects, not of records")
         return self
 
 

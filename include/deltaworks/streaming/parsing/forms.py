@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deltaworks.specs.source import DeltaSourceSpec, PayloadSpec
-from deltaworks.streaming.parsing import framing, parquet_framing
+from deltaworks.streaming.parsing import avro_framing, framing, parquet_framing
 from deltaworks.streaming.parsing.columns import Misfit
 from deltaworks.streaming.parsing.field_lines import FieldLineFramer
 from deltaworks.streaming.parsing.reasons import ReasonCode
@@ -18,7 +18,7 @@ Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
 _OTHER_FORMS = (
     (parquet_framing.MAGIC, "Parquet"),
     (b"ORC", "ORC"),
-    (b"Obj\x01", "Avro"),
+    (avro_framing.MAGIC, "Avro"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
@@ -40,7 +40,7 @@ def framer(source: PayloadSpec | DeltaSourceSpec) -> Framer:
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
     """
     find = _by_format(source)
-    text_is_expected = source.format != "parquet"
+    text_is_expected = source.format not in ("parquet", "avro")
 
     def found(payload: bytes) -> Iterator[tuple[Any, bytes]]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
@@ -62,6 +62,8 @@ def _by_format(source: PayloadSpec | DeltaSourceSpec) -> Framer:
         return FieldLineFramer(source.tsv).values
     if source.format == "text":
         return LineFramer(source.pattern or "").values
+    if source.format == "avro":
+        return avro_framing.values
     return parquet_framing.values if source.format == "parquet" else framing.values
 
 

@@ -1,14 +1,8 @@
-"""Finds the events in a Parquet object: each row is one, its values as JSON has them.
-
-Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text, so that the declared types
-of columns say what they stand for, as they do for JSON.
-"""
+"""Finds the events in a Parquet object: each row is one, its values as JSON has them."""
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -18,6 +12,7 @@ import pyarrow.parquet as pq
 
 from deltaworks.streaming.parsing.columns import Misfit
 from deltaworks.streaming.parsing.framing import Malformed
+from deltaworks.streaming.parsing.plain_values import plain
 from deltaworks.streaming.parsing.reasons import ReasonCode
 
 MAGIC = b"PAR1"
@@ -48,7 +43,7 @@ def _rows(file: pq.ParquetFile) -> Iterator[tuple[Any, bytes]]:
             continue
         for batch in _microseconds(table).to_batches(max_chunksize=_ROWS_AT_ONCE):
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                event = _plain(row)
+                event = plain(row)
                 yield event, orjson.dumps(event, default=str)
 
 
@@ -59,35 +54,3 @@ def _microseconds(table: pa.Table) -> pa.Table:
             target = pa.timestamp("us", tz=field.type.tz)
             table = table.set_column(index, field.name, pc.cast(table.column(index), target, safe=False))
     return table
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    plain = _PLAIN.get(type(value))
-    return value if plain is None else plain(value)
-
-
-def _number(value: decimal.Decimal) -> float | str:
-    number = float(value)
-    return number if decimal.Decimal(repr(number)) == value else str(value)
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex()
-
-
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    dt.datetime: dt.datetime.isoformat,
-    dt.date: dt.date.isoformat,
-    dt.time: dt.time.isoformat,
-    dt.timedelta: dt.timedelta.total_seconds,
-    decimal.Decimal: _number,
-    bytes: _text,
-}

@@ -1,6 +1,6 @@
 """The options of `format("s3-sqs")`, checked.
 
-Required: `queueUrl`, `fileFormat` (json, csv, tsv, text or parquet), `stateLocation`, and a schema by `.schema(...)`.
+Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `stateLocation`, and `.schema(...)`.
 
 - `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
   are references such as `env:NAME`, without them the roles and profiles of the machine apply.
@@ -38,7 +38,7 @@ _WHY_STATE = (
 )
 _REQUIRED = {
     "queueurl": "is required: the queue that S3 announces objects to",
-    "fileformat": "is required: json, csv, tsv, text or parquet",
+    "fileformat": "is required: json, csv, tsv, text, parquet or avro",
     "statelocation": _WHY_STATE,
 }
 #: Fields of specs, and the options they are given by.

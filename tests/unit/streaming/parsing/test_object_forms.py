@@ -9,6 +9,7 @@ import io
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -165,6 +166,107 @@ class TestParquet:
         assert len(found["events"]) == 2000
         assert reasons(found) == [(1000, "malformed")]
         assert len(parsed([Payload(7, "a", data)], **self.DECLARED)["events"]) == 3000
+
+
+def test_decimals_of_typed_forms_arrive_whatever_their_digits() -> None:
+    prices = [decimal.Decimal(text) for text in ("0.30000000000000004", "99999999999999.99", "12345678901234567.89")]
+    table = pa.table(
+        {
+            "id": ["a", "b", "c"],
+            "at": ["2026-01-02T03:04:05Z"] * 3,
+            "price": pa.array(prices, pa.decimal128(38, 17)),
+        }
+    )
+    declared = TestParquet.DECLARED | {
+        "tables": [
+            {
+                "name": "events",
+                "catch_all": True,
+                "columns": [{"name": "price", "path": "price", "type": "decimal(38,17)"}],
+            }
+        ]
+    }
+    found = parsed([Payload(7, "a.parquet", parquet(table))], **declared)
+    assert [row["price"] for row in found["events"]] == prices
+
+
+class TestAvro:
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "type": "record",
+        "name": "event",
+        "fields": [
+            {"name": "id", "type": ["null", "long"]},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+            {
+                "name": "of",
+                "type": ["null", {"type": "record", "name": "of", "fields": [{"name": "x", "type": "int"}]}],
+            },
+            {"name": "counts", "type": {"type": "map", "values": "long"}},
+            {"name": "raw", "type": "bytes"},
+        ],
+    }
+    DECLARED: ClassVar[dict[str, Any]] = TestParquet.DECLARED | {
+        "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing", "format": "avro"}
+    }
+
+    @staticmethod
+    def records(count: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": number,
+                "at": dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC),
+                "day": dt.date(2026, 1, 2),
+                "price": decimal.Decimal("12345678901234567.89") + number,
+                "tags": ["a", "b"],
+                "of": {"x": number} if number % 2 else None,
+                "counts": {"a": number},
+                "raw": b"\xff\x00",
+            }
+            for number in range(count)
+        ]
+
+    def avro(self, records: list[dict[str, Any]], **options: Any) -> bytes:
+        sink = io.BytesIO()
+        fastavro.writer(sink, self.SCHEMA, records, **options)
+        return sink.getvalue()
+
+    @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
+    def test_records_are_events_with_their_types(self, codec: str) -> None:
+        data = self.avro([*self.records(2), {**self.records(1)[0], "id": None}], codec=codec)
+        found = parsed([Payload(7, "a.avro", data)], **self.DECLARED)
+        first, second = found["events"]
+        assert first["event_time"] == dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+        assert (first["day"], first["tags"], first["x"]) == (dt.date(2026, 1, 2), ["a", "b"], None)
+        assert (first["price"], first["raw"]) == (decimal.Decimal("12345678901234567.89"), "ff00")
+        assert (second["x"], second["counts"]) == (1, [("a", 1)])
+        assert reasons(found) == [(2, "missing_required")]
+
+    def test_a_torn_block_is_told_and_those_before_it_are_read(self) -> None:
+        data = self.avro(self.records(3000), sync_interval=4000)
+        blocks = list(fastavro.block_reader(io.BytesIO(data)))
+        assert len(blocks) > 3
+        torn = data[: blocks[2].offset + 100]
+        found = parsed([Payload(7, "a.avro", torn)], **self.DECLARED)
+        whole = blocks[0].num_records + blocks[1].num_records
+        assert [row["_position"] for row in found["events"]] == list(range(whole))
+        assert reasons(found) == [(whole, "malformed")]
+
+    def test_a_damaged_block_is_told_and_the_others_are_read(self) -> None:
+        data = self.avro(self.records(3000), sync_interval=4000, codec="deflate")
+        blocks = list(fastavro.block_reader(io.BytesIO(data)))
+        middle = blocks[1].offset + blocks[1].size // 2
+        damaged = data[:middle] + bytes(byte ^ 0xFF for byte in data[middle : middle + 40]) + data[middle + 40 :]
+        found = parsed([Payload(7, "a.avro", damaged)], **self.DECLARED)
+        assert len(found["events"]) == 3000 - blocks[1].num_records
+        assert reasons(found) == [(blocks[0].num_records, "malformed")]
+
+    @pytest.mark.parametrize("end", [4, 60])
+    def test_one_whose_header_is_cut_off_is_unreadable_as_a_whole(self, end: int) -> None:
+        found = parsed([Payload(7, "a.avro", self.avro(self.records(3))[:end])], **self.DECLARED)
+        assert reasons(found) == [(-1, "object_unreadable")]
 
 
 @pytest.mark.parametrize(
