@@ -1,10 +1,13 @@
-"""Airflow DAGs relay__<relay>: one endless relay per file of include/relays."""
+"""Airflow DAGs relay__<relay>, one endless relay per file of include/relays, and clean__<relay> where declared."""
 
 from __future__ import annotations
 
-from deltaworks.airflow.relay_dags import relay_dag
+from deltaworks.airflow.relay_dags import clean_dag, relay_dag
 from deltaworks.specs.catalog import load_catalog
 
 for relay in load_catalog(tolerant=True).relays.values():
     dag = relay_dag(relay)
     globals()[dag.dag_id] = dag
+    if relay.clean is not None:
+        dag = clean_dag(relay, relay.clean)
+        globals()[dag.dag_id] = dag

@@ -29,6 +29,7 @@ description: Objects that land in the landing bucket
 owner: platform
 queue_url: env:DELTAWORKS_LANDING_QUEUE_URL
 buckets: [deltaworks-landing]
+clean: {mode: delete, after_days: 30}
 """
 
 PIPELINE = """\

@@ -49,6 +49,7 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
     assert parsed["plugin_errors"] == {}
     assert parsed["heavy"] == []
     assert parsed["dags"] == [
+        "clean__landing",
         "gold__games",
         "maintenance__edits",
         "maintenance__games",
@@ -106,6 +107,7 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
     pools = {
         "relay": "relays",
+        "clean": "spark_jobs",
         "stream": "streams",
         "gold": "spark_jobs",
         "maintenance": "spark_jobs",
@@ -135,6 +137,15 @@ def test_tasks_that_end_have_a_time_out(bag: Any) -> None:
         if "endless" not in dag.tags:
             assert dag.dagrun_timeout is not None, dag.dag_id
             assert all(task.execution_timeout is not None for task in dag.tasks), dag.dag_id
+
+
+def test_cleaning_counts_only_until_it_is_told_otherwise(bag: Any) -> None:
+    dag = bag.dags["clean__landing"]
+    (task,) = dag.tasks
+
+    assert dag.params["dry_run"] is True
+    assert task.arguments[:2] == ["--relay", "landing"]
+    assert "'--dry-run' if params.dry_run else '--no-dry-run'" in task.arguments[2]
 
 
 def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:

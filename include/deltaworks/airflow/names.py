@@ -45,6 +45,11 @@ def relay_dag_id(relay: str) -> str:
     return f"relay__{relay}"
 
 
+def clean_dag_id(relay: str) -> str:
+    """The DAG that removes landed objects of a relay's buckets."""
+    return f"clean__{relay}"
+
+
 def stream_dag_id(pipeline: str) -> str:
     """The DAG that runs a pipeline's stream."""
     return f"stream__{pipeline}"

@@ -1,17 +1,18 @@
-"""One DAG per relay: an endless process that turns queue messages into the file event log."""
+"""One DAG per relay: an endless process that turns queue messages into the file event log; and one that cleans up."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
+from deltaworks.airflow.gold_dags import job_settings
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
-from deltaworks.airflow.runbooks import relay_runbook
-from deltaworks.specs.relay import RelaySpec
+from deltaworks.airflow.runbooks import clean_runbook, relay_runbook
+from deltaworks.specs.relay import CleanSpec, RelaySpec
 
 #: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
 FAILED_RUNS_BEFORE_PAUSE = 50
@@ -39,6 +40,39 @@ def relay_dag(relay: RelaySpec) -> DAG:
             arguments=["--relay", relay.relay],
             pool=names.POOL_RELAYS,
             **endless_retries(),
+        )
+    return dag
+
+
+def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
+    """The DAG that deletes or archives what every pipeline has landed. It deletes for good, so no backfill."""
+    with DAG(
+        dag_id=names.clean_dag_id(relay.relay),
+        description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
+        doc_md=clean_runbook(relay, declared),
+        schedule=names.cron(declared.schedule),
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=12),
+        tags=["maintenance", "relay"],
+        default_args={"owner": relay.owner},
+        params={
+            "dry_run": Param(
+                declared.dry_run,
+                type="boolean",
+                title="Only count",
+                description="Off: objects are deleted, or moved to the archive, for good",
+            )
+        },
+    ) as dag:
+        settings = {name: value for name, value in job_settings().items() if name != "durable"}
+        ProcessOperator(
+            task_id="clean_source",
+            module="deltaworks.streaming.clean_source",
+            arguments=["--relay", relay.relay, "{{ '--dry-run' if params.dry_run else '--no-dry-run' }}"],
+            **settings,
         )
     return dag
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.relay import CleanSpec, RelaySpec
 
 
 def relay_runbook(relay: RelaySpec) -> str:
@@ -31,6 +31,26 @@ seconds.
 it, which is safe but not graceful. **Start**: `deltaworks start {relay.relay}`.
 
 Owner: {relay.owner}. How it is now: [progress](/deltaworks/progress/relay__{relay.relay}).
+"""
+
+
+def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
+    """For `clean__<relay>`."""
+    what = "Deletes" if declared.mode == "delete" else f"Moves to `{declared.archive_to}`"
+    only_counts = " **It only counts** until `clean.dry_run` is false." if declared.dry_run else ""
+    return f"""
+### What has landed of relay `{relay.relay}`
+{what} objects {declared.after_days:g} days after they were logged, once **every** pipeline that reads them
+has landed them. Left alone are objects a pipeline has yet to read, objects whose rows wait in quarantine for a
+replay that needs them, and objects no pipeline reads.
+
+What is removed cannot be reprocessed, and a pipeline that starts over does not get it.{only_counts}
+
+**When red.** The last line of the task log names the condition and the next step. Running it again is safe at any time.
+
+By hand: `deltaworks files clean {relay.relay}` (a dry run).
+
+Owner: {relay.owner}.
 """
 
 

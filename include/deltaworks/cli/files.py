@@ -16,6 +16,7 @@ from deltaworks.sources.file_events import redrive as redriving
 from deltaworks.sources.file_events.lister import request_listing
 from deltaworks.sources.file_events.queue import NotificationQueue
 from deltaworks.specs.base import resolve_text
+from deltaworks.streaming.clean_source import MOST_OBJECTS, clean_source
 from deltaworks.streaming.file_answers import FileAnswer, FileAnswers, Reading
 from deltaworks.tables.lake import Lake
 
@@ -129,6 +130,25 @@ def redrive(
         console.print("Nothing was sent: --no-dry-run does it.")
     else:
         console.print(f"Put back: {result.dead_letters_moved:,} dead letters, {result.sent:,} quarantined messages.")
+
+
+@app.command()
+def clean(
+    relay: str,
+    limit: int = typer.Option(MOST_OBJECTS, min=1, help="At most so many objects."),
+    from_start: bool = typer.Option(False, help="Look again at what earlier runs have left."),
+    dry_run: bool = typer.Option(True, help="Only count; --no-dry-run deletes or archives them."),
+) -> None:
+    """Delete or archive objects that every pipeline which reads them has landed, as the relay declares."""
+    found = clean_source(catalog(), relay, dry_run=dry_run, limit=limit, from_start=from_start)
+    verb = {"delete": "deleted", "archive": "archived"}[found.mode]
+    console.print(
+        f"{found.removed:,} objects ({readable_bytes(found.bytes)}) {'would be ' if dry_run else ''}{verb}. Left: "
+        f"{found.unread:,} not landed everywhere, {found.young:,} too young, {found.in_quarantine:,} that quarantine "
+        f"needs, {found.unclaimed:,} that no pipeline reads, {found.changed:,} replaced since; {found.gone:,} gone."
+    )
+    if dry_run and found.removed:
+        console.print("Nothing was changed: --no-dry-run does it.")
 
 
 def _read_by(reading: Reading) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Name, Spec, TextOrReference
 from deltaworks.specs.globs import Glob
+from deltaworks.specs.storage import StorageSpec
 
 #: What a key that is written again means. `ignore`: its first content is the file. `latest`: each new content is a
 #: file, read if it is still there. `every_version`: each version is a file, read as it was.
@@ -26,6 +27,28 @@ class ListingSpec(Spec):
     grace_minutes: float = Field(default=15.0, ge=0, description="how long a message may take before it counts as lost")
 
 
+class CleanSpec(Spec):
+    """What becomes of landed objects once every pipeline that reads them has landed them."""
+
+    mode: Literal["delete", "archive"]
+    after_days: float = Field(default=30, ge=1, description="since the object was logged")
+    archive_to: str | None = Field(default=None, description="s3://bucket/prefix or file:///folder, for mode: archive")
+    schedule: str = "30 3 * * *"
+    dry_run: bool = Field(default=True, description="only counts")
+
+    @model_validator(mode="after")
+    def _archived_somewhere(self) -> Self:
+        if (self.mode == "archive") != (self.archive_to is not None):
+            raise ValueError("mode: archive needs archive_to, and mode: delete has none")
+        return self
+
+    def archive_storage(self, landing: StorageSpec) -> StorageSpec | None:
+        """Where objects are moved to, reached as the landing buckets are; None where they are deleted."""
+        if self.archive_to is None:
+            return None
+        return StorageSpec.model_validate(landing.model_dump() | {"root": self.archive_to})
+
+
 class RelaySpec(Spec):
     """`include/relays/<name>.yaml`."""
 
@@ -36,6 +59,7 @@ class RelaySpec(Spec):
     buckets: tuple[str, ...] = Field(min_length=1)
     overwrites: Overwrites = "latest"
     listing: ListingSpec | None = None
+    clean: CleanSpec | None = None
     append_seconds: float = Field(default=2.0, gt=0, description="longest wait before what was received is appended")
     max_events_per_append: int = Field(default=1000, ge=1)
     receive_threads: int = Field(default=2, ge=1, le=32)
@@ -50,4 +74,13 @@ class RelaySpec(Spec):
     def _fed(self) -> Self:
         if self.queue_url is None and self.listing is None:
             raise ValueError("give a queue_url, a listing, or both")
+        return self
+
+    @model_validator(mode="after")
+    def _archive_apart(self) -> Self:
+        archive = self.clean.archive_to if self.clean is not None else None
+        if archive is not None and archive.removeprefix("s3://").split("/")[0] in self.buckets:
+            raise ValueError(
+                "archive into a bucket that is not one of `buckets`: it would announce what is moved there"
+            )
         return self

@@ -110,6 +110,15 @@ class Quarantine:
             query, values = f"{query} LIMIT ?", [*values, limit]
         return self._connection.sql(query, params=values).to_arrow_table()
 
+    def objects_needed(self) -> set[int]:
+        """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
+        rows = self._rows(
+            "SELECT DISTINCT _seq FROM open_rows"
+            " WHERE _position = -1 OR NOT coalesce(raw_complete, strlen(raw) = raw_bytes)",
+            [],
+        )
+        return {row["_seq"] for row in rows}
+
     def closed_places(self, condition: str = "true") -> set[tuple[int, int]]:
         """The places of rows that are in quarantine and not open, where `condition` on `_seq` holds."""
         rows = self._rows(

@@ -1,0 +1,224 @@
+"""Deletes or archives landed objects that every pipeline which reads them has landed, some days after.
+
+An object is left alone while one of its pipelines has not completed the batch that holds it, while a row of it waits
+in quarantine for a replay that needs the object, and where no pipeline reads it: nobody has what it holds. What was
+removed cannot be reprocessed, replayed or read by a pipeline that starts over.
+
+As a job: `python -m deltaworks.streaming.clean_source --relay landing`, a dry run unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.job import print_results, run_job
+from deltaworks.sources.file_events.landed import LandedObjects, Removal
+from deltaworks.sources.file_events.log import FileEventLog, matching
+from deltaworks.sources.file_events.reconcile import Reader
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.relay import CleanSpec, RelaySpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming.file_answers import FileAnswers
+from deltaworks.streaming.quarantine.open_rows import Quarantine
+from deltaworks.tables.lake import Lake
+
+_READ_AT_ONCE = 20_000
+_REQUESTS_AT_ONCE = 8
+_ASKED_AT_ONCE = 1_000
+#: The most objects one run removes, so that a mistake is a small one.
+MOST_OBJECTS = 100_000
+_COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanResult:
+    """What one run removed, or would remove, and what it left.
+
+    `unread` objects wait for a pipeline, `young` ones for their day, `in_quarantine` ones for a replay; `unclaimed`
+    ones are read by nobody; `changed` keys hold another content by now. `up_to_seq` is where the next run goes on.
+    """
+
+    relay: str
+    mode: str
+    dry_run: bool
+    removed: int = 0
+    bytes: int = 0
+    gone: int = 0
+    changed: int = 0
+    unread: int = 0
+    young: int = 0
+    in_quarantine: int = 0
+    unclaimed: int = 0
+    up_to_seq: int = 0
+
+
+def clean_source(
+    catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MOST_OBJECTS, from_start: bool = False
+) -> CleanResult:
+    """Remove what is landed everywhere, at most `limit` objects. Idempotent; safe beside relay and streams.
+
+    Args:
+        from_start: look at the whole log again, also at what earlier runs have left behind them.
+
+    Raises:
+        ConfigError: RELAY_CLEANS_NOTHING, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
+    """
+    spec = catalog.relay(relay)
+    declared, landing = _declared(spec, catalog.environment.landing)
+    objects = open_objects(catalog.environment.lake)
+    run = _Run(catalog, spec, declared, landing, dry_run=dry_run, limit=limit)
+    position = 0 if from_start else _position(objects, relay)
+    run.clean(position)
+    if not dry_run and run.result.up_to_seq > position:
+        objects.put(_position_key(relay), json.dumps({"seq": run.result.up_to_seq}).encode())
+    return run.result
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The first `seq` that could not be done with: the next run has to look from there."""
+
+    first: int | None = None
+
+    def at(self, seq: int) -> None:
+        self.first = seq if self.first is None else min(self.first, seq)
+
+
+@dataclass(slots=True)
+class _Run:
+    catalog: Catalog
+    spec: RelaySpec
+    declared: CleanSpec
+    landing: StorageSpec
+    dry_run: bool = field(kw_only=True)
+    limit: int = field(kw_only=True)
+    result: CleanResult = field(init=False)
+    _waiting: _Waiting = field(default_factory=_Waiting)
+    _readers: Sequence[Reader] = ()
+    _needed: Mapping[str, set[int]] = field(default_factory=dict)
+
+    def clean(self, position: int) -> None:
+        relay = self.spec.relay
+        self.result = CleanResult(relay=relay, mode=self.declared.mode, dry_run=self.dry_run, up_to_seq=position)
+        # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
+        self._readers = FileAnswers(self.catalog, relay).readers()
+        lake = Lake(self.catalog.environment.lake)
+        self._needed = {reader.pipeline: _needed_by_replays(lake, reader.pipeline) for reader in self._readers}
+        log = FileEventLog(lake, relay)
+        archive = self.declared.archive_storage(self.landing)
+        landed = LandedObjects(self.landing, archive=archive, versions=self.spec.overwrites == "every_version")
+        ask = landed.lies_there if self.dry_run else landed.remove
+        before = utc_now() - timedelta(days=self.declared.after_days)
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+
+            def asked(row: Mapping[str, Any]) -> Removal:
+                return ask(row["bucket"], row["key"], row["etag"], row["version_id"])
+
+            while self.limit > 0 and (part := log.read(position, None, _READ_AT_ONCE, columns=_COLUMNS)).num_rows:
+                self._remove(list(self._chosen(part, before)), lambda rows: threads.map(asked, rows))
+                position = part.column("seq")[-1].as_py()
+        done = position if self._waiting.first is None else min(position, self._waiting.first - 1)
+        self.result.up_to_seq = max(self.result.up_to_seq, done)
+
+    def _remove(self, chosen: list[dict[str, Any]], ask: Callable[[Sequence[Any]], Iterable[Removal]]) -> None:
+        """Only what is really there counts against the limit: what has gone before may lie in the way for long."""
+        at = 0
+        while at < len(chosen) and self.limit > 0:
+            piece = chosen[at : at + min(self.limit, _ASKED_AT_ONCE)]
+            for row, state in zip(piece, ask(piece), strict=True):
+                self._count(row, state)
+            at += len(piece)
+        if at < len(chosen):
+            self._waiting.at(chosen[at]["seq"])
+
+    def _chosen(self, part: pa.Table, before: datetime) -> Iterator[dict[str, Any]]:
+        """The objects of a part of the log that can go."""
+        readers: dict[int, list[Reader]] = {}
+        for reader in self._readers:
+            found = matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
+            for seq in found.column("seq").to_pylist():
+                readers.setdefault(seq, []).append(reader)
+        for row in part.to_pylist():
+            seq, its_readers = row["seq"], readers.get(row["seq"], [])
+            if not its_readers:
+                self.result.unclaimed += 1
+            elif any(reader.seq < seq for reader in its_readers):
+                self.result.unread += 1
+                self._waiting.at(seq)
+            elif row["received_at"] >= before:
+                self.result.young += 1
+                self._waiting.at(seq)
+            elif any(seq in self._needed[reader.pipeline] for reader in its_readers):
+                self.result.in_quarantine += 1
+                self._waiting.at(seq)
+            else:
+                yield row
+
+    def _count(self, row: Mapping[str, Any], state: Removal) -> None:
+        if state == "removed":
+            self.result.removed += 1
+            self.limit -= 1
+            self.result.bytes += row["size"] or 0
+        elif state == "gone":
+            self.result.gone += 1
+        else:
+            self.result.changed += 1
+
+
+def _needed_by_replays(lake: Lake, pipeline: str) -> set[int]:
+    """The objects of open rows whose value was cut, or that are whole objects: a replay reads them again."""
+    return Quarantine(lake, pipeline).objects_needed()
+
+
+def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:
+    if spec.clean is None:
+        raise ConfigError(
+            "RELAY_CLEANS_NOTHING",
+            f"Relay {spec.relay!r} declares no `clean`: what lands stays.",
+            hint=f"Declare `clean: {{mode: delete, after_days: 30}}` in include/relays/{spec.relay}.yaml.",
+        )
+    if landing is None:
+        raise ConfigError(
+            "LANDING_MISSING",
+            f"Relay {spec.relay!r} cleans its buckets, and is not told how they are reached.",
+            hint="Give the environment a `landing`.",
+        )
+    return spec.clean, landing
+
+
+def _position_key(relay: str) -> str:
+    return paths.relay_control(relay, "clean.json")
+
+
+def _position(objects: ObjectStore, relay: str) -> int:
+    found = objects.get(_position_key(relay))
+    return int(json.loads(found.data)["seq"]) if found else 0
+
+
+def main() -> int:
+    """The job."""
+    parser = argparse.ArgumentParser(prog="python -m deltaworks.streaming.clean_source", description=__doc__)
+    parser.add_argument("--relay", required=True)
+    parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="remove or archive them")
+    parser.add_argument("--dry-run", dest="dry_run", action="store_true", help="only count (the default)")
+    parser.set_defaults(dry_run=True)
+    arguments = parser.parse_args()
+    print_results([clean_source(load_catalog(), arguments.relay, dry_run=arguments.dry_run)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))
