@@ -222,6 +222,14 @@ def test_records_that_expired_unread_stop_the_stream(
     assert numbers(project) == list(range(10))
 
 
+def test_a_topic_that_is_not_there_is_named(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:
+    topic = Topic(broker, "there", 1)
+
+    with pytest.raises(ConfigError, match="no topic 'absent'") as missing:
+        run(spark, project_of(topic.source(topics=[topic.name, "absent"])))
+    assert missing.value.condition == "KAFKA_TOPIC_MISSING"
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_login_by_scram(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, monkeypatch: pytest.MonkeyPatch, known: bool

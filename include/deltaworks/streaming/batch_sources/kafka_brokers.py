@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from deltaworks.errors import ConfigError
 from deltaworks.job import as_deltaworks_error
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class KafkaBrokers:
     """The brokers of one pipeline. For the driver alone.
 
     Every question waits for an answer as long as Kafka's clients do, a minute, and raises DeltaworksError:
-    STORAGE_UNREACHABLE, SOURCE_LOGIN_REFUSED, SOURCE_CERTIFICATE_REFUSED, or what else is wrong.
+    STORAGE_UNREACHABLE, KAFKA_TOPIC_MISSING, SOURCE_LOGIN_REFUSED, SOURCE_CERTIFICATE_REFUSED, or what else is wrong.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -70,5 +71,17 @@ def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[
     names = _jvm(spark).java.util.ArrayList()
     for topic in topics:
         names.add(topic)
-    found = client.describeTopics(names).allTopicNames().get()
-    return {topic: found.get(topic) for topic in topics}
+    answers = client.describeTopics(names).topicNameValues()
+    found = {}
+    for topic in topics:
+        try:
+            found[topic] = answers.get(topic).get()
+        except Exception as error:
+            if "UnknownTopicOrPartitionException" not in str(error):
+                raise
+            raise ConfigError(
+                "KAFKA_TOPIC_MISSING",
+                f"The brokers have no topic {topic!r}.",
+                hint="Create it, or mend `source.topics`; where topics are hidden, see what the user may describe.",
+            ) from error
+    return found
