@@ -41,12 +41,18 @@ def wire(
     if found.queue_url:
         console.print(f"queue_url of include/relays/{relay}.yaml: {found.queue_url}", highlight=False)
     if policies:
-        arns = wiring.arns
+        arns, partition = wiring.arns, wiring.partition
         for title, policy in {
-            "relay": relay_policy(spec, lake, queue_arn=arns.queue, dead_letter_arn=arns.dead_letters),
-            "streams and maintenance": stream_policy(spec, lake),
+            "relay": relay_policy(
+                spec, lake, queue_arn=arns.queue, dead_letter_arn=arns.dead_letters, partition=partition
+            ),
+            "streams and maintenance": stream_policy(spec, lake, partition=partition),
             "this command": wiring_policy(
-                spec.buckets, queue_arn=arns.queue, dead_letter_arn=arns.dead_letters, topic_arn=arns.topic
+                spec.buckets,
+                queue_arn=arns.queue,
+                dead_letter_arn=arns.dead_letters,
+                topic_arn=arns.topic,
+                partition=partition,
             ),
         }.items():
             console.print(f"\nPolicy of {title}:")

@@ -71,7 +71,9 @@ class Wiring:
         options = messaging.boto3_options()
         session: Any = boto3.session.Session()
         self._s3, self._sns, self._sqs = (session.client(service, **options) for service in ("s3", "sns", "sqs"))
-        self._account = session.client("sts", **options).get_caller_identity()["Account"]
+        identity = session.client("sts", **options).get_caller_identity()
+        # In China and GovCloud names begin otherwise than with arn:aws.
+        self._account, self.partition = identity["Account"], identity["Arn"].split(":")[1]
         self._region = options["region_name"]
         self._name = name
         self._dead = f"{name}-dead"
@@ -96,7 +98,7 @@ class Wiring:
         return WiringResult(tuple(steps), self._queue_url(self._name))
 
     def _arn(self, service: str, name: str) -> str:
-        return f"arn:aws:{service}:{self._region}:{self._account}:{name}"
+        return f"arn:{self.partition}:{service}:{self._region}:{self._account}:{name}"
 
     def _parts(self) -> list[tuple[str, str, Callable[[], State], Callable[[], Any]]]:
         """In the order in which they are made: each stands on those before."""
@@ -146,7 +148,7 @@ class Wiring:
         return {
             **_allow("s3.amazonaws.com", "sns:Publish", self.arns.topic),
             "Condition": {
-                "ArnLike": {"aws:SourceArn": [f"arn:aws:s3:::{bucket}" for bucket in self._buckets]},
+                "ArnLike": {"aws:SourceArn": [f"arn:{self.partition}:s3:::{bucket}" for bucket in self._buckets]},
                 "StringEquals": {"aws:SourceAccount": self._account},
             },
         }

@@ -129,6 +129,19 @@ def test_a_misfit_is_null_and_costs_no_neighbour(numbers: list[Any]) -> None:
     assert array.to_pylist()[1::2] == [None] * len(numbers)
 
 
+@given(st.sets(st.integers(0, 999), max_size=8), st.sampled_from(["int", "double", "decimal(12,2)", "array<int>"]))
+@settings(max_examples=40, deadline=None)
+def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> None:
+    good: Any = [1] if kind == "array<int>" else 1
+    values = ["no number" if index in bad else good for index in range(1_000)]
+
+    array, misfits = column(values, parse_type(kind))
+
+    assert set(misfits) == bad
+    assert [index for index, value in enumerate(array.to_pylist()) if value is None] == sorted(bad)
+    assert array.type == column([good], parse_type(kind))[0].type
+
+
 def fits(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Any:
     for values in ([value], [value, object()]):
         array, misfits = column(values, parse_type(kind), unit=unit)
