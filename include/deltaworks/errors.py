@@ -6,7 +6,11 @@ Subclasses are by handling, not by place: an exit code tells the process that la
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar
+
+#: An error of ours in the traceback of another process.
+_TOLD = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
 
 
 class DeltaworksError(Exception):
@@ -76,3 +80,15 @@ class FencedError(DeltaworksError):
     """A successor has taken over: stop quietly and write nothing more."""
 
     exit_code = 30
+
+
+def error_in(text: str) -> DeltaworksError | None:
+    """The last error of ours that a text tells of: Spark brings what its Python processes raise as their tracebacks."""
+    found = _TOLD.findall(text)
+    if not found:
+        return None
+    name, condition, told = found[-1]
+    kinds = (ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
+    kind = next((kind for kind in kinds if kind.__name__ == name), ContractError)
+    message, _, hint = told.partition(" Next: ")
+    return kind(condition, message, hint=hint)

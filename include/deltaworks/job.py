@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltaworks.control.guard import start_guard
-from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.errors import (
+    ConcurrencyError,
+    ConfigError,
+    ContractError,
+    DeltaworksError,
+    FencedError,
+    TransientError,
+    error_in,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -115,10 +123,10 @@ def _cell(value: object) -> str:
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """The error as one of ours: itself or what it wraps, a conflict, a checkpoint taken, an outage, or JOB_FAILED."""
     chain = list(_chain(error))
-    for link in chain:
-        if isinstance(link, DeltaworksError):
-            return link
     text = "\n".join(_told(link) for link in chain)
+    own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or error_in(text)
+    if own is not None:
+        return own
     if _CONFLICT.search(text):
         return ConcurrencyError(
             "DELTA_CONFLICT",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 
 import pytest
 
@@ -14,6 +15,7 @@ from deltaworks.errors import (
     DeltaworksError,
     FencedError,
     TransientError,
+    error_in,
 )
 
 KINDS = [DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError]
@@ -46,3 +48,20 @@ def test_the_line_for_a_launcher_is_one_line_of_json() -> None:
     assert "\n" not in line
     assert marker == "DELTAWORKS_ERROR"
     assert json.loads(record) == {"condition": "X", "message": "first\nsecond", "hint": "é", "retryable": True}
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_an_error_is_found_in_the_traceback_of_another_process(kind: type[DeltaworksError]) -> None:
+    error = kind("LOG_SET_BACK", "The log ends at 5.", hint="Put it back.")
+    said = "".join(traceback.format_exception(error))
+
+    found = error_in(
+        f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed:\nTraceback ...\n{said}\nJVM stacktrace:\n at x"
+    )
+
+    assert type(found) is kind
+    assert (found.condition, found.message, found.hint) == (error.condition, error.message, error.hint)
+
+
+def test_a_text_without_one_has_none() -> None:
+    assert error_in("java.lang.RuntimeException: [DELTA_X] no error of ours") is None

@@ -64,7 +64,9 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
     """An offset as people say it: the bare number where it has one part."""
     if offset is None:
         return "-"
-    return ", ".join(str(value) if len(offset) == 1 else f"{name} {value}" for name, value in offset.items())
+    # Which log a number is of, matters to programs.
+    shown = {name: value for name, value in offset.items() if name != "log"}
+    return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
 
 
 def _show(batch: BatchDetail) -> None:

@@ -113,11 +113,13 @@ def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> Buck
 
 def fill(stage: BucketStage) -> None:
     """Objects that are whole, one of them behind a byte order mark and one in gzip; and others."""
-    for number in range(5):
-        stage.put(f"in/good-{number}.json")
+    stage.put("in/good-0.json")
+    stage.put("in/good-1.json", made=lambda body: b"\xef\xbb\xbf" + body)
+    stage.put("in/good-2.json.gz", made=gzip.compress)
     for key, (damage, _) in DAMAGED.items():
-        stage.put(key, damage=damage)
-    stage.put("in/gone.json", damage=lambda body: body)
+        stage.put(key, made=damage, is_owed=False)
+    stage.put("in/other.json", made=lambda body: body.replace(b'"n": ', b'"n": "no number "  , "m": '), is_owed=False)
+    stage.put("in/gone.json", is_owed=False)
     stage.relay()
     stage._landing.s3.delete_object(Bucket=stage._landing.bucket, Key="in/gone.json")
 
@@ -144,6 +146,7 @@ def test_22_and_23_objects_that_cannot_be_read_are_told_and_come_once_they_are_m
     assert verdict.is_exact
     reasons = {key: reason for key, (_, reason) in DAMAGED.items()} | {"in/gone.json": "object_missing"}
     assert verdict.whole == {key: [reason] for key, reason in reasons.items()}
+    assert verdict.parts == {"in/other.json": ["type_mismatch"] * 5}
 
     for key in reasons:
         bucket_stage.put(key)

@@ -20,12 +20,13 @@ from tests.faults.harness.worker_daemon import OFF
 
 @dataclass(frozen=True, slots=True)
 class RowsVerdict:
-    """What became of the events that are owed, by id, and why objects gave none, by key."""
+    """What became of the events that are owed, by id; why objects gave none, and what of others did not fit, by key."""
 
     lost: Counter[str]
     doubled: Counter[str]
     strange: Counter[str]
     whole: dict[str, list[str]]
+    parts: dict[str, list[str]]
 
     @property
     def is_exact(self) -> bool:
@@ -43,12 +44,11 @@ class BucketStage:
         self.owed: Counter[str] = Counter()
         self._declare()
 
-    def put(self, key: str, events: int = 5, *, damage: Callable[[bytes], bytes] | None = None) -> None:
-        """Put an object of events; they are owed unless it is damaged."""
+    def put(self, key: str, events: int = 5, *, made: Callable[[bytes], bytes] = bytes, is_owed: bool = True) -> None:
+        """Put an object of events, as `made` of its lines."""
         lines = [self.stage.event("k01") for _ in range(events)]
-        body = "\n".join(json.dumps(line) for line in lines).encode()
-        self._landing.put(key, body=damage(body) if damage else body)
-        if damage is None:
+        self._landing.put(key, body=made("\n".join(json.dumps(line) for line in lines).encode()))
+        if is_owed:
             self.owed.update(line["id"] for line in lines)
 
     def relay(self) -> None:
@@ -67,14 +67,16 @@ class BucketStage:
         seen: Counter[str] = Counter([] if rows is None else rows.column("event_id").to_pylist())
         held = lake.rows(paths.table(PIPELINE, "quarantine"))
         whole: dict[str, list[str]] = {}
+        parts: dict[str, list[str]] = {}
         for row in [] if held is None else held.to_pylist():
-            if row["_position"] == -1:
-                whole.setdefault(row["object_key"], []).append(row["reasons"][0]["code"])
+            found = whole if row["_position"] == -1 else parts
+            found.setdefault(row["object_key"], []).append(row["reasons"][0]["code"])
         return RowsVerdict(
             lost=self.owed - seen,
             doubled=Counter({each: count for each, count in seen.items() if count > 1}),
             strange=Counter({each: count for each, count in seen.items() if each not in self.owed}),
             whole=whole,
+            parts=parts,
         )
 
     def _declare(self) -> None:

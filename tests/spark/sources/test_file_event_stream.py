@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from deltaworks.job import as_deltaworks_error
+from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.file_events.messages import FileEvent
-from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA
+from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events_key
 from deltaworks.sources.file_events.stream import FORMAT, register
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -160,6 +163,20 @@ def test_a_log_that_does_not_exist_yet_is_waited_for(stage: Stage) -> None:
     assert stage.drain() == [(1, ["games/1"])]
 
 
+def test_a_log_that_was_made_anew_ends_the_query_by_name(stage: Stage) -> None:
+    stage.land("games/1", "games/2")
+    stage.drain()
+    shutil.rmtree(Path(stage.lake.storage.prefix) / file_events_key("landing"))
+    stage.land("games/3", "games/4", "games/5")
+
+    with pytest.raises(StreamingQueryException) as raised:
+        stage.drain()
+
+    told = as_deltaworks_error(raised.value)
+    assert (told.condition, told.retryable) == ("LOG_REPLACED", False)
+    assert "start-over" in told.hint
+
+
 def test_a_running_query_idles_without_batches_and_reports_what_lies_ahead(stage: Stage) -> None:
     stage.land("games/1", "edits/1")
     query = stage.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
@@ -172,7 +189,7 @@ def test_a_running_query_idles_without_batches_and_reports_what_lies_ahead(stage
         eventually(lambda: len(stage.batches) == 2, "the second batch")
         eventually(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= 1, "its progress")
         (source,) = query.lastProgress["sources"]
-        assert json.loads(source["endOffset"]) == {"seq": 5}
+        assert json.loads(source["endOffset"]) == {"seq": 5, "log": FileEventLog(stage.lake, "landing").table_id}
         assert json.loads(source["latestOffset"]) == {"seq": 5}
     finally:
         query.stop()

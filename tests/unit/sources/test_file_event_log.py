@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -260,3 +261,19 @@ def test_a_data_file_without_statistics_is_refused(lake: Lake) -> None:
     newest.write_text("\n".join(json.dumps(line) for line in lines))
     with pytest.raises(ContractError, match="LOG_WITHOUT_STATISTICS"):
         FileEventLog(lake, RELAY).last_seq()
+
+
+def test_a_position_of_another_log_or_beyond_its_end_is_refused(lake: Lake) -> None:
+    reopened(lake).append([received("a"), received("b")])
+    log = FileEventLog(lake, RELAY)
+    position = {"seq": 2, "log": log.table_id}
+    for good in (position, {"seq": 2}, {"seq": 0}):
+        log.check(good)
+    with pytest.raises(ContractError, match="LOG_SET_BACK"):
+        log.check({"seq": 3, "log": log.table_id})
+    shutil.rmtree(Path(lake.storage.prefix) / file_events_key(RELAY))
+    with pytest.raises(ContractError, match="LOG_REPLACED"):
+        FileEventLog(lake, RELAY).check(position)
+    reopened(lake, epoch=2).append([received("c"), received("d"), received("e")])
+    with pytest.raises(ContractError, match="LOG_REPLACED"):
+        FileEventLog(lake, RELAY).check(position)

@@ -7,11 +7,12 @@ replay rests on that. Compaction moves rows between files and changes neither.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,6 +62,39 @@ class FileEventLog:
         self._files: list[LogFile] = []
         self._files_version = -1
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
+
+    @property
+    def table_id(self) -> str:
+        """What tells this log from another one at the same place; empty while there is none."""
+        if self._table is None:
+            self.files()
+        return "" if self._table is None else str(self._table.metadata().id)
+
+    def check(self, position: Mapping[str, Any]) -> None:
+        """Refuse a position that was taken from another log, or from this one when it was longer.
+
+        A number says another object then, and what has numbers below it would never be read.
+
+        Args:
+            position: `seq`, and `log`, the id of the log it is of, where that is known.
+
+        Raises:
+            ContractError: LOG_REPLACED, LOG_SET_BACK.
+        """
+        seq, of_log = int(position["seq"]), str(position.get("log") or "")
+        last_seq = self.last_seq()
+        if of_log and of_log != self.table_id:
+            raise ContractError(
+                "LOG_REPLACED",
+                f"The file event log {self._key} was made anew: {seq} is a number of another one ({of_log}).",
+                hint="Put the former log back, or begin anew: `deltaworks pipelines start-over`.",
+            )
+        if seq > last_seq:
+            raise ContractError(
+                "LOG_SET_BACK",
+                f"The file event log {self._key} ends at {last_seq}, and was read to {seq}: it has been set back.",
+                hint="Stop the relay, put the log back as it was, or begin anew: `deltaworks pipelines start-over`.",
+            )
 
     def last_seq(self) -> int:
         """The newest `seq`; 0 in an empty log."""

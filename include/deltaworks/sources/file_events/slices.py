@@ -45,10 +45,15 @@ class SlicePlanner:
 
         After `skip_after` foreign events in a row it is their end: an empty slice once in a long while keeps
         a restarted stream from scanning them all again.
+
+        Raises:
+            ContractError: LOG_SET_BACK, the log ends before `start`.
         """
         asked_from, scanned_to = self._barren
         position = scanned_to if asked_from <= start < scanned_to else start
         last = self._log.last_seq() if up_to is None else up_to
+        if last < start:
+            self._log.check({"seq": start})
         end, files, size = start, 0, 0
         while position < last:
             part = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)

@@ -1,11 +1,13 @@
 """The PySpark streaming source `deltaworks_file_events`: one bucket and prefix of a relay's log.
 
 Options: `environment` (a name under include/environments), `relay`, `bucket`; `prefix` and `glob` (all), `maxfiles`
-(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after), `project` (the folder
-the specs are in; by default this process's project). No option holds a secret.
+(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after) and `startlog` (the log
+it is a number of, where that is known), `project` (the folder the specs are in; by default this process's project). No
+option holds a secret.
 
-An offset is {"seq": n}, n the last `seq` included. Planning happens in one Python process of the driver; the
-rows of a batch are fixed there and travel inside its only partition, so tasks need no access to the log.
+An offset is {"seq": n, "log": id}, n the last `seq` included and id that of the log whose number it is. Planning
+happens in one Python process of the driver; the rows of a batch are fixed there and travel inside its only partition,
+so tasks need no access to the log.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 120.0
 _LARGEST_BATCH_FILES = 100_000
 _KNOWN = frozenset(
-    {"environment", "relay", "bucket", "prefix", "glob", "maxfiles", "maxbytes", "startseq", "project", "path"}
+    {
+        *("environment", "relay", "bucket", "prefix", "glob", "maxfiles", "maxbytes", "startseq", "startlog"),
+        *("project", "path"),
+    }
 )
 
 T = TypeVar("T")
@@ -69,6 +74,7 @@ class StreamOptions:
     max_files: int
     max_bytes: int
     start_seq: int
+    start_log: str
     project: Path
 
     @classmethod
@@ -94,6 +100,7 @@ class StreamOptions:
             max_files=_number(given, "maxfiles", 500, low=1, high=_LARGEST_BATCH_FILES),
             max_bytes=_number(given, "maxbytes", 256 << 20, low=1),
             start_seq=_number(given, "startseq", 0, low=0),
+            start_log=given.get("startlog", ""),
             project=Path(given["project"]) if given.get("project") else project_root(),
         )
 
@@ -149,9 +156,11 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._planner: SlicePlanner | None = None
         self._log: FileEventLog | None = None
         self._target: int | None = None
+        self._checked = False
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"seq": self._options.start_seq}
+        of_log = {"log": self._options.start_log} if self._options.start_log else {}
+        return {"seq": self._options.start_seq, **of_log}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxFiles(self._options.max_files)
@@ -163,10 +172,11 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = self._patiently(last_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._check(start)
         limits = self._limits(limit)
         end = self._patiently(lambda: self._opened()[1].end_of_next(start["seq"], limits, up_to=self._target))
         # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
-        return start if end == start["seq"] else {"seq": end}
+        return start if end == start["seq"] else {"seq": end, "log": self._opened()[0].table_id}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         try:
@@ -179,6 +189,7 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start["seq"] >= end["seq"]:
             return []
+        self._check(end)
         rows = self._patiently(lambda: self._opened()[1].rows(start["seq"], end["seq"]))
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, FILE_EVENT_SCHEMA) as writer:
@@ -189,6 +200,12 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         assert isinstance(partition, SlicePartition)
         with pa.ipc.open_stream(partition.data) as reader:
             yield from reader
+
+    def _check(self, position: dict[str, Any]) -> None:
+        """Compare the log with the first position of a run; each run opens it anew."""
+        if not self._checked:
+            self._patiently(lambda: self._opened()[0].check(position))
+            self._checked = True
 
     def _limits(self, limit: ReadLimit) -> SliceLimits:
         match limit:

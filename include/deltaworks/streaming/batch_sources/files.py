@@ -44,6 +44,7 @@ class FileSource:
             .option("maxfiles", self._source.max_files_per_batch)
             .option("maxbytes", self._source.max_bytes_per_batch)
             .option("startseq", (start or {}).get("seq", 0))
+            .option("startlog", (start or {}).get("log", ""))
         )
         return (reader if self._source.glob is None else reader.option("glob", self._source.glob)).load()
 

@@ -1,6 +1,7 @@
 """The reader of `format("s3-sqs")`: plans batches of files from the state's log, and reads them in tasks.
 
-An offset is {"seq": n}, n the last file included. Everything else that a query needs to know is in its `stateLocation`.
+An offset is {"seq": n, "log": id}, n the last file included and id that of the log whose number it is. Everything else
+that a query needs to know is in its `stateLocation`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         RowReader(schema, options.source)  # refuses what it cannot make before anything runs
         self._planning: _Planning | None = None
         self._target: int | None = None
+        self._checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         # What plans has threads and connections, and is nothing to a task.
@@ -76,18 +78,20 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning = self._planned()
+        self._check(start)
         if self._target is None:
             planning.receiving.keep_on()
         # Asked for the next batch, Spark is done with the one that ends here.
         _patiently(lambda: planning.unread.take_in(start["seq"]))
         limits = self._limits(limit)
         end = _patiently(lambda: planning.slices.end_of_next(start["seq"], limits, up_to=self._target))
-        return start if end == start["seq"] else {"seq": end}
+        return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start["seq"] >= end["seq"]:
             return []
         planning = self._planned()
+        self._check(end)
         rows = _patiently(lambda: planning.slices.rows(start["seq"], end["seq"])).to_pylist()
         files = [(row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])) for row in rows]
         sizes = [max(1, row["size"] or 1) for row in rows]
@@ -120,6 +124,13 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._planning is not None:
             self._planning.receiving.stop()
+
+    def _check(self, position: dict[str, Any]) -> None:
+        """Compare the log with the first position of a run; each run opens it anew."""
+        if not self._checked:
+            log = self._planned().log
+            _patiently(lambda: log.check(position))
+            self._checked = True
 
     def _opener(self, bucket: str) -> FileOpener:
         source, landing = self._options.source, self._options.landing(bucket)

@@ -1,0 +1,83 @@
+"""A file event log that is deleted and made anew, or set back, while a stream has read some of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from deltaworks.errors import DeltaworksError
+from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.sources.file_events.schema import file_events_key
+from deltaworks.sources.file_events.stream import FileEventsStreamReader, StreamOptions
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from tests.faults.harness.file_protections import switch_off
+
+BEFORE, AFTER = 5, 20
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose relay's log has five objects; what a stream has read of it is kept as Spark keeps it."""
+    declared = (
+        f'environment: local\nlake: {{root: "file://{tmp_path}/lake"}}\nlanding: {{root: "s3://b"}}\nmessaging: {{}}\n'
+    )
+    (tmp_path / "include" / "environments").mkdir(parents=True)
+    (tmp_path / "include" / "environments" / "local.yaml").write_text(declared)
+    announce(tmp_path, [f"old-{number}" for number in range(BEFORE)], epoch=1)
+    return tmp_path
+
+
+def announce(project: Path, keys: list[str], *, epoch: int) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    events = [FileEvent("b", key, 9, "e", None, at, "ObjectCreated:Put", None) for key in keys]
+    lake = Lake(StorageSpec(root=f"file://{project}/lake"))
+    FileEventLogWriter(lake, "landing", epoch=epoch).append([ReceivedEvent(event, "m", at) for event in events])
+
+
+def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
+    """What a new run of a stream reads from an offset on, and where it ends."""
+    given = {"environment": "local", "relay": "landing", "bucket": "b", "project": str(project)}
+    reader = FileEventsStreamReader(StreamOptions.parse(given))
+    start = json.loads(json.dumps(start or reader.initialOffset()))
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [key for batch in batches for key in batch.column("key").to_pylist()], end
+
+
+@pytest.mark.parametrize("without", [[], ["log_check"]], ids=["protected", "without"])
+@pytest.mark.parametrize("how", ["made anew", "set back"])
+def test_15_a_log_that_is_another_one_is_not_read_on(
+    project: Path, tell_line: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str, without: list[str]
+) -> None:
+    switch_off(monkeypatch, without)
+    _, position = read(project, None)
+    log = project / "lake" / file_events_key("landing")
+    if how == "made anew":
+        shutil.rmtree(log)
+        owed = [f"new-{number}" for number in range(AFTER)]
+        announce(project, owed, epoch=2)
+    else:
+        DeltaTable(str(log)).restore(0)
+        owed = ["new-0"]
+        announce(project, owed, epoch=2)
+    found: list[str] = []
+    refused = ""
+    try:
+        found, _ = read(project, position)
+    except DeltaworksError as error:
+        refused = error.condition
+    silently_lost = [] if refused else [key for key in owed if key not in found]
+    protection = f"WITHOUT {', '.join(without)}" if without else "protected"
+    tell_line(f"15 log {how}", protection, refused or "went on", f"silently lost {len(silently_lost)} of {len(owed)}")
+    assert refused == ("" if without else {"made anew": "LOG_REPLACED", "set back": "LOG_SET_BACK"}[how])
+    assert bool(silently_lost) == bool(without)
