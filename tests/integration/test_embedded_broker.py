@@ -118,8 +118,9 @@ def send(home: StackHome, count: int) -> None:
 
 
 def sent(home: StackHome) -> int:
+    admin = AdminClient(options(home))
     asked = {TopicPartition("clicks", partition): OffsetSpec.latest() for partition in (0, 1)}
-    return sum(each.result(30).offset for each in AdminClient(options(home)).list_offsets(asked).values())
+    return sum(each.result(30).offset for each in admin.list_offsets(asked).values())
 
 
 def _wait(condition: Callable[[], bool], what: str) -> None:
