@@ -34,12 +34,12 @@ from deltaworks.streaming.commit_phase import ShareCommits, commit_shares
 from deltaworks.streaming.duplicates.window import duplicate_windows
 from deltaworks.streaming.evolution import Evolved, as_records
 from deltaworks.streaming.fan_out import (
-    FileTarget,
     Written,
     fan_out,
     partitioning,
     with_new_columns,
 )
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.holds import TableHolds
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.parsing.parse import BatchStamp

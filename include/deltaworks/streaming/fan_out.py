@@ -16,21 +16,19 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import fs
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
 from deltaworks.streaming.duplicates.window import TasksTogether
 from deltaworks.streaming.evolution import Evolved, new_columns, together
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.reasons import QUARANTINE_PARTITION
 from deltaworks.streaming.source_slices import SourceSlice, Told
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
-from deltaworks.tables.lake import arrow_path
-from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
+from deltaworks.tables.statistics import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,38 +41,6 @@ WRITE_THREADS = 4
 
 #: Stands where a task's record has the name of a table.
 FINDINGS = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FileTarget:
-    """Where a task writes: pyarrow's options of the storage and the folder of each table.
-
-    `arrow_options` holds keys: it travels to tasks inside Spark's serialised closure and is never printed.
-    `indexed` says which columns have statistics, for tables that do not keep to Delta's default.
-    """
-
-    arrow_options: dict[str, Any] | None
-    roots: dict[str, str]
-    partition_by: dict[str, tuple[str, ...]]
-    indexed: dict[str, IndexedColumns] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        storage: StorageSpec,
-        folders: Mapping[str, str],
-        *,
-        partition_by: Mapping[str, tuple[str, ...]],
-        indexed: Mapping[str, IndexedColumns] | None = None,
-    ) -> FileTarget:
-        """Folders of a storage, by the names of the tables whose files they take."""
-        options = None if storage.scheme == "file" else storage.arrow_options()
-        roots = {name: arrow_path(storage, folder) for name, folder in folders.items()}
-        return cls(options, roots, dict(partition_by), dict(indexed or {}))
-
-    def filesystem(self) -> fs.FileSystem:
-        """pyarrow's filesystem; local disk where there are no options."""
-        return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
 
 
 @dataclass(slots=True)

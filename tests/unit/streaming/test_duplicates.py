@@ -19,7 +19,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.duplicates import flags as task_flags
 from deltaworks.streaming.duplicates.window import duplicate_windows
-from deltaworks.streaming.fan_out import FileTarget, Written, gathered, write_payloads
+from deltaworks.streaming.fan_out import Written, gathered, write_payloads
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.parse import BatchStamp, Payload
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.commit import Step, commit_step

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.fan_out import FINDINGS, FileTarget, TableWriters, partitioning, write_payloads
+from deltaworks.streaming.fan_out import FINDINGS, TableWriters, partitioning, write_payloads
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.source_slices import balanced

@@ -25,7 +25,7 @@ from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
-    from deltaworks.streaming.fan_out import FileTarget
+    from deltaworks.streaming.file_target import FileTarget
     from deltaworks.streaming.table_set import TableSet
 
 

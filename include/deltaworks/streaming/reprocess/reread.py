@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved
-from deltaworks.streaming.fan_out import FileTarget, TableWriters
+from deltaworks.streaming.fan_out import TableWriters
 from deltaworks.streaming.file_payloads import FileReference
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.reasons import QUARANTINE
 from deltaworks.streaming.reprocess.selection import SourceObject

@@ -15,7 +15,7 @@ from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, Sta
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.evolution import Evolved, evolved_columns
-from deltaworks.streaming.fan_out import FileTarget
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.streaming.reprocess.reread import Opener, Reread, Wanted, reread

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.streaming.fan_out import FINDINGS, FileTarget, write_payloads
+from deltaworks.streaming.fan_out import FINDINGS, write_payloads
+from deltaworks.streaming.file_target import FileTarget
 from deltaworks.streaming.parsing.findings import Findings
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.parsing.rules import RuleChecker, RuleEngine
