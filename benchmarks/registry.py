@@ -8,6 +8,7 @@ from benchmarks import (
     file_sizes,
     freshness,
     growth,
+    kafka,
     kinesis,
     prices,
     relay,
@@ -18,5 +19,17 @@ from benchmarks.harness import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (single_table, fan_out, growth, bucket_growth, file_sizes, trigger, prices, kinesis, relay, freshness)
+    for module in (
+        single_table,
+        fan_out,
+        growth,
+        bucket_growth,
+        file_sizes,
+        trigger,
+        prices,
+        kafka,
+        kinesis,
+        relay,
+        freshness,
+    )
 }
