@@ -267,7 +267,7 @@ class KinesisStage(Stage):
     kind = "kinesis"
     reading = r"X-Amz-Target: Kinesis_20131202\.GetRecords"
     limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
-    bad_codes = frozenset({"malformed", "too_large"})
+    bad_codes = frozenset({"malformed", "object_empty", "too_large"})
 
     @property
     def wire(self) -> Wire:
