@@ -77,6 +77,8 @@ class Stage(ABC):
     limits: ClassVar[Mapping[str, Any]]
     #: Events of a batch whose limit is 90 kB, where they have 10 kB each; None where a source has no such limit.
     bytes_let_in: ClassVar[int | None] = LIMIT_EVENTS
+    #: Requests that a failing server refuses, every third of them.
+    refused_paths: ClassVar[str] = ".*"
     #: Codes in quarantine of what `send_bad` sends.
     bad_codes: ClassVar[frozenset[str]]
 
@@ -305,6 +307,8 @@ class DeltaStage(Stage):
     """A Delta table on s3proxy; each unit is a commit of one file."""
 
     kind = "delta"
+    # Of the log too, Hadoop's growing pauses would take minutes.
+    refused_paths = r"\.parquet"
     #: Delta lets one file more in where the limit is not reached.
     bytes_let_in = LIMIT_EVENTS + EVENTS_A_UNIT
     reading = r"^GET /tables/{name}/[^_].*\.parquet"

@@ -149,7 +149,7 @@ def test_connections_that_break_and_errors_of_the_server_lose_and_double_nothing
     wire.cut, wire.cut_every = bench.stage.rows_asked_for(), 2
     if faults is not None:
         faults.incidents.clear()
-        faults.faults = [Fault(action=Action.UNAVAILABLE, every=3)]
+        faults.faults = [Fault(action=Action.UNAVAILABLE, path=bench.stage.refused_paths, every=3)]
 
     bench.run()
 
