@@ -57,7 +57,7 @@ spark: jars ## the tests on a local Spark session
 dags: env ## the tests of the DAGs
 	@$(RUN) -m pytest tests/dags
 
-integration: jars ## the long tests: Airflow's own processes, a Spark cluster, many writers
+integration: jars ## the long tests: Airflow's own processes, Spark clusters, every source against its server, many writers
 	@$(RUN) -m pytest -m integration $(TESTS)
 
 faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words for some)

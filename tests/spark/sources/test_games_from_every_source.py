@@ -39,7 +39,7 @@ from deltaworks.tables.lake import Lake
 from generator.games import deliveries
 from generator.settings import GamesSettings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 # At import, so before any session starts its JVM: workers inherit what the JVM was started with.
 os.environ.setdefault("DELTAWORKS_AWS_ACCESS_KEY", "testing")
 os.environ.setdefault("DELTAWORKS_AWS_SECRET_KEY", "testing")

@@ -22,7 +22,7 @@ from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 DAY_MS = 86_400_000
 #: Retention is looked at often, so that a test needs not wait for it.
 EAGER = {

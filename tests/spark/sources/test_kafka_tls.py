@@ -21,7 +21,7 @@ from deltaworks.local.object_store import HOST, free_port
 from tests.spark.sources.certificates import Authority
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 
 @dataclass

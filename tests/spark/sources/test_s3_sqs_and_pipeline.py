@@ -28,7 +28,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.spark.sources.s3_sqs_stage import PipelineStage, Stage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
 SHOP = {"id": "long", "at": "timestamp", "name": "string", "price": "decimal(12,2)", "tags": "array<string>"}
