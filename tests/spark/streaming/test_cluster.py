@@ -19,7 +19,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTED_WITHIN_SECONDS = 60.0
 DRIVER = """

@@ -20,7 +20,7 @@ from deltaworks.streaming.start_over import start_over
 from tests.spark.streaming.conftest import DECLARED, Shop
 from tests.spark.streaming.reprocess_stage import EVENTS, MENDED, ORDERS, Row, Stage, stage_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 BUCKET = "reread"
 
 
