@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +25,9 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.job import print_results, run_job
-from deltaworks.sources.file_events.landed import LandedObjects, Removal
 from deltaworks.sources.file_events.log import FileEventLog, matching
 from deltaworks.sources.file_events.reconcile import Reader
+from deltaworks.sources.file_events.removal import ObjectRemover, Removal
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -35,7 +35,6 @@ from deltaworks.streaming.file_answers import FileAnswers
 from deltaworks.streaming.quarantine.open_rows import Quarantine
 from deltaworks.tables.lake import Lake
 
-_READ_AT_ONCE = 20_000
 _REQUESTS_AT_ONCE = 8
 _ASKED_AT_ONCE = 1_000
 #: The most objects one run removes, so that a mistake is a small one.
@@ -79,72 +78,61 @@ def clean_source(
     spec = catalog.relay(relay)
     declared, landing = _declared(spec, catalog.environment.landing)
     objects = open_objects(catalog.environment.lake)
-    run = _Run(catalog, spec, declared, landing, dry_run=dry_run, limit=limit)
     position = 0 if from_start else _position(objects, relay)
-    run.clean(position)
-    if not dry_run and run.result.up_to_seq > position:
-        objects.put(_position_key(relay), json.dumps({"seq": run.result.up_to_seq}).encode())
-    return run.result
+    result = CleanResult(relay=relay, mode=declared.mode, dry_run=dry_run, up_to_seq=position)
+    remover = ObjectRemover(
+        landing, archive=declared.archive_storage(landing), versions=spec.overwrites == "every_version"
+    )
+    _Run(catalog, result, remover, after_days=declared.after_days, limit=limit).clean()
+    if not dry_run and result.up_to_seq > position:
+        objects.put(_position_key(relay), json.dumps({"seq": result.up_to_seq}).encode())
+    return result
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """The first `seq` that could not be done with: the next run has to look from there."""
-
-    first: int | None = None
-
-    def at(self, seq: int) -> None:
-        self.first = seq if self.first is None else min(self.first, seq)
-
-
-@dataclass(slots=True)
 class _Run:
-    catalog: Catalog
-    spec: RelaySpec
-    declared: CleanSpec
-    landing: StorageSpec
-    dry_run: bool = field(kw_only=True)
-    limit: int = field(kw_only=True)
-    result: CleanResult = field(init=False)
-    _waiting: _Waiting = field(default_factory=_Waiting)
-    _readers: Sequence[Reader] = ()
-    _needed: Mapping[str, set[int]] = field(default_factory=dict)
+    """One pass over the log, from where `result` says that the last one ended."""
 
-    def clean(self, position: int) -> None:
-        relay = self.spec.relay
-        self.result = CleanResult(relay=relay, mode=self.declared.mode, dry_run=self.dry_run, up_to_seq=position)
+    def __init__(
+        self, catalog: Catalog, result: CleanResult, remover: ObjectRemover, *, after_days: float, limit: int
+    ) -> None:
+        lake = Lake(catalog.environment.lake)
+        self._log = FileEventLog(lake, result.relay)
+        self._result = result
+        self._remove = remover.lies_there if result.dry_run else remover.remove
+        self._before = utc_now() - timedelta(days=after_days)
+        self._may_remove = limit
+        #: The first `seq` that could not be done with: the next run has to look from there.
+        self._first_left = sys.maxsize
         # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
-        self._readers = FileAnswers(self.catalog, relay).readers()
-        lake = Lake(self.catalog.environment.lake)
-        self._needed = {reader.pipeline: _needed_by_replays(lake, reader.pipeline) for reader in self._readers}
-        log = FileEventLog(lake, relay)
-        archive = self.declared.archive_storage(self.landing)
-        landed = LandedObjects(self.landing, archive=archive, versions=self.spec.overwrites == "every_version")
-        ask = landed.lies_there if self.dry_run else landed.remove
-        before = utc_now() - timedelta(days=self.declared.after_days)
+        self._readers = FileAnswers(catalog, result.relay).readers()
+        self._needed = {each.pipeline: Quarantine(lake, each.pipeline).objects_needed() for each in self._readers}
+
+    def clean(self) -> None:
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            for part in self._log.parts(self._result.up_to_seq, columns=_COLUMNS):
+                self._remove_some(list(self._chosen(part)), threads)
+                self._result.up_to_seq = min(part.column("seq")[-1].as_py(), self._first_left - 1)
+                if not self._may_remove:
+                    break
 
-            def asked(row: Mapping[str, Any]) -> Removal:
-                return ask(row["bucket"], row["key"], row["etag"], row["version_id"])
-
-            while self.limit > 0 and (part := log.read(position, None, _READ_AT_ONCE, columns=_COLUMNS)).num_rows:
-                self._remove(list(self._chosen(part, before)), lambda rows: threads.map(asked, rows))
-                position = part.column("seq")[-1].as_py()
-        done = position if self._waiting.first is None else min(position, self._waiting.first - 1)
-        self.result.up_to_seq = max(self.result.up_to_seq, done)
-
-    def _remove(self, chosen: list[dict[str, Any]], ask: Callable[[Sequence[Any]], Iterable[Removal]]) -> None:
+    def _remove_some(self, chosen: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
         """Only what is really there counts against the limit: what has gone before may lie in the way for long."""
         at = 0
-        while at < len(chosen) and self.limit > 0:
-            piece = chosen[at : at + min(self.limit, _ASKED_AT_ONCE)]
-            for row, state in zip(piece, ask(piece), strict=True):
+        while at < len(chosen) and self._may_remove:
+            piece = chosen[at : at + min(self._may_remove, _ASKED_AT_ONCE)]
+            for row, state in zip(piece, threads.map(self._removed, piece), strict=True):
                 self._count(row, state)
             at += len(piece)
         if at < len(chosen):
-            self._waiting.at(chosen[at]["seq"])
+            self._leave(chosen[at])
 
-    def _chosen(self, part: pa.Table, before: datetime) -> Iterator[dict[str, Any]]:
+    def _removed(self, row: Mapping[str, Any]) -> Removal:
+        return self._remove(row["bucket"], row["key"], row["etag"], row["version_id"])
+
+    def _leave(self, row: Mapping[str, Any]) -> None:
+        self._first_left = min(self._first_left, row["seq"])
+
+    def _chosen(self, part: pa.Table) -> Iterator[dict[str, Any]]:
         """The objects of a part of the log that can go."""
         readers: dict[int, list[Reader]] = {}
         for reader in self._readers:
@@ -154,33 +142,28 @@ class _Run:
         for row in part.to_pylist():
             seq, its_readers = row["seq"], readers.get(row["seq"], [])
             if not its_readers:
-                self.result.unclaimed += 1
-            elif any(reader.seq < seq for reader in its_readers):
-                self.result.unread += 1
-                self._waiting.at(seq)
-            elif row["received_at"] >= before:
-                self.result.young += 1
-                self._waiting.at(seq)
+                self._result.unclaimed += 1
+                continue
+            if any(reader.seq < seq for reader in its_readers):
+                self._result.unread += 1
+            elif row["received_at"] >= self._before:
+                self._result.young += 1
             elif any(seq in self._needed[reader.pipeline] for reader in its_readers):
-                self.result.in_quarantine += 1
-                self._waiting.at(seq)
+                self._result.in_quarantine += 1
             else:
                 yield row
+                continue
+            self._leave(row)
 
     def _count(self, row: Mapping[str, Any], state: Removal) -> None:
         if state == "removed":
-            self.result.removed += 1
-            self.limit -= 1
-            self.result.bytes += row["size"] or 0
+            self._result.removed += 1
+            self._may_remove -= 1
+            self._result.bytes += row["size"] or 0
         elif state == "gone":
-            self.result.gone += 1
+            self._result.gone += 1
         else:
-            self.result.changed += 1
-
-
-def _needed_by_replays(lake: Lake, pipeline: str) -> set[int]:
-    """The objects of open rows whose value was cut, or that are whole objects: a replay reads them again."""
-    return Quarantine(lake, pipeline).objects_needed()
+            self._result.changed += 1
 
 
 def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:

@@ -74,8 +74,7 @@ class FileAnswers:
         while end > 0 and len(found) < last:
             start = max(0, end - _READ_AT_ONCE)
             part = self._log.read(start, end)
-            for name in {bucket} if bucket else set(part.column("bucket").to_pylist()):
-                found += matching(part, bucket=name, glob=glob).to_pylist()
+            found += matching(part, bucket=bucket, glob=glob).to_pylist()
             end = start
         newest = sorted(found, key=lambda row: -row["seq"])[:last]
         return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=False))) for row in newest]
@@ -83,9 +82,7 @@ class FileAnswers:
     def about(self, key: str, *, bucket: str | None = None) -> list[FileAnswer]:
         """Every file event of a key, oldest first, with the rows that became of it."""
         found: list[dict[str, Any]] = []
-        position = 0
-        while (part := self._log.read(position, None, _READ_AT_ONCE)).num_rows:
-            position = part.column("seq")[-1].as_py()
+        for part in self._log.parts():
             same = part.filter(ds.field("key") == key)
             found += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
         return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=True))) for row in found]

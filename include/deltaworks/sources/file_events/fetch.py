@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.sources.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.sources.file_events.bucket_client import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.source import Compression
 from deltaworks.specs.storage import StorageSpec
@@ -144,14 +143,14 @@ def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition:
 def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
     """What S3's refusal says about the object; None where it says nothing about it."""
     code, where = error_code(error), f"s3://{bucket}/{key}"
-    if code in ("NoSuchKey", "NoSuchVersion", "404"):
+    if code in GONE:
         return ObjectMissing("OBJECT_MISSING", f"{where} is not there.", hint="It was deleted before it was read.")
-    if code in ("PreconditionFailed", "412"):
+    if code in CHANGED:
         hint = "Its newer content has a file event of its own."
         return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
     if code == "InvalidObjectState":
         return ObjectUnreadable("OBJECT_UNREADABLE", f"{where} is archived.", hint="Restore it, then replay it.")
-    if code in ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch"):
+    if code in REFUSED:
         # Without the right to list the bucket S3 answers 403 for a missing key too.
         hint = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
         return ConfigError("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=hint)
@@ -165,22 +164,21 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
     except FileNotFoundError as error:
         hint = "It was deleted before it was read."
         raise ObjectMissing("OBJECT_MISSING", f"{path} is not there.", hint=hint) from error
-    # The tag of an object put in one part is its MD5; local files are announced the same way.
-    if etag and hashlib.md5(data, usedforsecurity=False).hexdigest() != etag:
+    if not is_announced(data, etag):
         hint = "Its newer content has a file event of its own."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
     return data
 
 
+def is_announced(data: bytes, etag: str) -> bool:
+    """Whether a local file is the one announced: the tag of an object put in one part is its MD5, and so is a file's.
+
+    Where no tag was announced, any content is.
+    """
+    return not etag or hashlib.md5(data, usedforsecurity=False).hexdigest() == etag
+
+
 @functools.lru_cache(maxsize=8)
 def _client(storage: StorageSpec, _process: int) -> Any:
     """One client per process and storage: a client inherited through a fork shares its connections."""
-    config = Config(
-        s3={"addressing_style": "path" if storage.path_style else "auto"},
-        connect_timeout=5,
-        read_timeout=60,
-        retries={"mode": "standard", "max_attempts": 5},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+    return bucket_client(storage)

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.bucket_client import REFUSED, bucket_client
 from deltaworks.sources.file_events.messages import FileEvent, is_folder_marker
 from deltaworks.sources.outages import error_code, through_outages
 from deltaworks.specs.globs import key_pattern
@@ -21,7 +20,6 @@ from deltaworks.specs.storage import StorageSpec
 
 LISTED = "ObjectListed"
 _PAGE = 1000
-_REFUSED = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
 
 def list_pages(
@@ -64,13 +62,7 @@ def _s3_pages(
     patience_seconds: float,
     give_up: threading.Event | None,
 ) -> Iterator[list[FileEvent]]:
-    config = Config(
-        s3={"addressing_style": "path" if storage.path_style else "auto"},
-        connect_timeout=5,
-        read_timeout=60,
-        retries={"mode": "standard", "max_attempts": 5},
-    )
-    client: Any = boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+    client = bucket_client(storage)
     call = client.list_object_versions if versions else client.list_objects_v2
     position: dict[str, str] = {}
     while True:
@@ -81,7 +73,7 @@ def _s3_pages(
         try:
             answer = through_outages(one_page, patience_seconds=patience_seconds, give_up=give_up)
         except ClientError as error:
-            if error_code(error) not in _REFUSED:
+            if error_code(error) not in REFUSED:
                 raise
             raise ConfigError(
                 "LISTING_REFUSED",

@@ -7,7 +7,7 @@ replay rests on that. Compaction moves rows between files and changes neither.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +27,7 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 _READERS = 8
 _CACHED_ROWS = 200_000
+_PART_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +124,20 @@ class FileEventLog:
             return FILE_EVENT_SCHEMA.empty_table().select(wanted)
         return pa.concat_tables(tables)
 
+    def parts(
+        self, after_seq: int = 0, up_to_seq: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """What `read` gives, in parts of a bounded size of which none is empty. `columns` have `seq` among them."""
+        while (part := self.read(after_seq, up_to_seq, _PART_ROWS, columns=columns)).num_rows:
+            yield part
+            after_seq = part.column("seq")[-1].as_py()
+
     def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> Backlog:
         """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
         files = size = 0
         oldest: datetime | None = None
-        position, last = after_seq, self.last_seq()
-        while position < last:
-            part = self.read(position, last, 50_000)
-            position = part.column("seq")[-1].as_py()
-            part = matching(part, bucket=bucket, prefix=prefix, glob=glob)
+        for each in self.parts(after_seq, self.last_seq()):
+            part = matching(each, bucket=bucket, prefix=prefix, glob=glob)
             if part.num_rows == 0:
                 continue
             files += part.num_rows

@@ -36,7 +36,6 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 _LOGGER = logging.getLogger(__name__)
 _COMPACT_ABOVE_FILES = 500
-_READ_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ class FileEventLogWriter:
         log = FileEventLog(self._lake, self._relay)
         known: list[bytes] = []
         position = 0
-        while (part := log.read(position, None, _READ_AT_ONCE)).num_rows:
+        for part in log.parts():
             position = part.column("seq")[-1].as_py()
             rows = zip(
                 *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),

@@ -18,7 +18,6 @@ from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
-_READ_AT_ONCE = 50_000
 _COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
 
 
@@ -68,9 +67,7 @@ def reconcile(
                 name = identity(bucket, event.key, event.etag, overwrites=_comparable(spec))
                 listed[name] = (f"{bucket}/{event.key}", event.event_time > oldest_young)
     result.listed = len(listed)
-    log, position = FileEventLog(lake, spec.relay), 0
-    while (part := log.read(position, None, _READ_AT_ONCE, columns=_COLUMNS)).num_rows:
-        position = part.column("seq")[-1].as_py()
+    for part in FileEventLog(lake, spec.relay).parts(columns=_COLUMNS):
         for row in part.to_pylist():
             result.logged += 1
             listed.pop(identity(row["bucket"], row["key"], row["etag"], overwrites=_comparable(spec)), None)

@@ -18,7 +18,6 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
 
 _EMPTY_RECEIVES = 2
-_READ_AT_ONCE = 50_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,12 +97,15 @@ def _usable(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
 
 def _known(spec: RelaySpec, lake: Lake, wanted: set[bytes]) -> set[bytes]:
     """Those of the identities that are in the log."""
-    log, found, position = FileEventLog(lake, spec.relay), set[bytes](), 0
+    found: set[bytes] = set()
+    if not wanted:
+        return found
     columns = ("seq", "bucket", "key", "etag", "version_id")
-    while wanted - found and (part := log.read(position, None, _READ_AT_ONCE, columns=columns)).num_rows:
-        position = part.column("seq")[-1].as_py()
+    for part in FileEventLog(lake, spec.relay).parts(columns=columns):
         for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
             name = identity(*parts, overwrites=spec.overwrites)
             if name in wanted:
                 found.add(name)
+        if found == wanted:
+            break
     return found

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any, Literal
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.bucket_client import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.file_events.fetch import is_announced
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec
 
 #: `changed`: another content lies at the key, with a file event of its own. It stays.
 Removal = Literal["removed", "gone", "changed"]
-_GONE = ("NoSuchKey", "NoSuchVersion", "404", "NotFound")
-_CHANGED = ("PreconditionFailed", "412", "ConditionalRequestConflict")
-_REFUSED = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+#: Somebody else writes the key at the same moment.
+_CONFLICT = "ConditionalRequestConflict"
 #: What S3 copies in one request, at most.
 _ONE_COPY_BYTES = 5 << 30
 
 
-class LandedObjects:
+class ObjectRemover:
     """The objects below one landing storage, and where they are archived. Safe to use from several threads.
 
     An object that was moved and not yet removed when its process was killed is moved again under the same key.
@@ -34,15 +32,7 @@ class LandedObjects:
         self._landing = landing
         self._archive = archive
         self._versions = versions
-        self._client: Any = None
-        if landing.scheme == "s3":
-            config = Config(
-                s3={"addressing_style": "path" if landing.path_style else "auto"},
-                connect_timeout=5,
-                read_timeout=60,
-                retries={"mode": "standard", "max_attempts": 5},
-            )
-            self._client = boto3.session.Session().client("s3", config=config, **landing.boto3_options())
+        self._client: Any = bucket_client(landing) if landing.scheme == "s3" else None
 
     def lies_there(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
         """What removing it would say; nothing is changed."""
@@ -94,11 +84,11 @@ class LandedObjects:
             call()
         except ClientError as error:
             code = error_code(error)
-            if code in _GONE:
+            if code in GONE:
                 return "gone"
-            if code in _CHANGED:
+            if code in CHANGED or code == _CONFLICT:
                 return "changed"
-            if code in _REFUSED:
+            if code in REFUSED:
                 raise ConfigError(
                     "OBJECT_NOT_REMOVABLE",
                     f"Objects of {bucket} may not be removed or archived: {code}.",
@@ -127,6 +117,4 @@ def _local_state(path: Path, etag: str) -> Removal:
         data = path.read_bytes()
     except FileNotFoundError:
         return "gone"
-    # Where no tag was announced any object at the key is the one.
-    same = not etag or hashlib.md5(data, usedforsecurity=False).hexdigest() == etag
-    return "removed" if same else "changed"
+    return "removed" if is_announced(data, etag) else "changed"

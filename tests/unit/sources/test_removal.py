@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.file_events.landed import LandedObjects
+from deltaworks.sources.file_events.removal import ObjectRemover
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.sources.conftest import Landing
 
@@ -22,7 +22,7 @@ def keys(landing: Landing) -> list[str]:
 
 
 def test_an_object_is_removed_while_it_is_the_one_announced(landing: Landing) -> None:
-    objects = LandedObjects(landing.storage)
+    objects = ObjectRemover(landing.storage)
     first, second = put(landing, "a", b"1"), put(landing, "b", b"1")
     put(landing, "b", b"2")
 
@@ -39,7 +39,7 @@ def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None
     archive = StorageSpec(root=f"s3://{landing.bucket}-old/kept", path_style=True, **landing.messaging.model_dump())
     tag, changed = put(landing, "a/b", b"1"), put(landing, "c", b"1")
     put(landing, "c", b"2")
-    objects = LandedObjects(landing.storage, archive=archive)
+    objects = ObjectRemover(landing.storage, archive=archive)
 
     assert objects.remove(landing.bucket, "a/b", **tag) == "removed"
     assert objects.remove(landing.bucket, "c", **changed) == "changed"
@@ -53,7 +53,7 @@ def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None
 def test_of_a_bucket_with_versions_the_one_that_was_read_goes(landing: Landing) -> None:
     landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
     first, second = put(landing, "a", b"1"), put(landing, "a", b"2")
-    objects = LandedObjects(landing.storage, versions=True)
+    objects = ObjectRemover(landing.storage, versions=True)
 
     assert objects.remove(landing.bucket, "a", **first) == "removed"
 
@@ -67,5 +67,5 @@ def test_an_archive_that_cannot_be_written_is_told_and_nothing_goes(landing: Lan
     tag = put(landing, "a", b"1")
 
     with pytest.raises(ConfigError, match="OBJECT_NOT_REMOVABLE"):
-        LandedObjects(landing.storage, archive=archive).remove(landing.bucket, "a", **tag)
+        ObjectRemover(landing.storage, archive=archive).remove(landing.bucket, "a", **tag)
     assert keys(landing) == ["a"]
