@@ -60,7 +60,10 @@ def test_an_object_both_listed_and_announced_is_one_file(landing: Any) -> None:
     with running(listing_relay(landing, with_queue=True)) as relay:
         eventually(lambda: drained(landing) and record_of(landing).passes == 1, "both ways have brought them")
     assert sorted(keys(landing)) == ["games/1", "games/2"]
-    assert relay.counts.duplicates == 2
+    # The queue may deliver a message again: each delivery but the first to bring its object is a duplicate.
+    counts = relay.counts
+    assert (counts.events, counts.listed) == (2, 2)
+    assert counts.duplicates == counts.messages + counts.listed - 2 >= 2
 
 
 def test_an_object_no_message_came_about_is_found_by_the_next_pass_and_told_lost(landing: Any) -> None:
