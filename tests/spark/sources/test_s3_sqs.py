@@ -15,7 +15,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.specs.storage import StorageSpec
 from tests.spark.sources.s3_sqs_stage import Stage
-from tests.unit.sources.relay_stage import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +97,7 @@ def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> N
     [
         ({"stateLocation": ""}, "which files were announced"),
         ({"queueUrl": ""}, "the queue that S3 announces objects to"),
-        ({"fileFormat": "orc"}, "format"),
+        ({"fileFormat": "orc"}, "fileFormat"),
         ({"maxfiles": "3"}, "is not known"),
     ],
 )

@@ -14,30 +14,23 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.sources.file_events.planning import LARGEST_BATCH_FILES, patiently, slice_limits
 from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA
-from deltaworks.sources.file_events.slices import SliceLimits, SlicePlanner
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.file_events.slices import SlicePlanner
+from deltaworks.sources.stream_options import invalid_option, known_options, number_option
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import load_spec
@@ -45,16 +38,8 @@ from deltaworks.tables.lake import Lake
 
 FORMAT = "deltaworks_file_events"
 _LOGGER = logging.getLogger(__name__)
-_PATIENCE_SECONDS = 120.0
-_LARGEST_BATCH_FILES = 100_000
-_KNOWN = frozenset(
-    {
-        *("environment", "relay", "bucket", "prefix", "glob", "maxfiles", "maxbytes", "startseq", "startlog"),
-        *("project", "path"),
-    }
-)
-
-T = TypeVar("T")
+_REQUIRED = ("environment", "relay", "bucket")
+_KNOWN = (*_REQUIRED, "prefix", "glob", "maxfiles", "maxbytes", "startseq", "startlog", "project")
 
 
 def register(spark: SparkSession) -> None:
@@ -84,43 +69,22 @@ class StreamOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
-            if name not in _KNOWN:
-                raise _invalid(name, f"is not known; known are {', '.join(sorted(_KNOWN - {'path'}))}")
-        for name in ("environment", "relay", "bucket"):
+        given = known_options(FORMAT, options, _KNOWN)
+        for name in _REQUIRED:
             if not given.get(name):
-                raise _invalid(name, "is required")
+                raise invalid_option(FORMAT, name, "is required")
         return cls(
             environment=given["environment"],
             relay=given["relay"],
             bucket=given["bucket"],
             prefix=given.get("prefix", ""),
             glob=given.get("glob"),
-            max_files=_number(given, "maxfiles", 500, low=1, high=_LARGEST_BATCH_FILES),
-            max_bytes=_number(given, "maxbytes", 256 << 20, low=1),
-            start_seq=_number(given, "startseq", 0, low=0),
+            max_files=number_option(FORMAT, given, "maxfiles", 500, high=LARGEST_BATCH_FILES),
+            max_bytes=number_option(FORMAT, given, "maxbytes", 256 << 20),
+            start_seq=number_option(FORMAT, given, "startseq", 0, low=0),
             start_log=given.get("startlog", ""),
             project=Path(given["project"]) if given.get("project") else project_root(),
         )
-
-
-def _number(given: Mapping[str, str], name: str, default: int, *, low: int, high: int = (1 << 63) - 1) -> int:
-    try:
-        value = int(given.get(name, default))
-    except ValueError:
-        raise _invalid(name, f"must be a whole number, not {given[name]!r}") from None
-    if not low <= value <= high:
-        raise _invalid(name, f"must be between {low} and {high}, not {value}")
-    return value
-
-
-def _invalid(name: str, problem: str) -> ConfigError:
-    return ConfigError(
-        "SOURCE_OPTION_INVALID",
-        f"{FORMAT}: the option {name!r} {problem}.",
-        hint="Mend the readStream options.",
-    )
 
 
 @dataclass
@@ -169,12 +133,12 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         def last_seq() -> int:
             return self._opened()[0].last_seq()
 
-        self._target = self._patiently(last_seq)
+        self._target = patiently(last_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._check(start)
-        limits = self._limits(limit)
-        end = self._patiently(lambda: self._opened()[1].end_of_next(start["seq"], limits, up_to=self._target))
+        limits = slice_limits(limit, max_files=self._options.max_files, max_bytes=self._options.max_bytes)
+        end = patiently(lambda: self._opened()[1].end_of_next(start["seq"], limits, up_to=self._target))
         # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
         return start if end == start["seq"] else {"seq": end, "log": self._opened()[0].table_id}
 
@@ -190,7 +154,7 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if start["seq"] >= end["seq"]:
             return []
         self._check(end)
-        rows = self._patiently(lambda: self._opened()[1].rows(start["seq"], end["seq"]))
+        rows = patiently(lambda: self._opened()[1].rows(start["seq"], end["seq"]))
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, FILE_EVENT_SCHEMA) as writer:
             writer.write_table(rows)
@@ -204,20 +168,8 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _check(self, position: dict[str, Any]) -> None:
         """Compare the log with the first position of a run; each run opens it anew."""
         if not self._checked:
-            self._patiently(lambda: self._opened()[0].check(position))
+            patiently(lambda: self._opened()[0].check(position))
             self._checked = True
-
-    def _limits(self, limit: ReadLimit) -> SliceLimits:
-        match limit:
-            case ReadAllAvailable():
-                return SliceLimits(max_files=_LARGEST_BATCH_FILES, max_bytes=None)
-            case ReadMaxFiles(max_files):
-                return SliceLimits(max_files=max_files, max_bytes=self._options.max_bytes)
-            case ReadMaxRows(max_rows):
-                return SliceLimits(max_files=max_rows, max_bytes=self._options.max_bytes)
-            case ReadMaxBytes(max_bytes):
-                return SliceLimits(max_files=self._options.max_files, max_bytes=max_bytes)
-        return SliceLimits(max_files=self._options.max_files, max_bytes=self._options.max_bytes)
 
     def _opened(self) -> tuple[FileEventLog, SlicePlanner]:
         """The log, opened on first use: an instance that never planned is what travels to the tasks."""
@@ -227,7 +179,3 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._log = FileEventLog(Lake(load_spec(EnvironmentSpec, path).lake), options.relay)
             self._planner = SlicePlanner(self._log, bucket=options.bucket, prefix=options.prefix, glob=options.glob)
         return self._log, self._planner
-
-    @staticmethod
-    def _patiently(call: Callable[[], T]) -> T:
-        return through_outages(call, patience_seconds=_PATIENCE_SECONDS)

@@ -14,16 +14,23 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.fetch import FetchOptions
 from deltaworks.sources.kinesis.positions import Offset
-from deltaworks.specs.base import parse_bytes
+from deltaworks.sources.stream_options import (
+    invalid_option,
+    known_options,
+    number_option,
+    storage_root,
+    truth_option,
+    unfit_option,
+)
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
+_FORMAT = "kinesis"
 InitialPosition = Literal["trim_horizon", "latest", "at_timestamp"]
 _NAMES = (
     *("streamName", "streamARN", "region", "endpoint", "accessKey", "secretKey", "initialPosition", "initialTimestamp"),
     *("stateLocation", "stateEndpoint", "stateRegion", "stateAccessKey", "stateSecretKey", "statePathStyle"),
     *("maxRecords", "maxBytes", "maxSeconds", "allowDataLoss", "deaggregate", "startOffset", "keepBatches"),
 )
-_BY_LOWER = {name.lower(): name for name in _NAMES} | {"path": "path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +57,7 @@ class KinesisOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
         """
-        given: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() not in _BY_LOWER:
-                raise _invalid(name, f"is not known; known are {', '.join(_NAMES)}")
-            given[_BY_LOWER[name.lower()]] = value
+        given = known_options(_FORMAT, options, _NAMES)
         name, arn, region = _stream(given)
         position, timestamp = _initial(given)
         return cls(
@@ -64,15 +67,15 @@ class KinesisOptions:
             state=_state(given),
             initial_position=position,
             initial_timestamp=timestamp,
-            max_records=_number(given, "maxRecords", 100_000),
-            max_bytes=_number(given, "maxBytes", 256 << 20),
-            max_seconds=_number(given, "maxSeconds", 30),
+            max_records=number_option(_FORMAT, given, "maxRecords", 100_000),
+            max_bytes=number_option(_FORMAT, given, "maxBytes", 256 << 20),
+            max_seconds=number_option(_FORMAT, given, "maxSeconds", 30),
             fetch=FetchOptions(
-                deaggregate=_truth(given, "deaggregate", default=True),
-                allow_data_loss=_truth(given, "allowDataLoss", default=False),
+                deaggregate=truth_option(_FORMAT, given, "deaggregate", default=True),
+                allow_data_loss=truth_option(_FORMAT, given, "allowDataLoss", default=False),
             ),
             start_offset=_offset(given),
-            keep_batches=_number(given, "keepBatches", 100, low=2),
+            keep_batches=number_option(_FORMAT, given, "keepBatches", 100, low=2),
         )
 
 
@@ -118,7 +121,7 @@ def _aws(given: Mapping[str, str], region: str) -> AwsSpec:
     try:
         return AwsSpec.model_validate({"region": region, **fields})
     except ValidationError as error:
-        raise _unfit(error, names) from None
+        raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
 
 
 def _state(given: Mapping[str, str]) -> StorageSpec:
@@ -129,9 +132,6 @@ def _state(given: Mapping[str, str]) -> StorageSpec:
             "not tell a source where its checkpoint is. Give a folder of this query's own, s3://bucket/folder or, on "
             "one machine, file:///folder",
         )
-    root = given["stateLocation"]
-    root = f"s3://{root.removeprefix('s3a://')}" if root.startswith("s3a://") else root
-    root = f"file://{root}" if root.startswith("/") else root
     names = {
         "root": "stateLocation",
         "endpoint": "stateEndpoint",
@@ -140,11 +140,12 @@ def _state(given: Mapping[str, str]) -> StorageSpec:
         "secret_key": "stateSecretKey",
         "path_style": "statePathStyle",
     }
-    fields = {field: given[name] for field, name in names.items() if name in given} | {"root": root}
+    fields = {field: given[name] for field, name in names.items() if name in given}
+    fields["root"] = storage_root(given["stateLocation"])
     try:
         return StorageSpec.model_validate(fields)
     except ValidationError as error:
-        raise _unfit(error, names) from None
+        raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
 
 
 def _initial(given: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
@@ -171,33 +172,5 @@ def _offset(given: Mapping[str, str]) -> Offset | None:
         raise _invalid("startOffset", "must be an end offset of this source, as JSON") from None
 
 
-def _number(given: Mapping[str, str], name: str, default: int, *, low: int = 1) -> int:
-    try:
-        value = int(parse_bytes(given.get(name, str(default))))
-    except ValueError:
-        raise _invalid(name, "must be a whole number; sizes may have a unit, such as 64MiB") from None
-    if value < low:
-        raise _invalid(name, f"must be {low} or more, not {value}")
-    return value
-
-
-def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise _invalid(name, "must be true or false")
-    return text == "true"
-
-
-def _unfit(error: ValidationError, names: Mapping[str, str]) -> ConfigError:
-    """The first mistake, by the option's name and without the value: it may be a key."""
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    field = str(first["loc"][0]) if first["loc"] else ""
-    return _invalid(names.get(field, "accessKey"), f"is wrong: {first['msg'].removeprefix('Value error, ')}")
-
-
 def _invalid(name: str, problem: str) -> ConfigError:
-    return ConfigError(
-        "SOURCE_OPTION_INVALID",
-        f"kinesis: the option {name!r} {problem}.",
-        hint="Mend the readStream options (docs/sources.md).",
-    )
+    return invalid_option(_FORMAT, name, problem)

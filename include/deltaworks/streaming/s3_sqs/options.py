@@ -24,6 +24,14 @@ from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.messages import ANY_BUCKET
+from deltaworks.sources.stream_options import (
+    invalid_option,
+    known_options,
+    number_option,
+    storage_root,
+    truth_option,
+    unfit_option,
+)
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.source import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -37,28 +45,40 @@ _WHY_STATE = (
     "queue once it is; Spark's checkpoint alone could not tell a file twice, and a lost one would lose the files"
 )
 _REQUIRED = {
-    "queueurl": "is required: the queue that S3 announces objects to",
-    "fileformat": "is required: json, csv, tsv, text, parquet or avro",
-    "statelocation": _WHY_STATE,
+    "queueUrl": "is required: the queue that S3 announces objects to",
+    "fileFormat": "is required: json, csv, tsv, text, parquet or avro",
+    "stateLocation": _WHY_STATE,
 }
 #: Fields of specs, and the options they are given by.
-_REACHED = {"region": "region", "endpoint": "endpoint", "access_key": "accesskey", "secret_key": "secretkey"}
+_REACHED = {"region": "region", "endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
 _READ = {
     "prefix": "prefix",
     "glob": "glob",
     "compression": "compression",
     "pattern": "pattern",
-    "max_files_per_batch": "maxfilespertrigger",
-    "max_bytes_per_batch": "maxbytespertrigger",
-    "max_object_bytes": "maxobjectbytes",
+    "max_files_per_batch": "maxFilesPerTrigger",
+    "max_bytes_per_batch": "maxBytesPerTrigger",
+    "max_object_bytes": "maxObjectBytes",
 }
-_KNOWN = frozenset(
-    {
-        *_REQUIRED,
-        *("region", "endpoint", "pathstyle", "accesskey", "secretkey", "stateendpoint", "maxfilespertrigger"),
-        *("maxbytespertrigger", "maxpartitions", "fetchparallelism", "bucket", "prefix", "glob", "partitioncolumns"),
-        *("compression", "maxobjectbytes", "delimiter", "columns", "pattern", "overwrites", "path"),
-    }
+_RELAYED = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
+#: Every other field that a mistake can be found in.
+_NAMED = {
+    "root": "stateLocation",
+    "queue_url": "queueUrl",
+    "bucket": "bucket",
+    "buckets": "bucket",
+    "format": "fileFormat",
+    "partition_columns": "partitionColumns",
+    "delimiter": "delimiter",
+    "columns": "columns",
+    "csv": "columns",
+}
+_OPTIONS = (
+    *_REQUIRED,
+    *_REACHED.values(),
+    *("pathStyle", "stateEndpoint", "maxPartitions", "bucket", "partitionColumns", "delimiter", "columns"),
+    *_READ.values(),
+    *_RELAYED.values(),
 )
 
 
@@ -81,29 +101,24 @@ class S3SqsOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
-            if name not in _KNOWN:
-                raise _invalid(name, f"is not known; known are {', '.join(sorted(_KNOWN - {'path'}))}")
+        given = known_options(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
             if not given.get(name):
-                raise _invalid(name, why)
+                raise invalid_option(FORMAT, name, why)
+        path_style = truth_option(FORMAT, given, "pathStyle", default=False)
         try:
             return cls(
                 messaging=AwsSpec.model_validate(_aws(given)),
-                state=_state(given),
+                state=_state(given, path_style=path_style),
                 source=_source(given),
                 relay=_relay(given),
-                path_style=_is_true(given, "pathstyle"),
+                path_style=path_style,
                 any_bucket="bucket" not in given,
-                max_partitions=max(1, int(given.get("maxpartitions", 8))),
+                max_partitions=number_option(FORMAT, given, "maxPartitions", 8),
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"]) or "options"
-            raise _invalid(name, f"cannot be used: {first['msg']}") from None
-        except ValueError as error:
-            raise _invalid("maxpartitions", f"must be a whole number: {error}") from None
+            names = _REACHED | _READ | _RELAYED | _NAMED
+            raise unfit_option(FORMAT, error, names, otherwise=_whole(error)) from None
 
     def landing(self, bucket: str) -> StorageSpec:
         """How a bucket is reached."""
@@ -112,19 +127,14 @@ class S3SqsOptions:
 
 def schema_missing() -> ConfigError:
     """The error where no schema is given."""
-    return _invalid(
-        "schema", 'is required: give it by .schema("id long, at timestamp"); files are not looked at for one'
+    return invalid_option(
+        FORMAT, "schema", 'is required: give it by .schema("id long, at timestamp"); files are not looked at for one'
     )
 
 
-def _invalid(name: str, problem: str) -> ConfigError:
-    return ConfigError(
-        "SOURCE_OPTION_INVALID", f"{FORMAT}: the option {name!r} {problem}.", hint="Mend the readStream options."
-    )
-
-
-def _is_true(given: Mapping[str, str], name: str) -> bool:
-    return given.get(name, "false").lower() == "true"
+def _whole(error: ValidationError) -> str:
+    """The option behind a mistake that is of no single field, by the spec it was found in."""
+    return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
 def _chosen(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
@@ -140,31 +150,26 @@ def _aws(given: Mapping[str, str]) -> dict[str, Any]:
     return _chosen(given, _REACHED)
 
 
-def _state(given: Mapping[str, str]) -> StorageSpec:
-    root = given["statelocation"]
-    if root.startswith("s3a://"):
-        root = "s3://" + root.removeprefix("s3a://")
-    elif root.startswith("/"):
-        root = f"file://{root}"
-    elif root.startswith("file:/") and not root.startswith("file://"):
-        root = root.replace("file:/", "file:///", 1)
-    reached = _aws(given) | _chosen(given, {"endpoint": "stateendpoint"})
-    return StorageSpec.model_validate(reached | {"root": root, "path_style": _is_true(given, "pathstyle")})
+def _state(given: Mapping[str, str], *, path_style: bool) -> StorageSpec:
+    reached = _aws(given) | _chosen(given, {"endpoint": "stateEndpoint"})
+    return StorageSpec.model_validate(
+        reached | {"root": storage_root(given["stateLocation"]), "path_style": path_style}
+    )
 
 
 def _source(given: Mapping[str, str]) -> FileSourceSpec:
     columns = _list(given, "columns")
     csv: dict[str, Any] = {"header": not columns, "columns": columns} | _chosen(given, {"delimiter": "delimiter"})
     declared = _chosen(given, _READ)
-    fixed = {"kind": "s3_sqs", "relay": RELAY, "bucket": given.get("bucket", ANY_BUCKET), "format": given["fileformat"]}
-    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(given, "partitioncolumns")}
+    fixed = {"kind": "s3_sqs", "relay": RELAY, "bucket": given.get("bucket", ANY_BUCKET), "format": given["fileFormat"]}
+    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(given, "partitionColumns")}
     return FileSourceSpec.model_validate({"max_files_per_batch": 1000} | declared | fixed | more)
 
 
 def _relay(given: Mapping[str, str]) -> RelaySpec:
-    declared = _chosen(given, {"overwrites": "overwrites", "receive_threads": "fetchparallelism"})
+    declared = _chosen(given, _RELAYED)
     buckets = (given.get("bucket", ANY_BUCKET),)
     # Short, so that a query that was killed leaves nothing its successor has to wait for long.
     return RelaySpec.model_validate(
-        {"relay": RELAY, "queue_url": given["queueurl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
+        {"relay": RELAY, "queue_url": given["queueUrl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
     )

@@ -7,26 +7,19 @@ that a query needs to know is in its `stateLocation`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog
-from deltaworks.sources.file_events.slices import SliceLimits, SlicePlanner
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.file_events.planning import patiently, slice_limits
+from deltaworks.sources.file_events.slices import SlicePlanner
 from deltaworks.streaming.file_payloads import FileOpener, FileReference, resolved_variables
 from deltaworks.streaming.s3_sqs.options import RELAY, S3SqsOptions
 from deltaworks.streaming.s3_sqs.receiving import Receiving
@@ -34,10 +27,6 @@ from deltaworks.streaming.s3_sqs.rows import RowReader, Unread, batches_of
 from deltaworks.streaming.s3_sqs.unread import UnreadTable, note_unread, query_name
 from deltaworks.streaming.source_slices import balanced
 from deltaworks.tables.lake import Lake
-
-_PATIENCE_SECONDS = 120.0
-_MOST_FILES = 100_000
-T = TypeVar("T")
 
 
 class FilesPartition(InputPartition):
@@ -73,8 +62,8 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         planning = self._planned()
-        _patiently(planning.receiving.drain)
-        self._target = _patiently(planning.log.last_seq)
+        patiently(planning.receiving.drain)
+        self._target = patiently(planning.log.last_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning = self._planned()
@@ -82,9 +71,10 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             planning.receiving.keep_on()
         # Asked for the next batch, Spark is done with the one that ends here.
-        _patiently(lambda: planning.unread.take_in(start["seq"]))
-        limits = self._limits(limit)
-        end = _patiently(lambda: planning.slices.end_of_next(start["seq"], limits, up_to=self._target))
+        patiently(lambda: planning.unread.take_in(start["seq"]))
+        source = self._options.source
+        limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
+        end = patiently(lambda: planning.slices.end_of_next(start["seq"], limits, up_to=self._target))
         return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -92,7 +82,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planning = self._planned()
         self._check(end)
-        rows = _patiently(lambda: planning.slices.rows(start["seq"], end["seq"])).to_pylist()
+        rows = patiently(lambda: planning.slices.rows(start["seq"], end["seq"])).to_pylist()
         files = [(row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])) for row in rows]
         sizes = [max(1, row["size"] or 1) for row in rows]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
@@ -129,26 +119,12 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Compare the log with the first position of a run; each run opens it anew."""
         if not self._checked:
             log = self._planned().log
-            _patiently(lambda: log.check(position))
+            patiently(lambda: log.check(position))
             self._checked = True
 
     def _opener(self, bucket: str) -> FileOpener:
         source, landing = self._options.source, self._options.landing(bucket)
         return FileOpener(landing, compression=source.compression, max_object_bytes=source.max_object_bytes)
-
-    def _limits(self, limit: ReadLimit) -> SliceLimits:
-        source = self._options.source
-        files, size = source.max_files_per_batch, source.max_bytes_per_batch
-        match limit:
-            case ReadAllAvailable():
-                return SliceLimits(max_files=_MOST_FILES, max_bytes=None)
-            case ReadMaxFiles(max_files):
-                return SliceLimits(max_files=max_files, max_bytes=size)
-            case ReadMaxRows(max_rows):
-                return SliceLimits(max_files=max_rows, max_bytes=size)
-            case ReadMaxBytes(max_bytes):
-                return SliceLimits(max_files=files, max_bytes=max_bytes)
-        return SliceLimits(max_files=files, max_bytes=size)
 
     def _planned(self) -> _Planning:
         if self._planning is None:
@@ -182,7 +158,3 @@ def _keep_to_one_queue(options: S3SqsOptions) -> None:
         f"{options.state.root} holds what was announced by {found.data.decode() if found else '?'}.",
         hint="Give this query a stateLocation of its own.",
     )
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    return through_outages(call, patience_seconds=_PATIENCE_SECONDS)

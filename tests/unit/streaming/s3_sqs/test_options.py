@@ -24,22 +24,29 @@ def test_names_are_known_in_any_case_and_defaults_are_those_of_the_documents() -
 
 @pytest.mark.parametrize("name", ["queueUrl", "fileFormat", "stateLocation"])
 def test_what_is_required_says_what_for(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"SOURCE_OPTION_INVALID.*{name.lower()}.*is required: "):
+    with pytest.raises(ConfigError, match=f"SOURCE_OPTION_INVALID.*'{name}' is required: "):
         parsed(**{name: ""})
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"maxFiles": "3"}, "'maxfiles' is not known; known are"),
-        ({"fileFormat": "orc"}, "format"),
+        ({"maxFiles": "3"}, "'maxFiles' is not known; known are queueUrl, "),
+        ({"fileFormat": "orc"}, "'fileFormat' is wrong"),
         ({"fileFormat": "text"}, "text needs a pattern"),
         ({"pattern": "(?P<a>.)"}, "text needs a pattern"),
-        ({"maxFilesPerTrigger": "none"}, "max_files_per_batch"),
-        ({"maxBytesPerTrigger": "0"}, "max_bytes_per_batch"),
-        ({"maxPartitions": "many"}, "whole number"),
-        ({"accessKey": "AKIAIOSFODNN7EXAMPLE"}, "access_key"),
-        ({"overwrites": "sometimes"}, "overwrites"),
+        ({"maxFilesPerTrigger": "none"}, "'maxFilesPerTrigger' is wrong"),
+        ({"maxBytesPerTrigger": "0"}, "'maxBytesPerTrigger' is wrong"),
+        ({"maxPartitions": "many"}, "'maxPartitions' must be a whole number"),
+        ({"pathStyle": "yes"}, "'pathStyle' must be true or false"),
+        ({"stateLocation": "ftp://lake/state"}, "'stateLocation' is wrong: write s3://bucket/prefix"),
+        ({"fetchParallelism": "0"}, "'fetchParallelism' is wrong"),
+        ({"partitionColumns": "day,9"}, "'partitionColumns' is wrong"),
+        ({"fileFormat": "csv", "delimiter": "||"}, "'delimiter' is wrong"),
+        ({"fileFormat": "csv", "columns": "a,a"}, "'columns' is wrong"),
+        ({"accessKey": "AKIAIOSFODNN7EXAMPLE"}, "'accessKey' is wrong"),
+        ({"secretKey": "env:SECRET"}, "both access_key and secret_key"),
+        ({"overwrites": "sometimes"}, "'overwrites' is wrong"),
         ({"glob": "a{b"}, "a brace too many"),
     ],
 )

@@ -1,0 +1,62 @@
+"""What options of every source have in common: names in any case, numbers, truths, places."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.file_events.stream import StreamOptions
+from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.stream_options import known_options, number_option, storage_root, truth_option
+from deltaworks.streaming.s3_sqs.options import S3SqsOptions
+
+KNOWN = ("queueUrl", "maxFiles")
+
+
+@pytest.mark.parametrize("parse", [StreamOptions.parse, KinesisOptions.parse, S3SqsOptions.parse])
+def test_every_source_refuses_a_name_it_does_not_know(parse: object) -> None:
+    assert callable(parse)
+    with pytest.raises(ConfigError, match=r"SOURCE_OPTION_INVALID.*'maxfile' is not known; known are"):
+        parse({"maxfile": "1"})
+
+
+def test_options_are_known_in_any_case_and_called_as_the_documents_do() -> None:
+    assert known_options("s", {"queueurl": "a", "MAXFILES": "b", "path": "c"}, KNOWN) == {
+        "queueUrl": "a",
+        "maxFiles": "b",
+        "path": "c",
+    }
+
+
+@pytest.mark.parametrize(("text", "value"), [("7", 7), ("64MiB", 64 << 20)])
+def test_a_number_may_be_a_size(text: str, value: int) -> None:
+    assert number_option("s", {"n": text}, "n", 1) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("many", "whole number"), ("0", "between 1 and 9, not 0"), ("10", "between 1 and 9, not 10")]
+)
+def test_a_number_out_of_bounds_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        number_option("s", {"n": text}, "n", 1, high=9)
+
+
+def test_a_truth_is_true_or_false_and_nothing_else() -> None:
+    assert truth_option("s", {"t": "TRUE"}, "t", default=False)
+    assert truth_option("s", {}, "t", default=True)
+    with pytest.raises(ConfigError, match="'t' must be true or false"):
+        truth_option("s", {"t": "1"}, "t", default=False)
+
+
+@pytest.mark.parametrize(
+    ("location", "root"),
+    [
+        ("s3a://lake/state", "s3://lake/state"),
+        ("s3://lake/state", "s3://lake/state"),
+        ("/data/state", "file:///data/state"),
+        ("file:/data/state", "file:///data/state"),
+        ("file:///data/state", "file:///data/state"),
+    ],
+)
+def test_a_place_may_be_written_as_spark_writes_it(location: str, root: str) -> None:
+    assert storage_root(location) == root
