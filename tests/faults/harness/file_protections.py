@@ -110,7 +110,7 @@ def _patience(patch: Patch) -> None:
     """One attempt, and no more."""
     import botocore.config
 
-    from deltaworks.sources.file_events import appender, fetch, intake, lister, listing
+    from deltaworks.sources.file_events import appender, bucket_client, fetch, intake, lister, listing
 
     def once(call: Callable[[], Any], **_: Any) -> Any:
         return call()
@@ -122,8 +122,7 @@ def _patience(patch: Patch) -> None:
     def impatient(**options: Any) -> Any:
         return plain(**{**options, "retries": {"total_max_attempts": 1}})
 
-    for module in (fetch, listing):
-        patch.setattr(module, "Config", impatient)
+    patch.setattr(bucket_client, "Config", impatient)
 
 
 def _key_decoding(patch: Patch) -> None:
