@@ -32,6 +32,7 @@ from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec, to_plain
+from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
@@ -232,6 +233,8 @@ def test_the_json_schema_for_editors_is_current() -> None:
 def described_fields() -> list[tuple[str, set[str]]]:
     return [
         ("bronze", {name for name, _ in ENVELOPE_COLUMNS}),
+        ("mutable", {name for name, _ in MUTABLE_COLUMNS}),
+        ("notifications", set(NOTIFICATION_COLUMNS)),
         ("quarantine", set(QUARANTINE_SCHEMA.names)),
         ("quarantine replays", set(REPLAYS_SCHEMA.names)),
         ("quarantine reasons", {str(code) for code in ReasonCode}),

@@ -24,7 +24,8 @@ from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, finge
 from deltaworks.gold.inputs import InputViews, PinnedInput, pin_inputs
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import GoldTableSpec, PipelineSpec
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import TABLE_PROPERTIES
 from deltaworks.tables.lake import Lake

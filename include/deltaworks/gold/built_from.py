@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.gold.inputs import PinnedInput
-from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 

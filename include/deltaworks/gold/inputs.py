@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.gold.plan import DATE_COLUMN, Dates, GoldPlan, widened
-from deltaworks.specs.pipeline import DedupeSpec, PipelineSpec
+from deltaworks.specs.gold import DedupeSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
 _ARRIVAL = ("_seq", "_position")

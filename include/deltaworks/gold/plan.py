@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
 #: The column by which bronze tables are partitioned and dates are told apart.
@@ -48,7 +48,7 @@ def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
 
 def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
     """Rebuild these dates, changed or not. Nothing is to be done where a table is not made of dates."""
-    if table.affects == "all":
+    if not isinstance(table.affects, AffectsSpec):
         return GoldPlan(table, frozenset(), frozenset(), "it is not built by date: any change affects all of it")
     return GoldPlan(
         table,
@@ -66,7 +66,7 @@ def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: D
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
-    if table.affects == "all":
+    if not isinstance(table.affects, AffectsSpec):
         return full_plan(table, "its inputs changed, and any change affects all of it")
     touched: set[dt.date] = set()
     for name, change in changes.items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ConfigError
 
@@ -46,6 +49,35 @@ def _check_path(value: str) -> str:
 def as_tuple(value: Any) -> Any:
     """Let a single scalar stand for a list of one."""
     return (value,) if isinstance(value, str | int | float | bool) else value
+
+
+#: A place in a declaration and what is wrong there.
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def raise_located(problems: Sequence[Problem]) -> None:
+    """Refuse a declaration for what is wrong at places below it; nothing where there is none.
+
+    Raises:
+        ValidationError: every problem at its own place.
+    """
+    if problems:
+        raise ValidationError.from_exception_data(
+            "declaration",
+            [
+                InitErrorDetails(
+                    type=PydanticCustomError("declared", "{problem}", {"problem": text}), loc=place, input=None
+                )
+                for place, text in problems
+            ],
+        )
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str:
+    """Which known name was meant, or all there are, as the end of a message."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
 
 
 Name = Annotated[str, AfterValidator(_check_name)]

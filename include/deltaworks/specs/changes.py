@@ -44,7 +44,9 @@ def _compared(old: Spec, new: Spec, above: str, words: Mapping[str, str]) -> Ite
         field = f"{above}{name}"
         # A field nobody has thought about is not taken to be harmless.
         rule = rules.get(name, OTHER_MEANING)
-        if isinstance(rule, Into) and type(before) is not type(after):
+        if isinstance(rule, Into) and rule.absent is not None and (before is None or after is None):
+            yield _change(rule.absent, field, before, after, words)
+        elif isinstance(rule, Into) and type(before) is not type(after):
             yield _change(OTHER_LOG, f"{field}.kind", before.kind, after.kind, words)
         elif isinstance(rule, Into):
             yield from _compared(before, after, f"{field}.", words)

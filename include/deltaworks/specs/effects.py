@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deltaworks.specs.base import Spec
+from deltaworks.specs.gold import GoldSpec
+from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import (
     ColumnSpec,
     EventSpec,
     EventTimeSpec,
-    GoldSpec,
     LiveTableSpec,
     MaintenanceSpec,
     PipelineSpec,
@@ -51,12 +52,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """A field whose own fields are compared; one of several models is told by its `kind`."""
+    """A field whose own fields are compared; one of several models is told by its `kind`.
+
+    `absent` is what it means that the field is declared now and was not, or the other way round.
+    """
 
     models: tuple[type[Spec], ...]
+    absent: Leaf | None = None
 
-    def __init__(self, *models: type[Spec]) -> None:
+    def __init__(self, *models: type[Spec], absent: Leaf | None = None) -> None:
         object.__setattr__(self, "models", models)
+        object.__setattr__(self, "absent", absent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,13 @@ _SAME_PLACE = Leaf(
     "Offsets go on as they were: they must mean the same at the new address. If it is another name of the same place, "
     "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",
 )
+_NEXT_MUTATIONS = Leaf(Effect.SAFE, "Nothing: holds from the next batch of mutations.")
+_OTHER_CHANGES = Leaf(
+    Effect.MIXES,
+    "Rows that mutations have changed would keep to the old declaration, and others to the new one. Put the old one "
+    "back; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and know that requests applied "
+    "by now are not applied again.",
+)
 _FIRST_START = Leaf(Effect.SAFE, "Nothing: a stream that has an offset goes on from there.")
 _RECORDS: Mapping[str, Rule] = {
     "format": _OTHER_FORM,
@@ -166,6 +179,12 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         ),
         "gold": Into(GoldSpec),
         "maintenance": Into(MaintenanceSpec),
+        "mutations": Into(
+            MutationsSpec,
+            absent=Leaf(
+                Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations."
+            ),
+        ),
     },
     FileSourceSpec: {
         "kind": OTHER_LOG,
@@ -246,6 +265,15 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
             Effect.RESTART,
             "Holds for what is read from the stream's next start on. Rows landed before are not flagged, and count.",
         ),
+        "mutable": Into(
+            MutableSpec,
+            absent=Leaf(
+                Effect.RESTART,
+                "The table gets the columns `_deleted` and `_mutation` at the stream's next start, or keeps them as "
+                "they are. Requests change the rows that are there too, where these have the columns of the origin.",
+            ),
+        ),
+        "announces": Leaf(Effect.RESTART, "Holds for what lands from the stream's next start on."),
         "rules": Leaf(
             Effect.RESTART,
             "Holds for what is read from the stream's next start on. Rows that an old rule sent to quarantine stay "
@@ -278,6 +306,20 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "trigger_seconds": _NEXT_START,
     },
     GoldSpec: {"schedule": _AT_ONCE, "dedupe": _NEXT_BUILD, "tables": _NEXT_BUILD},
+    MutableSpec: {"id": _OTHER_CHANGES, "origin": _OTHER_CHANGES, "fields": _OTHER_CHANGES},
+    MutationsSpec: {
+        "requests": _OTHER_CHANGES,
+        "schedule": _AT_ONCE,
+        "max_requests": _NEXT_MUTATIONS,
+        "optimize_every": _NEXT_MUTATIONS,
+        "max_turn_seconds": _NEXT_MUTATIONS,
+        "alert_after_minutes": _AT_ONCE,
+        "purge_after_days": _NEXT_UPKEEP,
+        "names": _OTHER_CHANGES,
+        "intervals": _OTHER_CHANGES,
+        "notifications": _NEXT_MUTATIONS,
+        "merge_names": _OTHER_CHANGES,
+    },
     MaintenanceSpec: {
         "schedule": _AT_ONCE,
         "optimize": _NEXT_UPKEEP,

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple
+from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.gold import GoldSpec, GoldTableSpec
+from deltaworks.specs.mutation import (
+    MUTABLE_COLUMNS,
+    NOTIFICATION_COLUMNS,
+    ORG_COLUMN,
+    AnnouncesSpec,
+    MutableSpec,
+    MutationsSpec,
+)
+from deltaworks.specs.mutation_checks import announcing_problems, mutable_problems, mutation_problems
 from deltaworks.specs.named_sources import chosen_source
 from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.source import DeltaSourceSpec, RecordSourceSpec, SourceSpec
@@ -108,6 +117,8 @@ class TableSpec(Spec):
     evolve: Evolve = "ignore"
     rules: tuple[RuleSpec, ...] = ()
     duplicates: DuplicatesSpec | None = None
+    mutable: MutableSpec | None = None
+    announces: AnnouncesSpec | None = None
 
     @model_validator(mode="after")
     def _rules_hold_over_columns(self) -> Self:
@@ -116,31 +127,21 @@ class TableSpec(Spec):
         problems = []
         for index, rule in enumerate(self.rules):
             if rule.name in names[:index]:
-                problems.append((index, "name", f"rule {rule.name!r} is declared twice"))
+                problems.append((("rules", index, "name"), f"rule {rule.name!r} is declared twice"))
             problem = problem_of(rule.check, types)
             if problem is not None:
-                problems.append((index, "check", f"rule {rule.name!r}: {problem}"))
-        if problems:
-            raise ValidationError.from_exception_data(
-                "rules",
-                [
-                    InitErrorDetails(
-                        type=PydanticCustomError("rule", "{problem}", {"problem": problem}),
-                        loc=("rules", index, key),
-                        input=self.rules[index],
-                    )
-                    for index, key, problem in problems
-                ],
-            )
+                problems.append((("rules", index, "check"), f"rule {rule.name!r}: {problem}"))
+        raise_located(problems)
         return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.name in RESERVED_TABLES:
             raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
-        if self.catch_all == bool(self.when):
+        if self.announces is None and self.catch_all == bool(self.when):
             raise ValueError("give `when` a condition, or set catch_all: true for a table of every event")
-        names = [name for name, _ in ENVELOPE_COLUMNS] + [column.name for column in self.columns]
+        added = ENVELOPE_COLUMNS if self.announces is None else tuple(NOTIFICATION_COLUMNS.items())
+        names = [name for name, _ in added] + [column.name for column in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
@@ -150,6 +151,11 @@ class TableSpec(Spec):
         overlap = sorted(set(self.partition_by) & set(self.zorder_by))
         if overlap:
             raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
+        return self
+
+    @model_validator(mode="after")
+    def _changes_as_asked(self) -> Self:
+        raise_located([*mutable_problems(self), *announcing_problems(self)])
         return self
 
     @model_validator(mode="after")
@@ -165,10 +171,13 @@ class TableSpec(Spec):
         return self
 
     def column_types(self) -> dict[str, str]:
-        """Every column with its type, envelope first, in the order of the table."""
+        """Every column with its type, in the order of the table: the envelope first, or a notification's own last."""
+        if self.announces is not None:
+            return {column.name: column.type for column in self.columns} | NOTIFICATION_COLUMNS
         types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
         types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
-        return types | ({DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {})
+        types |= {DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {}
+        return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
 
 
 class QuarantineSpec(Spec):
@@ -199,38 +208,6 @@ class LiveTableSpec(Spec):
     trigger_seconds: float = Field(default=60, gt=0)
 
 
-class DedupeSpec(Spec):
-    """Producer duplicates: one row per key is kept, the first to arrive."""
-
-    by: str = "event_id"
-    across_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
-
-
-class AffectsSpec(Spec):
-    """Which dates of a gold table change when a date of its input changes."""
-
-    days: tuple[int, ...] = (0,)
-
-
-class GoldTableSpec(Spec):
-    """A table of answers, built by SQL from what it reads."""
-
-    name: Name
-    sql: str
-    description: str = ""
-    reads: tuple[Name, ...] = Field(min_length=1)
-    partition_by: str
-    affects: AffectsSpec | Literal["all"] = AffectsSpec()
-
-
-class GoldSpec(Spec):
-    """The pipeline's answers and when they are rebuilt."""
-
-    schedule: str | None = None
-    dedupe: DedupeSpec | None = None
-    tables: tuple[GoldTableSpec, ...] = ()
-
-
 class MaintenanceSpec(Spec):
     """What keeps the tables healthy, and when."""
 
@@ -256,6 +233,7 @@ class PipelineSpec(Spec):
     live: tuple[LiveTableSpec, ...] = ()
     gold: GoldSpec = GoldSpec()
     maintenance: MaintenanceSpec = MaintenanceSpec()
+    mutations: MutationsSpec | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -280,12 +258,7 @@ class PipelineSpec(Spec):
         if twice:
             raise ValueError(f"table {', '.join(twice)} is declared twice in this pipeline")
         bronze = {table.name: table for table in self.tables}
-        readers: list[LiveTableSpec | GoldTableSpec] = [*self.live, *self.gold.tables]
-        for reader in readers:
-            for read in (reader.reads,) if isinstance(reader.reads, str) else reader.reads:
-                if read not in bronze:
-                    known = ", ".join(sorted(bronze))
-                    raise ValueError(f"{reader.name!r} reads {read!r}, which is no table here; tables are {known}")
+        self._check_reads({name: table.partition_by for name, table in bronze.items()})
         flagging = [table.name for table in self.tables if table.duplicates is not None]
         if flagging and not self.event.id:
             raise ValueError(f"{', '.join(flagging)} flags duplicates, which are told by event.id; declare it")
@@ -300,6 +273,26 @@ class PipelineSpec(Spec):
             if missing:
                 raise ValueError(f"{live.name!r} groups by {', '.join(missing)}, no column of {live.reads!r}")
         return self
+
+    @model_validator(mode="after")
+    def _mutations_fit(self) -> Self:
+        raise_located(list(mutation_problems(self)))
+        return self
+
+    def _check_reads(self, bronze: dict[str, tuple[str, ...]]) -> None:
+        """Refuse a reader of what is not there; bronze tables are given with their partition columns."""
+        for_gold = bronze | ({self.mutations.names: (ORG_COLUMN,)} if self.mutations else {})
+        for live in self.live:
+            if live.reads not in bronze:
+                raise ValueError(f"{live.name!r} reads {live.reads!r}, no table here; {nearest_of(live.reads, bronze)}")
+        for gold in self.gold.tables:
+            for read in gold.reads:
+                if read not in for_gold:
+                    raise ValueError(f"{gold.name!r} reads {read!r}, no table here; {nearest_of(read, for_gold)}")
+                if gold.affects == "same" and gold.partition_by not in for_gold[read]:
+                    raise ValueError(
+                        f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r}"
+                    )
 
     def table(self, name: str) -> TableSpec:
         """The bronze table called `name`.

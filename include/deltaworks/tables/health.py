@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import GoldTableSpec, LiveTableSpec, TableSpec
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
 from deltaworks.gold.plan import dated_plan, dates_of, plan_rebuild
-from deltaworks.specs.pipeline import DedupeSpec, GoldTableSpec
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
 START = dt.date(2025, 3, 20)

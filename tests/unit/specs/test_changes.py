@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from deltaworks.specs.changes import classify, unsafe
 from deltaworks.specs.effects import RULES, Each, Effect, Into, Leaf
+from deltaworks.specs.mutation import REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 
 DECLARED: dict[str, Any] = {
@@ -31,11 +32,31 @@ DECLARED: dict[str, Any] = {
                 {"name": "country", "path": "country", "type": "string"},
             ],
         },
+        {
+            "name": "contacts",
+            "when": {"name": "contact"},
+            "columns": [
+                {"name": name, "path": path, "type": "string"}
+                for name, path in (("org_id", "org"), ("id", "id"), ("origin", "id"), ("lead", "id"))
+            ],
+            "partition_by": ["org_id"],
+            "mutable": {"id": "id", "origin": "origin"},
+        },
+        {
+            "name": "requests",
+            "when": {"name": "request"},
+            "columns": [
+                {"name": name, "path": f"request.{name}", "type": kind} for name, kind in REQUEST_COLUMNS.items()
+            ],
+        },
+        {"name": "news", "announces": {"table": "contacts"}, "partition_by": ["ingested_date"]},
     ],
+    "mutations": {"requests": "requests"},
     "live": [{"name": "orders_live", "reads": "orders", "group_by": ["country"]}],
     "gold": {"tables": [{"name": "daily", "sql": "d.sql", "reads": ["orders"], "partition_by": "event_date"}]},
 }
 ORDERS = ("tables", 1)
+CONTACTS = ("tables", 2)
 
 
 def spec(*edits: tuple[tuple[str | int, ...], Any]) -> PipelineSpec:
@@ -84,7 +105,11 @@ def test_every_advice_can_be_said() -> None:
         for rules in RULES.values()
         for rule in rules.values()
         for leaf in (
-            (rule,) if isinstance(rule, Leaf) else (rule.added, rule.removed) if isinstance(rule, Each) else ()
+            (rule,)
+            if isinstance(rule, Leaf)
+            else (rule.added, rule.removed)
+            if isinstance(rule, Each)
+            else filter(None, (rule.absent,))
         )
     ]
 
@@ -99,7 +124,7 @@ def test_a_spec_has_not_changed_against_itself() -> None:
 def test_the_order_of_tables_and_columns_means_nothing() -> None:
     turned = copy.deepcopy(DECLARED)
     turned["tables"].reverse()
-    turned["tables"][0]["columns"].reverse()
+    turned["tables"][-2]["columns"].reverse()
 
     assert classify(spec(), PipelineSpec.model_validate(turned)) == []
 
@@ -146,6 +171,12 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
     ("live.orders_live", ("live",), [], Effect.RESTART),
     ("gold.tables", ("gold", "tables"), [{**GOLD[0], "sql": "e.sql"}], Effect.SAFE),
     ("gold.dedupe", ("gold", "dedupe"), {"across_days": 2}, Effect.SAFE),
+    ("tables.contacts.mutable.id", (*CONTACTS, "mutable", "id"), "lead", Effect.MIXES),
+    ("tables.contacts.mutable.origin", (*CONTACTS, "mutable", "origin"), "lead", Effect.MIXES),
+    ("tables.news.announces", ("tables", 4, "announces", "key"), "origin", Effect.RESTART),
+    ("mutations.schedule", ("mutations", "schedule"), None, Effect.SAFE),
+    ("mutations.names", ("mutations", "names"), "called", Effect.MIXES),
+    ("mutations.notifications", ("mutations", "notifications"), "news", Effect.SAFE),
     ("maintenance.optimize", ("maintenance", "optimize"), False, Effect.SAFE),
 ]
 
@@ -178,6 +209,18 @@ def test_an_advice_names_the_pipeline_and_the_table() -> None:
     assert "deltaworks reprocess shop --tables refunds --from-start" in added.advice
     assert "deltaworks reprocess shop --tables orders --from-start" in column.advice
     assert (added.old, added.new) == (None, {"name": "refunds", "when": {"name": ["refund"]}})
+
+
+def test_a_table_that_becomes_mutable_and_one_that_is_so_no_more_need_a_restart() -> None:
+    fixed = copy.deepcopy(DECLARED)
+    del fixed["tables"][2]["mutable"], fixed["mutations"]
+    before = PipelineSpec.model_validate(fixed)
+
+    for changes in (classify(before, spec()), classify(spec(), before)):
+        assert [(change.field, change.effect) for change in changes] == [
+            ("tables.contacts.mutable", Effect.RESTART),
+            ("mutations", Effect.RESTART),
+        ]
 
 
 def test_several_edits_are_told_one_by_one() -> None:

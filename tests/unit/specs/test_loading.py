@@ -152,7 +152,7 @@ def test_a_missing_file_is_named(make_project: MakeProject) -> None:
 def test_a_reader_of_a_table_that_is_not_declared_is_refused(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text + "live: [{name: per_hour, reads: order}]\n"
 
-    assert "'per_hour' reads 'order', which is no table here; tables are orders" in str(
+    assert "'per_hour' reads 'order', no table here; did you mean 'orders'?" in str(
         refusal(make_project(pipeline=wrong))
     )
 
