@@ -1,0 +1,52 @@
+"""What a series of requests comes to, as columns: fields that were set and when, the later over the earlier."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaworks.mutations.timeline import DEPARTURE, UPDATED
+
+_FIELDS = "map<string,string>"
+
+
+def overridden(earlier: Column, later: Column) -> Column:
+    """Two maps of fields in one: what the later one sets, to null even, wins."""
+    kept = F.map_filter(earlier, lambda name, _: ~F.map_contains_key(later, name))
+    return F.when(F.size(later) == 0, earlier).when(F.size(earlier) == 0, later).otherwise(F.map_concat(kept, later))
+
+
+def set_after(updates: Column, time: Column) -> Column:
+    """The fields that updates of a stretch set on what came to it at a time; a null time is before all of them."""
+    found = F.filter(updates, lambda each: time.isNull() | (each["time"] > time))
+    fields = F.map_from_entries(F.transform(found, lambda each: F.struct(each["field"], each["value"])))
+    return F.coalesce(fields, F.create_map().cast(_FIELDS))
+
+
+def last_after(updates: Column, time: Column) -> Column:
+    """Time and sequence of the last of those updates, null where there is none."""
+    found = F.filter(updates, lambda each: time.isNull() | (each["time"] > time))
+    return F.array_max(F.transform(found, lambda each: moment(each["time"], each["seq"])))
+
+
+def moment(time: Column, seq: Column) -> Column:
+    """A time and a sequence as one value that orders requests; a missing sequence is before all others."""
+    return F.struct(time.alias("time"), seq.alias("seq"))
+
+
+def stretches(timeline: DataFrame) -> DataFrame:
+    """The stretches of living ids that a departure ends or an update falls into: org_id, id, since, until, `updates`.
+
+    `updates` holds, for each field, the last update of the stretch alone: it is later than any other one that reaches
+    the same row. So a hundred thousand updates of an id weigh as much as one.
+    """
+    stretch = ("org_id", "id", "since", "until")
+    departures = timeline.where((F.col("kind") == DEPARTURE) & ~F.col("gone"))
+    nothing = F.lit(None).cast("struct<time:timestamp,seq:bigint,value:string,field:string>")
+    set_fields = timeline.where(F.col("kind") == UPDATED).select(
+        *stretch, "time", "seq", F.explode("fields").alias("field", "value")
+    )
+    last = set_fields.groupBy(*stretch, "field").agg(F.max(F.struct("time", "seq", "value")).alias("last"))
+    updates = last.select(*stretch, F.struct("last.time", "last.seq", "last.value", "field").alias("update"))
+    both = departures.select(*stretch, nothing.alias("update")).unionByName(updates)
+    return both.groupBy(*stretch).agg(F.collect_list("update").alias("updates"))
