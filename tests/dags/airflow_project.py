@@ -100,11 +100,11 @@ def environment_of(project: Path, home: Path | None = None) -> dict[str, str]:
     return settings
 
 
-def run_python(code: str, project: Path, *, home: Path | None = None) -> Any:
+def run_python(code: str, project: Path) -> Any:
     """Run code in a fresh interpreter; returns the JSON of its last output line."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment_of(project, home),
+        env=environment_of(project),
         capture_output=True,
         text=True,
         timeout=240,

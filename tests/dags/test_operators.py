@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,7 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
+from tests.waiting import eventually
 
 CLUSTER_EXTRA = {
     "k8s://https://k8s.example:6443": {"deploy-mode": "cluster", "namespace": "lake"},
@@ -282,7 +282,7 @@ else:
 operator.execute({"params": {}, "ti": None})
 """
 
-SLEEPER = "import os, time\nopen(os.environ['PID_FILE'], 'w').write(str(os.getpid()))\ntime.sleep(120)\n"
+SLEEPER = "import os, time\nopen(os.environ['PID_FILE'], 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"
 
 
 @pytest.mark.parametrize("kind", ["process", "spark"])
@@ -297,7 +297,7 @@ def test_the_child_dies_at_once_when_its_task_runner_is_killed(
     environment["PYTHONPATH"] += f":{tmp_path}"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, kind], env=environment, stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", seconds=60)
+        eventually(lambda: pid_file.exists() and pid_file.read_text() != "", "the child runs")
         child = psutil.Process(int(pid_file.read_text()))
         open_sockets = child.net_connections(kind="unix")
 
@@ -305,15 +305,8 @@ def test_the_child_dies_at_once_when_its_task_runner_is_killed(
         runner.wait()
 
         assert open_sockets == []
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, seconds=3)
+        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child ends")
     finally:
         runner.kill()
         if pid_file.exists() and psutil.pid_exists(int(pid_file.read_text())):
             psutil.Process(int(pid_file.read_text())).kill()
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)

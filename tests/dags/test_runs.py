@@ -6,7 +6,9 @@ import dataclasses
 import json
 import os
 import stat
+import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,49 +19,72 @@ from deltaworks.control import paths
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
-from tests.dags.airflow_project import REPOSITORY, run_python, write_project
+from tests.dags.airflow_project import REPOSITORY, environment_of, write_project
 
-RUN = f"""
-import json, os, sys
-dag_id, conf = sys.argv[1], json.loads(sys.argv[2])
+DONE = "DAG_RUN_DONE "
+#: Runs the DAG of each line it reads, in one Airflow: starting one takes longer than a run.
+RUNNER = f"""
+import json, sys
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 from airflow.models.dagbundle import DagBundleModel
-from airflow.utils.db import initdb
-from airflow.utils.session import create_session
-if not os.path.exists(os.path.join(os.environ["AIRFLOW_HOME"], "ready")):
-    initdb()
-    open(os.path.join(os.environ["AIRFLOW_HOME"], "ready"), "w").close()
-bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
-with create_session() as session:
-    session.merge(DagBundleModel(name="dags-folder"))
-sync_bag_to_db(bag, "dags-folder", None)
-run = bag.dags[dag_id].test(run_conf=conf)
-from sqlalchemy import select
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from sqlalchemy import select
+def parsed():
+    return DagBag(dag_folder={str(REPOSITORY / "dags")!r})
+initdb()
 with create_session() as session:
-    tasks = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).all()
-    xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run.run_id)).all()
-    print(json.dumps({{
-        "run_id": run.run_id,
-        "state": str(run.state),
-        "tasks": {{task.task_id: [str(task.state), task.try_number] for task in tasks}},
-        "xcoms": {{xcom.key: xcom.value for xcom in xcoms}},
-    }}))
+    session.merge(DagBundleModel(name="dags-folder"))
+sync_bag_to_db(parsed(), "dags-folder", None)
+for line in sys.stdin:
+    dag_id, conf = json.loads(line)
+    run = parsed().dags[dag_id].test(run_conf=conf)  # a run fills in its tasks, so each has its own
+    with create_session() as session:
+        tasks = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).all()
+        xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run.run_id)).all()
+        print({DONE!r} + json.dumps({{
+            "run_id": run.run_id,
+            "state": str(run.state),
+            "tasks": {{task.task_id: [str(task.state), task.try_number] for task in tasks}},
+            "xcoms": {{xcom.key: xcom.value for xcom in xcoms}},
+        }}), flush=True)
 """
 
 
 class Stage:
-    """A project, an Airflow home and a recording spark-submit."""
+    """A project, an Airflow of its own that runs its DAGs, and a recording spark-submit."""
 
     def __init__(self, root: Path) -> None:
         self.project = write_project(root / "project")
         self.home = root / "home"
         self.home.mkdir()
+        self.output = root / "output"
         self.calls = root / "calls.jsonl"
         self.program = root / "bin" / "spark-submit"
         self.program.parent.mkdir()
         self.spark_submit("")
+        self.airflow = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = environment_of(self.project, self.home) | {
+            "PATH": f"{self.program.parent}:{os.environ['PATH']}",
+            "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+        }
+        with self.output.open("w") as output:
+            return subprocess.Popen(
+                [sys.executable, "-c", RUNNER],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+            )
+
+    def end(self) -> None:
+        self.airflow.kill()
+        self.airflow.communicate()
 
     def spark_submit(self, body: str) -> None:
         self.calls.unlink(missing_ok=True)
@@ -72,11 +97,16 @@ class Stage:
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
 
     def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> Any:
-        code = f"import sys; sys.argv[1:] = [{dag_id!r}, {json.dumps(conf or {})!r}]\n" + RUN
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PATH", f"{self.program.parent}:{os.environ['PATH']}")
-            patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
-            return run_python(code, self.project, home=self.home)
+        """Run a DAG from its beginning to its end: its state, its tasks and what they handed over."""
+        asked, said = self.airflow.stdin, self.airflow.stdout
+        assert asked is not None
+        assert said is not None
+        asked.write(json.dumps([dag_id, conf or {}]) + "\n")
+        asked.flush()
+        for line in said:
+            if line.startswith(DONE):
+                return json.loads(line.removeprefix(DONE))
+        raise AssertionError(f"Airflow ended: {self.output.read_text()[-4_000:]}")
 
     def submitted(self) -> list[Any]:
         return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
@@ -93,8 +123,10 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return Stage(tmp_path_factory.mktemp("stage"))
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    yield stage
+    stage.end()
 
 
 def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> None:

@@ -9,11 +9,19 @@ import pytest
 
 from deltaworks.local.fault_proxy import FaultProxy, running_fault_proxy
 from tests.faults.harness.announced import FilesVerdict, judge_log
-from tests.unit.sources.conftest import aws_endpoint, landing
+from tests.unit.sources.conftest import Landing, aws_endpoint
+from tests.unit.sources.conftest import landing as landing_of_its_own
 
-__all__ = ["aws_endpoint", "landing"]
+__all__ = ["aws_endpoint", "landing_of_its_own"]
 
 Tell = Callable[..., FilesVerdict]
+
+
+@pytest.fixture
+def landing(landing_of_its_own: Landing) -> Landing:
+    """One whose messages come back after a second, so that a fault shows soon."""
+    landing_of_its_own.returns_after(1)
+    return landing_of_its_own
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.fixture
 def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> BucketStage:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
+    landing.returns_after(30)
     return BucketStage(make_stage(tables=3), landing, proxy.endpoint)
 
 

@@ -74,7 +74,7 @@ def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
 def test_25_killed_between_commit_and_deletion(
     landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
 ) -> None:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "4"})
+    landing.returns_after(4)
     landing.send(*(landing.notification(name) for name in NAMES))
     proxy.faults = [Fault(action=Action.DELAY, operation="DeleteMessageBatch", delay_seconds=600)]
     first = launch(off=without)
@@ -96,7 +96,7 @@ def test_25_killed_while_the_commit_is_on_its_way(
     landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
 ) -> None:
     """The commit arrives seconds after the process that sent it is gone, when its successor works already."""
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "4"})
+    landing.returns_after(4)
     landing.send(*(landing.notification(name) for name in NAMES))
     commits = r"file_events/_delta_log/0+[2-9]\d*\.json"
     proxy.faults = [Fault(action=Action.DELAY, method="PUT", path=commits, delay_seconds=20, times=1)]

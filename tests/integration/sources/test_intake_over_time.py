@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from deltaworks.sources.file_events.intake import Intake
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 def test_the_intake_extends_messages_held_for_half_their_time(landing: Any) -> None:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "2"})
+    landing.returns_after(2)
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
     intake = Intake(landing.queue(), threads=1, max_in_flight=100)
     intake.start()
-    deadline = time.monotonic() + 10
-    while len(intake.held()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: len(intake.held()) == 3, "all are held")
     time.sleep(4)
     assert len(intake.held()) == 3
     assert landing.waiting() == (0, 3)
@@ -42,13 +41,10 @@ def test_a_full_buffer_stops_receiving(landing: Any) -> None:
 
 
 def test_messages_that_waited_long_are_taken_together(landing: Any) -> None:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "60"})
     landing.send(*(landing.notification(f"games/{number}") for number in range(40)))
     intake = Intake(landing.queue(), threads=2, max_in_flight=100)
     intake.start()
-    deadline = time.monotonic() + 20
-    while len(intake.held()) < 40 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: len(intake.held()) == 40, "all are held")
     time.sleep(0.5)
     taken = intake.take(at_most=100, within_seconds=0.1, wake=threading.Event())
     assert len(taken) == 40

@@ -18,7 +18,8 @@ from deltaworks.sources.file_events.log_writer import FileEventLogWriter, Pendin
 from deltaworks.sources.file_events.queue import Message, NotificationQueue
 from deltaworks.sources.file_events.relay import Relay
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.relay_stage import PATIENCE_SECONDS, eventually, keys, relay_of, running
+from tests.unit.sources.relay_stage import keys, relay_of, running
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +46,7 @@ def test_an_outage_of_the_log_is_waited_for_with_the_messages_kept_invisible(lan
             return messages
 
     counting = Counting(landing.messaging, landing.queue_url, wait_seconds=1)
+    landing.returns_after(1)
     landing.send(*(landing.notification(f"games/{number}") for number in range(5)))
     with running(relay_of(landing, open_log=open_away, queue=counting)) as relay:
         eventually(lambda: relay.counts.deleted == 5, "the log came back")

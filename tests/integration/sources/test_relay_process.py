@@ -16,7 +16,8 @@ import pytest
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from tests.unit.sources.relay_stage import drained, eventually, keys
+from tests.unit.sources.relay_stage import drained, keys
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -109,6 +110,7 @@ def test_sigterm_ends_a_relay_process_cleanly_and_frees_its_lease(landing: Any, 
 
 def test_kill_9_at_any_moment_neither_loses_nor_doubles(landing: Any, launch: Launch) -> None:
     """The rounds are killed once the log shows progress, so somewhere between receipt, append and delete."""
+    landing.returns_after(1)
     names = [f"games/{number}" for number in range(300)]
     landing.send(*(landing.notification(name) for name in names))
     for round_number in range(2):

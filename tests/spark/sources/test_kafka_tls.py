@@ -156,7 +156,9 @@ def test_a_client_whose_certificate_brokers_do_not_take_is_refused_by_name(
     if shown == "of_another_authority":
         security["keystore"] = str(secured.stranger.signed("client"))
 
-    refusal(spark, project_of(topic.source(security=security, bootstrap_servers=secured.with_certificate)))
+    message = refusal(spark, project_of(topic.source(security=security, bootstrap_servers=secured.with_certificate)))
+
+    assert "Received fatal alert: " in message
 
 
 def test_a_store_that_is_not_there_is_named_before_anything_is_asked(

@@ -25,7 +25,7 @@ SCHEMA = "id long, at timestamp, _key string, _position long"
 @pytest.fixture
 def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
     # Messages in flight at a run that ended come back at once, and those in hand stay there.
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
+    landing.returns_after(30)
     return Stage(spark, landing, tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> N
     killed = Lease(objects, relay_control("s3_sqs", "lease.json"), ttl_seconds=10, name="s3_sqs")
     killed.acquire(wait_seconds=0)
     killed._stop.set()
-    stage.landing.sqs.set_queue_attributes(QueueUrl=stage.landing.queue_url, Attributes={"VisibilityTimeout": "3"})
+    stage.landing.returns_after(3)
     assert stage.landing.queue().receive()
     started = time.monotonic()
     assert [row["id"] for _, rows in stage.drain(schema=SCHEMA) for row in rows] == [1]

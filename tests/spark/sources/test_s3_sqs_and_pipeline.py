@@ -68,7 +68,7 @@ PATTERN = r"(?P<id>\d+) (?P<at>\S+) (?P<name>.*)"
 
 @pytest.fixture
 def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
+    landing.returns_after(30)
     return Stage(spark, landing, tmp_path)
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from deltaworks.control.guard import ORPHANED_EXIT_CODE, Watched, ancestry, orphaned
+from tests.waiting import eventually
 
 CHILD = """
 import sys, time
@@ -22,7 +23,7 @@ if sys.argv[1] == "guarded":
     from deltaworks.control.guard import start_guard
     start_guard(poll_seconds=0.1)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 MIDDLE = """
 import subprocess, sys
@@ -73,22 +74,23 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         launcher.communicate()
 
 
-def ended_within(process: psutil.Process, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def lives_on(process: psutil.Process, seconds: float) -> bool:
+    """Whether a process is there during several looks of its guard."""
+    time.sleep(seconds)
+    return not ended(process)
 
 
 def test_a_guarded_process_ends_when_its_launcher_is_killed(tree: Tree) -> None:
     launcher, child = tree("guarded")
-    assert not ended_within(child, 0.5)
+    assert lives_on(child, 0.5)
 
     launcher.send_signal(signal.SIGKILL)
 
-    assert ended_within(child, 3.0)
+    eventually(lambda: ended(child), "the child ends")
 
 
 def test_an_unguarded_process_outlives_its_launcher(tree: Tree) -> None:
@@ -96,8 +98,8 @@ def test_an_unguarded_process_outlives_its_launcher(tree: Tree) -> None:
 
     launcher.send_signal(signal.SIGKILL)
 
-    assert ended_within(launcher, 3.0)
-    assert not ended_within(child, 2.0)
+    eventually(lambda: ended(launcher), "the launcher ends")
+    assert lives_on(child, 1.0)
 
 
 def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree: Tree) -> None:
@@ -105,8 +107,7 @@ def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree
 
     launcher.send_signal(signal.SIGKILL)
 
-    assert ended_within(child, 3.0)
-    assert ended_within(middle, 3.0)
+    eventually(lambda: ended(child) and ended(middle), "both end")
 
 
 def test_the_chain_begins_with_this_process() -> None:

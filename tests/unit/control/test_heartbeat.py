@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 
 from deltaworks.control.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from deltaworks.control.objects import LocalObjects, ObjectStore
+from tests.unit.control.conftest import FaultyObjects
+from tests.waiting import eventually
 
 KEY = "control/heartbeat.json"
 
@@ -15,14 +17,17 @@ def make(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
     return HeartbeatWriter(objects, KEY, pipeline="games", trigger_seconds=60, beat_seconds=beat_seconds)
 
 
-def wait_for(objects: ObjectStore, condition, seconds: float = 5.0) -> Heartbeat | None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def heard(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:
+    """The first heartbeat that is as it should be."""
+    found: list[Heartbeat] = []
+
+    def fits() -> bool:
         beat = read_heartbeat(objects, KEY)
-        if beat is not None and condition(beat):
-            return beat
-        time.sleep(0.01)
-    return None
+        found[:] = [beat] if beat is not None and condition(beat) else []
+        return bool(found)
+
+    eventually(fits, "a heartbeat says so")
+    return found[0]
 
 
 def test_there_is_no_heartbeat_before_the_first(local_objects: LocalObjects) -> None:
@@ -32,22 +37,21 @@ def test_there_is_no_heartbeat_before_the_first(local_objects: LocalObjects) -> 
 def test_it_beats_without_being_asked_and_says_the_newest(local_objects: LocalObjects) -> None:
     writer = make(local_objects)
     writer.start()
-    first = wait_for(local_objects, lambda beat: beat.state == "starting")
-    assert first is not None
+    first = heard(local_objects, lambda beat: beat.state == "starting")
 
-    assert wait_for(local_objects, lambda beat: beat.written_at > first.written_at) is not None
+    heard(local_objects, lambda beat: beat.written_at > first.written_at)
     writer.update(state="running", batch_id=7)
-    assert wait_for(local_objects, lambda beat: (beat.state, beat.batch_id) == ("running", 7)) is not None
+    assert heard(local_objects, lambda beat: beat.state == "running").batch_id == 7
     writer.close(state="ended")
 
 
 def test_an_update_does_not_wait_for_the_next_beat(local_objects: LocalObjects) -> None:
-    writer = make(local_objects, beat_seconds=60.0)
+    writer = make(local_objects, beat_seconds=3_600.0)
     writer.start()
 
     writer.update(state="running")
 
-    assert wait_for(local_objects, lambda beat: beat.state == "running") is not None
+    assert heard(local_objects, lambda beat: beat.state == "running").batch_id is None
     writer.close(state="ended")
 
 
@@ -62,16 +66,17 @@ def test_the_last_word_is_written_before_close_returns(local_objects: LocalObjec
     assert (beat.state, beat.error) == ("failed", {"condition": "X"})
 
 
-def test_it_outlives_a_storage_that_fails_for_a_while(faulty_objects) -> None:
+def test_it_outlives_a_storage_that_fails_for_a_while(faulty_objects: FaultyObjects) -> None:
     writer = make(faulty_objects)
     writer.start()
-    faulty_objects.fail_before = lambda call: call == "put"
+    refused = []
+    faulty_objects.fail_before = lambda call: call == "put" and refused.append(call) is None
     writer.update(batch_id=1)
-    time.sleep(0.2)
+    eventually(lambda: len(refused) >= 2, "the writer tries, and tries again")
 
     faulty_objects.fail_before = lambda call: False
 
-    assert wait_for(faulty_objects, lambda beat: beat.batch_id == 1) is not None
+    assert heard(faulty_objects, lambda beat: beat.batch_id == 1).state == "starting"
     faulty_objects.fail_before = lambda call: call == "put"
     writer.close(state="ended")
 

@@ -7,15 +7,20 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from deltaworks.control import lease as lease_module
 from deltaworks.control.lease import Lease, LeaseRecord, LeaseWatch, watch
-from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.control.objects import Found, LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
+from tests.unit.control.conftest import FaultyObjects
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 TTL_SECONDS = 0.45
+#: What no test lasts: no lease of this time to live runs out by itself.
+LONG_TTL_SECONDS = 3_600.0
 KEY = "control/lease.json"
 
 
@@ -23,7 +28,7 @@ def make(objects: ObjectStore, ttl_seconds: float = TTL_SECONDS) -> Lease:
     return Lease(objects, KEY, ttl_seconds=ttl_seconds, name="games")
 
 
-def acquire(lease: Lease, wait_seconds: float = 3.0) -> int:
+def acquire(lease: Lease, wait_seconds: float = PATIENCE_SECONDS) -> int:
     return lease.acquire(wait_seconds=wait_seconds, poll_seconds=0.02)
 
 
@@ -40,13 +45,28 @@ def resume(lease: Lease) -> None:
     lease._thread.start()
 
 
-def wait_for(condition, seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
+class Watched:
+    """A store as a challenger sees it whose every look comes after another renewal of the owner's."""
+
+    def __init__(self, inner: ObjectStore, owner: Lease) -> None:
+        self._inner = inner
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, key: str) -> Found | None:
+        assert self._owner._renew()
+        return self._inner.get(key)
+
+
+def challenge(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
+    """How a challenger fails that watches an owner renew for several times to live."""
+    pause(owner)
+    with pytest.raises(ConcurrencyError) as caught:
+        acquire(make(Watched(objects, owner)), wait_seconds=TTL_SECONDS * 3)  # type: ignore[arg-type]
+    resume(owner)
+    return caught.value
 
 
 def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) -> None:
@@ -57,26 +77,24 @@ def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) ->
 
 
 def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> None:
-    owner, challenger = make(local_objects), make(local_objects)
+    owner = make(local_objects)
     acquire(owner)
+    eventually(lambda: current(local_objects).beat >= 2, "the owner renews by itself")
 
-    with pytest.raises(ConcurrencyError) as caught:
-        acquire(challenger, wait_seconds=TTL_SECONDS * 3)
+    refusal = challenge(local_objects, owner)
 
-    assert caught.value.condition == "LEASE_HELD"
-    assert "deltaworks stop games" in caught.value.hint
+    assert refusal.condition == "LEASE_HELD"
+    assert "deltaworks stop games" in refusal.hint
     assert not owner.lost
     owner.release()
 
 
 def test_a_released_lease_is_taken_at_once(objects: ObjectStore) -> None:
-    first, second = make(objects, 60.0), make(objects, 60.0)
+    first, second = make(objects, LONG_TTL_SECONDS), make(objects, LONG_TTL_SECONDS)
     acquire(first)
     first.release()
 
-    started = time.monotonic()
-    assert acquire(second) == 2
-    assert time.monotonic() - started < 2
+    assert acquire(second, wait_seconds=0) == 2, "at the first look"
     second.release()
 
 
@@ -99,8 +117,7 @@ def test_an_owner_whose_clock_is_far_off_is_treated_like_any_other(
         patched.setattr(lease_module, "iso_now", lambda: written_at)
         owner = make(local_objects)
         acquire(owner)
-        with pytest.raises(ConcurrencyError):
-            acquire(make(local_objects), wait_seconds=TTL_SECONDS * 2)
+        assert challenge(local_objects, owner).condition == "LEASE_HELD"
         pause(owner)
 
     successor = make(local_objects)
@@ -120,7 +137,7 @@ def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects
     resume(owner)
     watch(owner, told.set, poll_seconds=0.01)
 
-    assert told.wait(5)
+    assert told.wait(PATIENCE_SECONDS)
     assert owner.lost
     owner.release()
     assert not successor.lost
@@ -132,54 +149,61 @@ def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) ->
     owner = make(local_objects)
     acquire(owner)
     pause(owner)
+    renewed = current(local_objects).beat
     time.sleep(TTL_SECONDS * 2)
 
     resume(owner)
-    time.sleep(TTL_SECONDS)
 
+    eventually(lambda: current(local_objects).beat >= renewed + 2, "the owner renews again")
     assert not owner.lost
-    assert current(local_objects).beat > 0
     owner.release()
 
 
-def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_objects) -> None:
-    owner = make(faulty_objects)
+def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects, LONG_TTL_SECONDS)
     acquire(owner)
-    lost = iter([True, True])
+    pause(owner)
+    before = current(faulty_objects)
 
-    faulty_objects.lose_reply = lambda call: call == "put_if_match" and next(lost, False)
-    time.sleep(TTL_SECONDS * 2)
+    faulty_objects.lose_reply = lambda call: call == "put_if_match"
+    assert owner._renew(), "time decides, and little has passed"
+    faulty_objects.lose_reply = lambda call: False
+    assert owner._renew(), "what is there is its own"
+    assert owner._renew()
 
+    found = current(faulty_objects)
+    assert (found.owner, found.beat) == (owner.owner, before.beat + 2)
     assert not owner.lost
-    assert current(faulty_objects).owner == owner.owner
     owner.release()
     assert current(faulty_objects).released
 
 
-def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_objects) -> None:
-    owner = make(faulty_objects, 1.5)
+def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects, LONG_TTL_SECONDS)
     acquire(owner)
+    pause(owner)
+    before = current(faulty_objects)
 
     faulty_objects.fail_before = lambda call: True
-    time.sleep(0.8)
+    assert all(owner._renew() for _ in range(20))
     faulty_objects.fail_before = lambda call: False
-    time.sleep(1.0)
+    assert owner._renew()
 
-    assert not owner.lost
+    assert current(faulty_objects).beat == before.beat + 1
     owner.release()
 
 
-def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objects) -> None:
+def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects)
     acquire(owner)
 
     faulty_objects.fail_before = lambda call: True
 
-    assert wait_for(lambda: owner.lost)
+    eventually(lambda: owner.lost, "the owner gives up")
     owner.release()
 
 
-def test_releasing_never_fails_even_when_storage_does(faulty_objects) -> None:
+def test_releasing_never_fails_even_when_storage_does(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects)
     acquire(owner)
     faulty_objects.fail_before = lambda call: True
@@ -189,7 +213,7 @@ def test_releasing_never_fails_even_when_storage_does(faulty_objects) -> None:
     faulty_objects.fail_before = lambda call: False
     # It could not say so, and renews no more: the next one has it after its time to live.
     successor = make(faulty_objects)
-    assert acquire(successor, wait_seconds=10) == owner.epoch + 1
+    assert acquire(successor) == owner.epoch + 1
     successor.release()
 
 
@@ -197,8 +221,8 @@ def test_of_many_claimants_one_wins_and_epochs_only_grow(local_objects: LocalObj
     held: list[tuple[float, float, int]] = []
 
     def claim(_: int) -> None:
-        lease = make(local_objects, 5.0)
-        epoch = acquire(lease, wait_seconds=30)
+        lease = make(local_objects, LONG_TTL_SECONDS)
+        epoch = acquire(lease)
         begun = time.monotonic()
         time.sleep(0.01)
         ended = time.monotonic()
@@ -227,7 +251,7 @@ def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_
     owner = make(local_objects)
     acquire(owner)
     local_objects.put(KEY, damage)
-    assert wait_for(lambda: owner.lost)
+    eventually(lambda: owner.lost, "the owner finds what it cannot read")
 
     known = Lease(local_objects, KEY, ttl_seconds=TTL_SECONDS, name="games", known_epoch=lambda: 7)
 
@@ -254,4 +278,4 @@ def test_an_outsider_takes_a_lease_that_is_not_renewed_for_given_up(local_object
     outsider = LeaseWatch(local_objects, KEY, silent_seconds=0.1)
 
     assert outsider.runs()
-    assert wait_for(lambda: not outsider.runs())
+    eventually(lambda: not outsider.runs(), "nothing changes any more")

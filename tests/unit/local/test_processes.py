@@ -18,11 +18,12 @@ from deltaworks.local.home import StackHome
 from deltaworks.local.memory import PeakMemory, sample_memory
 from deltaworks.local.processes import StackProcess, end_processes, stack_processes, with_descendants
 from deltaworks.local.stack import down, refuse_leftovers, status
+from tests.waiting import eventually
 
 Process = subprocess.Popen[bytes]
 Started = Callable[..., Process]
 # Each says that it is ready with an empty line.
-_SLEEP = "import time; print(flush=True); time.sleep(60)"
+_SLEEP = "import time; print(flush=True); time.sleep(3600)"
 _IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SLEEP}"
 _IDLE_WORKER = "airflow worker -- LocalExecutor: <idle>"
 _BUSY_WORKER = "airflow worker -- LocalExecutor: 01a1"
@@ -112,7 +113,7 @@ def test_down_ends_leftovers_and_kills_those_that_do_not_listen(home: StackHome,
     stubborn = start(_IGNORES_SIGTERM, "spark_jobs/rebuild_gold.py")
     assert _kinds(home)[stubborn.pid] == "job"
 
-    report = down(home=home, grace_seconds=0.5)
+    report = down(home=home, grace_seconds=3)
 
     assert not report.was_running
     assert [process.pid for process in report.killed] == [stubborn.pid]
@@ -157,12 +158,9 @@ def test_the_peak_is_the_largest_sample_and_counts_the_stack_and_the_caller(home
         small = memory.peak.total_bytes
         process = start(f"x = b'x' * (80 << 20); {_SLEEP}", "spark_jobs/ingest_stream.py")
         assert _kinds(home)[process.pid] == "stream"
-        deadline = time.monotonic() + 10
-        while memory.peak.by_kind.get("stream", 0) < 80 << 20 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: memory.peak.by_kind.get("stream", 0) > 80 << 20, "it is sampled")
         process.kill()
         process.wait()
-        time.sleep(0.2)
 
     assert memory.peak.by_kind["stream"] > 80 << 20
     assert memory.peak.by_kind["caller"] > 0

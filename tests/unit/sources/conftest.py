@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class Landing:
     @property
     def storage(self) -> StorageSpec:
         return StorageSpec(root=f"s3://{self.bucket}", path_style=True, **self.messaging.model_dump())
+
+    def returns_after(self, seconds: int) -> None:
+        """Let messages received from now on, and not deleted, be delivered again after so long."""
+        self.sqs.set_queue_attributes(QueueUrl=self.queue_url, Attributes={"VisibilityTimeout": str(seconds)})
 
     def queue(self, **options: Any) -> NotificationQueue:
         return NotificationQueue(self.messaging, self.queue_url, **{"wait_seconds": 1, **options})
@@ -93,22 +98,24 @@ def aws_endpoint() -> Iterator[str]:
     server.stop()
 
 
+@cache
+def _client(endpoint: str, service: str) -> Any:
+    """One for all tests: making a client costs more than most tests."""
+    return boto3.session.Session().client(
+        service,
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+
 @pytest.fixture
 def landing(aws_endpoint: str, tmp_path: Path) -> Landing:
-    """A landing bucket of this test's own. Messages come back after one second."""
+    """A landing bucket of this test's own. No message comes back within a test, unless the test says when."""
     name = f"landing-{uuid.uuid4().hex[:8]}"
-
-    def client(service: str) -> Any:
-        return boto3.session.Session().client(
-            service,
-            endpoint_url=aws_endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
-
-    s3, sns, sqs = client("s3"), client("sns"), client("sqs")
-    queue_url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "1"})["QueueUrl"]
+    s3, sns, sqs = (_client(aws_endpoint, service) for service in ("s3", "sns", "sqs"))
+    queue_url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     topic = sns.create_topic(Name=name)["TopicArn"]
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)

@@ -1,18 +1,16 @@
-"""How the tests run a relay in a thread and wait for what it does."""
+"""How the tests run a relay in a thread, and look at what it did."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.sources.file_events.relay import Relay
 from deltaworks.tables.lake import Lake
-
-PATIENCE_SECONDS = 20
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Killed(BaseException):
@@ -22,13 +20,6 @@ class Killed(BaseException):
 def keys(landing: Any) -> list[str]:
     found: list[str] = FileEventLog(Lake(landing.lake), "landing").read(0).column("key").to_pylist()
     return found
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s: {what}"
-        time.sleep(0.05)
 
 
 def drained(landing: Any) -> bool:

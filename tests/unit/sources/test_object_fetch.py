@@ -12,7 +12,7 @@ import pytest
 
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
-from deltaworks.sources.file_events import fetch
+from deltaworks.sources.file_events import bucket_client, fetch
 from deltaworks.sources.file_events.fetch import ObjectChanged, ObjectMissing, ObjectUnreadable, open_object
 from deltaworks.specs.storage import StorageSpec
 
@@ -108,6 +108,8 @@ def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
 ) -> None:
     put(landing, "games/1", CONTENT)
     monkeypatch.setattr(fetch, "_PATIENCE_SECONDS", 0.5)
+    plain = bucket_client.Config
+    monkeypatch.setattr(bucket_client, "Config", lambda **said: plain(**said | {"retries": {"total_max_attempts": 1}}))
     refused = Fault(action=Action.REFUSE, method="GET", path="games/1")
     with running_fault_proxy(landing.endpoint, faults=[refused]) as proxy:
         storage = landing.storage.model_copy(update={"endpoint": proxy.endpoint})

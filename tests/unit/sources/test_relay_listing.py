@@ -17,7 +17,8 @@ from deltaworks.sources.file_events.relay import Relay
 from deltaworks.specs.globs import glob_expression, key_pattern
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.relay_stage import drained, eventually, keys, running
+from tests.unit.sources.relay_stage import drained, keys, running
+from tests.waiting import eventually
 
 NO_GRACE = {"grace_minutes": 0}
 

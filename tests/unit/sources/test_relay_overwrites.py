@@ -8,7 +8,8 @@ import pytest
 
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.relay_stage import drained, eventually, relay_of, running
+from tests.unit.sources.relay_stage import drained, relay_of, running
+from tests.waiting import eventually
 
 
 def tags(landing: Any) -> list[tuple[str, str]]:

@@ -17,13 +17,15 @@ from deltaworks.cli import files
 from deltaworks.control.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
+from deltaworks.sources.file_events import intake as intake_module
 from deltaworks.sources.file_events.intake import Intake
 from deltaworks.sources.file_events.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.sources.file_events.redrive import redrive
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.relay_stage import drained, eventually, keys, relay_of, running
+from tests.unit.sources.relay_stage import drained, keys, relay_of, running
+from tests.waiting import eventually
 
 
 class Recording:
@@ -42,7 +44,7 @@ class Recording:
 
 
 def test_the_timeout_of_the_queue_itself_applies_unless_another_was_asked_for(landing: Any) -> None:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "77"})
+    landing.returns_after(77)
     for asked, expected in ((None, 77), (123, 123)):
         queue = landing.queue(visibility_seconds=asked)
         queue._client = recording = Recording(queue._client)
@@ -52,7 +54,6 @@ def test_the_timeout_of_the_queue_itself_applies_unless_another_was_asked_for(la
 
 
 def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) -> None:
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "300"})
     landing.send(*(landing.notification(f"games/{number}") for number in range(70)))
     intake = Intake(landing.queue(), threads=3, max_in_flight=40)
     intake.start()
@@ -66,7 +67,9 @@ def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) 
     intake.close(join_seconds=3)
 
 
-def test_a_saturated_queue_is_waited_for_without_end(landing: Any) -> None:
+def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "_SATURATED_PAUSE_SECONDS", 0.1)
+
     class Saturated(NotificationQueue):
         refusals = 2
 
@@ -92,7 +95,6 @@ def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(la
         def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
             return BatchOutcome(done=len(messages) - 1, expired_receipts=(messages[0].receipt,))
 
-    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "300"})
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
     intake = Intake(Expired(landing.messaging, landing.queue_url, wait_seconds=1), threads=1, max_in_flight=100)
     intake.start()
@@ -106,8 +108,9 @@ def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(la
 
 def test_messages_that_were_delivered_before_are_counted(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
-    landing.queue().receive()
-    time.sleep(1.1)
+    landing.returns_after(0)
+    assert len(landing.queue().receive()) == 4
+    landing.returns_after(600)
     with running(relay_of(landing)) as relay:
         eventually(lambda: relay.counts.deleted == 4, "they came again")
     assert relay.counts.redelivered == 4
@@ -123,12 +126,18 @@ def with_dead_letters(landing: Any, *, after: int) -> str:
     return dead
 
 
+def put_aside(landing: Any) -> None:
+    """Receive everything and delete nothing, until the queue's own policy has made dead letters of it."""
+    landing.returns_after(0)
+    deliveries = landing.queue(wait_seconds=0)
+    eventually(lambda: not deliveries.receive() and landing.waiting() == (0, 0), "all are dead letters")
+    landing.returns_after(600)
+
+
 def test_dead_letters_show_in_the_heartbeat_and_come_back_by_a_redrive(landing: Any) -> None:
     with_dead_letters(landing, after=1)
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
-    # A consumer that receives and never deletes: the queue's own policy then puts them aside.
-    deliveries = landing.queue()
-    eventually(lambda: not deliveries.receive() and landing.waiting() == (0, 0), "all are dead letters")
+    put_aside(landing)
     with running(relay_of(landing)) as relay:
 
         def dead_letters() -> int | None:
@@ -169,8 +178,7 @@ def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
 ) -> None:
     with_dead_letters(landing, after=1)
     landing.send(landing.notification("games/1"), landing.notification("games/2"))
-    deliveries = landing.queue()
-    eventually(lambda: not deliveries.receive() and landing.waiting() == (0, 0), "all are dead letters")
+    put_aside(landing)
     with running(relay_of(landing)):
         pass  # makes the log
     environment = EnvironmentSpec(

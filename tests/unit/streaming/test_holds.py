@@ -306,7 +306,7 @@ class TestTablesThatCannotBeOpened:
         assert stage.landed("orders") == stage.expected(0)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(
         st.sampled_from(["land", "break", "mend", "resume", "restart", "crash_commit", "crash_catch_up"]),

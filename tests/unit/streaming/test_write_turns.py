@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ from deltaworks.control.lease import Lease
 from deltaworks.control.write_turn import TurnReason, TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
 from tests.unit.streaming.hold_stage import Crash, Stage, crash_at
+from tests.waiting import PATIENCE_SECONDS, eventually
 
-FAST = {"by": "tests", "poll_seconds": 0.02, "wait_seconds": 10.0}
+FAST = {"by": "tests", "poll_seconds": 0.02, "ttl_seconds": 600.0, "wait_seconds": PATIENCE_SECONDS}
 
 
 @pytest.fixture
@@ -24,13 +25,12 @@ def stage(tmp_path: Path) -> Stage:
     return Stage.at(tmp_path)
 
 
-def turn_state(stage: Stage) -> str:
+def turn_of(stage: Stage) -> TurnRecord | None:
     found = stage.objects.get(paths.turn_request("shop", "orders"))
-    record = TurnRecord.decode(found.data) if found else None
-    return record.state if record else ""
+    return TurnRecord.decode(found.data) if found else None
 
 
-def asked(table: str, *, reason: TurnReason = "write_turn", ttl_seconds: float = 60) -> TurnRecord:
+def asked(table: str, *, reason: TurnReason = "write_turn") -> TurnRecord:
     """What a job puts that asks for a turn."""
     return TurnRecord(
         table=table,
@@ -40,8 +40,8 @@ def asked(table: str, *, reason: TurnReason = "write_turn", ttl_seconds: float =
         by="tests",
         run="manual",
         beat=0,
-        ttl_seconds=ttl_seconds,
-        max_turn_seconds=60,
+        ttl_seconds=600,
+        max_turn_seconds=600,
         asked_at="",
     )
 
@@ -66,16 +66,15 @@ class Job:
             self._end.wait()
 
     def wait_until_asked(self) -> None:
-        deadline = time.monotonic() + 10
-        while turn_state(self._stage) not in ("asked", "granted") and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("asked", "granted"), "the job asks")
 
     def wait_until_had(self) -> None:
-        assert self._had.wait(10)
+        assert self._had.wait(PATIENCE_SECONDS)
 
     def end(self) -> None:
         self._end.set()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
 
 
 @pytest.fixture
@@ -158,15 +157,17 @@ def test_a_stream_that_is_restarted_goes_on_holding_the_table(stage: Stage, leas
 
 def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
-    record = asked("orders", ttl_seconds=0.3)
-    stage.objects.put(paths.turn_request("shop", "orders"), record.encode())
+    key = paths.turn_request("shop", "orders")
+    stage.objects.put(key, asked("orders").encode())
     stage.land(processor, 0)
-    assert turn_state(stage) == "granted"
+    granted = turn_of(stage)
+    assert granted is not None
+    assert granted.state == "granted"
     assert stage.landed("orders") == stage.expected()
+    # The last the job says: from now on it is silent, and has little time.
+    stage.objects.put(key, replace(granted, beat=granted.beat + 1, ttl_seconds=0.3).encode())
 
-    processor.serve()
-    time.sleep(0.4)
-    processor.serve()
+    eventually(lambda: processor.serve() and stage.landed("orders") == stage.expected(0), "the stream takes it back")
     stage.land(processor, 1)
 
     assert stage.landed("orders") == stage.expected(0, 1)
@@ -174,17 +175,16 @@ def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage
 
 def test_a_crash_between_holding_and_granting_leaves_nothing_held(stage: Stage, lease: Lease) -> None:
     processor = stage.processor(fault=crash_at("held:orders"))
-    job = Job(stage, wait_seconds=1.0)
-    job.wait_until_asked()
+    key, record = paths.turn_request("shop", "orders"), asked("orders")
+    stage.objects.put(key, record.encode())
     with pytest.raises(Crash):
         processor.serve()
     assert "orders" in read_held(stage.objects, "shop")
-    job.end()
-    time.sleep(1.2)
+    # The job has waited for long enough.
+    stage.objects.put(key, replace(record, state="released").encode())
 
     successor = stage.processor()
     stage.land(successor, 0)
-    time.sleep(0.1)
     successor.serve()
 
     assert stage.landed("orders") == stage.expected(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.start_over import StartOver
 from deltaworks.errors import ContractError
 from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
+
+
+def first_id(objects: LocalObjects, pipeline: str) -> str:
+    """The id a pipeline is held to, as the refusal of any other says it."""
+    with pytest.raises(ContractError, match="KAFKA_TOPIC_REPLACED") as replaced:
+        KnownTopics(objects, pipeline).hold({"orders": "another"})
+    found = re.search(r"of the id (\w+);", replaced.value.message)
+    assert found is not None
+    return found[1]
 
 
 def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
@@ -45,9 +55,13 @@ def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path)
 
     KnownTopics(objects, "shop").hold({"orders": "two"})
 
+    assert first_id(objects, "shop") == "two"
+
 
 def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     KnownTopics(objects, "shop").hold({"orders": "one"})
 
     KnownTopics(objects, "stock").hold({"orders": "two"})
+
+    assert (first_id(objects, "shop"), first_id(objects, "stock")) == ("one", "two")
