@@ -11,6 +11,7 @@ from deltaworks.cli import (
     batches,
     checkpoint,
     collect,
+    consumers,
     demo,
     files,
     generate,
@@ -37,6 +38,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(consumers.app, name="consumers")
 for module in (stack, streams, batches, reprocess, sql, generate, collect, wire, demo):
     module.register(app)
 

@@ -14,6 +14,7 @@ from typing import Any
 from moto.core.utils import unix_time
 from moto.sqs.models import Queue, SQSBackend
 
+from deltaworks.local.moto_fan_out import add_fan_out
 from deltaworks.local.moto_kinesis import correct_kinesis
 
 _MARK = "_deltaworks_corrected"
@@ -22,6 +23,7 @@ _MARK = "_deltaworks_corrected"
 def correct_moto() -> None:
     """Correct moto in this process. Idempotent; call it before the first request."""
     correct_kinesis()
+    add_fan_out()
     if getattr(Queue, _MARK, False):
         return
     delete = Queue.delete_message

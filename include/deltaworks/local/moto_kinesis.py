@@ -9,7 +9,8 @@
 - Nothing expires: neither records after the retention nor iterators after five minutes.
 - Reads run beside puts without a lock.
 
-What moto does not do at all, throttling, can be switched on (`MotoKinesis.throttle`).
+What moto does not do at all, throttling, can be switched on (`MotoKinesis.throttle`). Enhanced fan-out is in
+`moto_fan_out`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from moto.kinesis.exceptions import ResourceNotFoundError
 from moto.kinesis.models import KinesisBackend, Record, Shard, Stream
 
 _MARK = "_deltaworks_corrected"
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 #: Kinesis' own numbers have 56 digits; the step leaves gaps.
 _FIRST_NUMBER = 49_600_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _STEP = 1 << 64
@@ -39,7 +40,15 @@ _numbers = itertools.count(_FIRST_NUMBER, _STEP)
 
 @dataclass
 class MotoKinesis:
-    """What can be switched while moto runs. Counts for all streams of the process."""
+    """What can be switched while moto runs. Counts for all streams of the process.
+
+    Attributes:
+        creating_seconds: how long a registered consumer is not active yet.
+        subscription_seconds, taken_seconds: how long a subscription lives, and how long it refuses the next one.
+        heartbeat_seconds: how often an idle subscription sends an event without records.
+        first_event_at_once: whether an idle subscription sends its first one without waiting.
+        cut_next: how many subscriptions to cut off within their next event.
+    """
 
     current: ClassVar[MotoKinesis]
     throttle: bool = False
@@ -47,6 +56,16 @@ class MotoKinesis:
     iterator_seconds: float = 300.0
     throttled: int = 0
     expired: int = 0
+    creating_seconds: float = 0.0
+    most_consumers: int = 20
+    subscription_seconds: float = 300.0
+    taken_seconds: float = 5.0
+    heartbeat_seconds: float = 5.0
+    first_event_at_once: bool = True
+    records_per_event: int = 1000
+    cut_next: int = 0
+    subscriptions: int = 0
+    refused_subscriptions: int = 0
     _reads: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
 
     def admit(self, stream: str, shard: str) -> None:
@@ -92,7 +111,7 @@ def correct_kinesis() -> None:
 
 
 def _put_into_shard(shard: Any, partition_key: str, data: str, explicit_hash_key: str) -> str:
-    with _LOCK:
+    with LOCK:
         number = next(_numbers)
         shard.records[number] = Record(partition_key, data, number, explicit_hash_key)
     return str(number)
@@ -111,7 +130,7 @@ def _under_lock(put: Any) -> Any:
     """A put that no resharding comes between: it would land in a shard that is closed by then."""
 
     def corrected(stream: Any, *arguments: Any, **named: Any) -> Any:
-        with _LOCK:
+        with LOCK:
             return put(stream, *arguments, **named)
 
     return corrected
@@ -121,7 +140,7 @@ def _keeping_records(reshard: Any) -> Any:
     """Resharding that leaves records where they are: it sees the shards empty."""
 
     def corrected(stream: Any, *arguments: Any) -> None:
-        with _LOCK:
+        with LOCK:
             kept = {name: shard.records for name, shard in stream.shards.items()}
             for shard in stream.shards.values():
                 shard.records = {}
@@ -157,20 +176,23 @@ def _get_shard_iterator(  # noqa: PLR0917  # as moto calls it
     shard = stream.shards.get(shard_id)
     if shard is None:
         raise ResourceNotFoundError(f"Shard {shard_id} in stream {stream.stream_name} does not exist")
-    with _LOCK:
-        match kind:
-            case "AT_SEQUENCE_NUMBER":
-                after = int(number) - 1
-            case "AFTER_SEQUENCE_NUMBER":
-                after = int(number)
-            case "LATEST":
-                after = next(reversed(shard.records), 0)
-            case "AT_TIMESTAMP":
-                older = [each for each, record in shard.records.items() if record.created_at < float(at)]
-                after = older[-1] if older else 0
-            case _:
-                after = 0
-    return _iterator(stream.stream_name, shard_id, after)
+    with LOCK:
+        return _iterator(stream.stream_name, shard_id, number_before(shard, kind, number, at))
+
+
+def number_before(shard: Any, kind: str, number: str | None, at: float | None) -> int:
+    """The number behind which a starting position begins. Call it under the lock."""
+    match kind:
+        case "AT_SEQUENCE_NUMBER":
+            return int(number or 0) - 1
+        case "AFTER_SEQUENCE_NUMBER":
+            return int(number or 0)
+        case "LATEST":
+            return int(next(reversed(shard.records), 0))
+        case "AT_TIMESTAMP":
+            older = [each for each, record in shard.records.items() if record.created_at < float(at or 0)]
+            return int(older[-1]) if older else 0
+    return 0
 
 
 def _get_records(
@@ -179,10 +201,10 @@ def _get_records(
     state, settings = json.loads(base64.b64decode(shard_iterator)), MotoKinesis.current
     stream = backend.describe_stream(stream_arn=stream_arn, stream_name=state["stream"])
     shard = stream.get_shard(state["shard"])
-    with _LOCK:
+    with LOCK:
         settings.check_age(state["made_at"])
         settings.admit(state["stream"], state["shard"])
-        _expire(shard, stream.retention_period_hours)
+        expire(shard, stream.retention_period_hours)
         numbers = list(shard.records)
         begin = bisect_right(numbers, int(state["after"]))
         given = numbers[begin : begin + (limit or 10_000)]
@@ -196,7 +218,8 @@ def _get_records(
     return _iterator(state["stream"], state["shard"], after), records, behind
 
 
-def _expire(shard: Any, retention_hours: int) -> None:
+def expire(shard: Any, retention_hours: int) -> None:
+    """Remove what is older than the retention. Call it under the lock."""
     horizon = unix_time() - retention_hours * 3600
     for number in [each for each, record in shard.records.items() if record.created_at < horizon]:
         del shard.records[number]

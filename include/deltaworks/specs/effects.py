@@ -221,6 +221,8 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "max_records_per_batch": _NEXT_START,
         "max_bytes_per_batch": _NEXT_START,
         "allow_data_loss": _NEXT_START,
+        "consumer_mode": _NEXT_START,
+        "consumer_name": _NEXT_START,
     },
     DeltaSourceSpec: {
         "kind": OTHER_LOG,

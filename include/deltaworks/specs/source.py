@@ -180,10 +180,22 @@ class KinesisSourceSpec(RecordSourceSpec):
     max_records_per_batch: int = Field(default=500_000, ge=1)
     max_bytes_per_batch: Bytes = 256 << 20
     allow_data_loss: bool = Field(default=False, description="go on behind records that expired unread")
+    consumer_mode: Literal["polling", "fan_out"] = Field(
+        default="polling", description="fan_out: records are pushed to a registered consumer of this pipeline's own"
+    )
+    consumer_name: str | None = Field(
+        default=None,
+        pattern=r"^[a-zA-Z0-9_.-]{1,128}$",
+        description="of this pipeline alone; deltaworks-PIPELINE unless given",
+    )
 
     def place(self) -> str:
         """What is read, for people."""
         return self.stream
+
+    def name_of_consumer(self, pipeline: str) -> str:
+        """What the pipeline's own consumer of the stream is called."""
+        return self.consumer_name or f"deltaworks-{pipeline}"
 
 
 class DeltaSourceSpec(Spec):

@@ -16,7 +16,8 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.local.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from deltaworks.sources.kinesis import client, shard_pages
-from deltaworks.sources.kinesis.client import IteratorExpired, KinesisStream
+from deltaworks.sources.kinesis.calls import IteratorExpired
+from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.fetch import FetchOptions
 from deltaworks.sources.kinesis.positions import Offset, Position
 from deltaworks.sources.kinesis.read import read_share

@@ -3,64 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.sources.kinesis.calls import (
+    LARGEST_PAGE,
+    PATIENCE_SECONDS,
+    IteratorExpired,
+    ShardGone,
+    StreamSummary,
+)
+from deltaworks.sources.kinesis.consumers import Consumer
 from deltaworks.sources.kinesis.pages import Page, parse_page, take_body
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shards import Shard
+from deltaworks.sources.kinesis.subscription import Subscription, take_events
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.storage import AwsSpec
 
-PATIENCE_SECONDS = 120.0
-#: GetRecords gives no more than this in one answer.
-LARGEST_PAGE = 10_000
 _CLOCKS_AGREE = timedelta(seconds=2)
 _WRONG_POSITION = frozenset({"InvalidArgumentException", "ValidationException"})
-
-
-class IteratorExpired(Exception):
-    """An iterator is older than five minutes: get another one at the same place."""
-
-
-class ShardGone(Exception):
-    """A shard is not there any more: it was closed, and the retention has passed since."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSummary:
-    """What a stream says of itself. `created` tells it from another stream of the same name."""
-
-    arn: str
-    created: datetime
-    retention: timedelta
-
-
-class StreamCalls(Protocol):
-    """What reading needs of a stream."""
-
-    def now(self) -> datetime:
-        """The time by the server's clock."""
-
-    def summary(self) -> StreamSummary:
-        """The stream's identity and retention."""
-
-    def shards(self) -> list[Shard]:
-        """All shards that are listed, closed ones among them."""
-
-    def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
-        """An iterator behind `position.after`, or at it when `including`."""
-
-    def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
-        """The next page, of at most `limit` records and of 10 MiB; it may be empty before the tip."""
+_SUBSCRIBE = "subscribe_to_shard"
+_POSITIONED = frozenset({"get_shard_iterator", _SUBSCRIBE})
+#: What a starting position's parts are called where an iterator is asked for.
+_AS_ITERATOR = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
+_IN_USE = "ResourceInUseException"
+#: A shard can be subscribed to again five seconds after it was.
+_LONGEST_PAUSE_SECONDS = 2.0
+#: Too many calls and too many consumers are refused with the same word.
+_REGISTER_PATIENCE_SECONDS = 20.0
 
 
 class KinesisStream:
@@ -75,7 +55,8 @@ class KinesisStream:
         config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}, max_pool_connections=32)
         self._client: Any = boto3.session.Session().client("kinesis", config=config, **aws.boto3_options())
         self._client.meta.events.register("before-parse.kinesis.GetRecords", take_body)
-        self._name = name
+        self._client.meta.events.register("before-parse.kinesis.SubscribeToShard", take_events)
+        self.name = name
         self._stream: dict[str, Any] = {"StreamARN": arn} if arn else {"StreamName": name}
         self._ahead = timedelta()
 
@@ -102,25 +83,74 @@ class KinesisStream:
             page = {"MaxResults": 1000, "NextToken": answer["NextToken"]}
 
     def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
-        asked: dict[str, Any] = {"ShardId": shard_id, **self._stream}
-        if position.after is not None:
-            asked["ShardIteratorType"] = "AT_SEQUENCE_NUMBER" if including else "AFTER_SEQUENCE_NUMBER"
-            asked["StartingSequenceNumber"] = position.after
-        elif position.at is not None:
-            asked |= {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": position.at}
-        else:
-            asked["ShardIteratorType"] = "TRIM_HORIZON"
+        place = _place(position, including=including)
+        asked = {_AS_ITERATOR.get(name, name): value for name, value in place.items()}
         try:
-            return str(self._call("get_shard_iterator", **asked)["ShardIterator"])
+            return str(self._call("get_shard_iterator", ShardId=shard_id, **asked, **self._stream)["ShardIterator"])
         except ClientError as error:
-            if error_code(error) == "ResourceNotFoundException":
-                self.summary()  # raises where it is the stream that is gone
-                raise ShardGone(shard_id) from error
-            raise ContractError(
-                "KINESIS_POSITION_INVALID",
-                f"The stream {self._name} has no position {position.to_json()} in {shard_id}: {error}.",
-                hint="It is another stream than the query began with, or its state is damaged: start a new query.",
-            ) from error
+            self.summary()  # raises where it is the stream that is gone
+            raise self._nowhere(error, shard_id, position) from error
+
+    def subscribe(
+        self,
+        consumer_arn: str,
+        shard_id: str,
+        position: Position,
+        *,
+        including: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> Subscription:
+        place = _place(position, including=including)
+        asked = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": place}
+        try:
+            return Subscription(self._call(_SUBSCRIBE, patience_seconds=patience_seconds, **asked)["Frames"])
+        except ClientError as error:
+            self.summary()
+            if all(each.arn != consumer_arn for each in self.consumers()):
+                raise TransientError(
+                    "KINESIS_CONSUMER_GONE",
+                    f"The consumer {consumer_arn} was removed while it was read through.",
+                    hint="The next start registers it anew; see that nobody else removes it.",
+                ) from error
+            raise self._nowhere(error, shard_id, position) from error
+
+    def consumer(self, name: str) -> Consumer | None:
+        return next((each for each in self.consumers() if each.name == name), None)
+
+    def consumers(self) -> list[Consumer]:
+        """All consumers that are registered with the stream."""
+        found: list[Consumer] = []
+        page: dict[str, Any] = {"StreamARN": self.summary().arn}
+        while True:
+            answer = self._call("list_stream_consumers", **page)
+            found += [_consumer(listed) for listed in answer["Consumers"]]
+            if not answer.get("NextToken"):
+                return found
+            page["NextToken"] = answer["NextToken"]
+
+    def register_consumer(self, name: str) -> None:
+        arn = self.summary().arn
+        try:
+            self._call(
+                "register_stream_consumer",
+                patience_seconds=_REGISTER_PATIENCE_SECONDS,
+                StreamARN=arn,
+                ConsumerName=name,
+            )
+        except DeltaworksError as error:
+            code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+            if code == "LimitExceededException":
+                raise ConfigError(
+                    "KINESIS_CONSUMER_LIMIT",
+                    f"The stream {self.name} takes no consumer {name}: {error.__cause__}.",
+                    hint="See `deltaworks consumers list`; a stream has 20 at most.",
+                ) from error
+            if code != _IN_USE:
+                raise
+
+    def deregister_consumer(self, name: str) -> None:
+        """Remove a consumer; what reads through it fails. One that is not there is no error."""
+        self._call("deregister_stream_consumer", StreamARN=self.summary().arn, ConsumerName=name)
 
     def records(self, iterator: str, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
         arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_PAGE)}
@@ -129,31 +159,67 @@ class KinesisStream:
         return parse_page(self._call("get_records", patience_seconds=patience_seconds, **arguments))
 
     def _call(self, operation: str, *, patience_seconds: float = PATIENCE_SECONDS, **arguments: Any) -> Any:
-        call: Callable[..., Any] = getattr(self._client, operation)
+        call: Callable[..., Any] = self._subscribe if operation == _SUBSCRIBE else getattr(self._client, operation)
+        longest = _LONGEST_PAUSE_SECONDS if operation == _SUBSCRIBE else 15.0
         try:
-            answer = through_outages(lambda: call(**arguments), patience_seconds=patience_seconds)
+            answer = through_outages(
+                lambda: call(**arguments), patience_seconds=patience_seconds, longest_pause_seconds=longest
+            )
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             self._raise(operation, error)
         self._note_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return answer
 
+    def _subscribe(self, **arguments: Any) -> Any:
+        """One attempt. A shard the consumer has just subscribed to, and an answer cut off at once, are waited for."""
+        try:
+            return self._client.subscribe_to_shard(**arguments)
+        except ClientError as error:
+            if error_code(error) != _IN_USE:
+                raise
+            raise TransientError(
+                "KINESIS_CONSUMER_BUSY",
+                f"{arguments['ShardId']} was subscribed to a moment ago, or its consumer is not ready: {error}.",
+                hint="A consumer is for one query alone: give each query a consumerName of its own.",
+            ) from error
+        except (ResponseParserError, HTTPError) as error:
+            raise TransientError(
+                "KINESIS_ANSWER_UNREADABLE",
+                f"The subscription to {arguments['ShardId']} was cut off as it began: {error}.",
+                hint="Check what stands between this machine and the endpoint.",
+            ) from error
+
     def _raise(self, operation: str, error: ClientError | BotoCoreError | DeltaworksError) -> NoReturn:
         if is_outage(error):
             raise TransientError(
                 "KINESIS_UNREACHABLE",
-                f"{operation} of the stream {self._name} throttled or failed until patience ended: {error}.",
+                f"{operation} of the stream {self.name} throttled or failed until patience ended: {error}.",
                 hint="Check the endpoint; where it throttles, see who else reads the shard (5 reads/s, 2 MB/s).",
             ) from error
         code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
         if code == "ExpiredIteratorException":
             raise IteratorExpired(str(error)) from error
-        if operation == "get_shard_iterator" and (code == "ResourceNotFoundException" or code in _WRONG_POSITION):
+        if operation in _POSITIONED and (code == "ResourceNotFoundException" or code in _WRONG_POSITION):
             raise error
         if code == "ResourceNotFoundException":
             hint = "Check streamName or streamARN, and region."
-            raise ConfigError("KINESIS_STREAM_MISSING", f"There is no stream {self._name}: {error}.", hint=hint)
+            raise ConfigError(
+                "KINESIS_STREAM_MISSING", f"There is no stream {self.name}: {error}.", hint=hint
+            ) from error
         hint = "Check region, endpoint, keys and permissions (docs/sources.md lists the actions)."
-        raise ConfigError("KINESIS_REFUSED", f"{operation} of the stream {self._name} refused: {error}.", hint=hint)
+        raise ConfigError(
+            "KINESIS_REFUSED", f"{operation} of the stream {self.name} refused: {error}.", hint=hint
+        ) from error
+
+    def _nowhere(self, error: ClientError, shard_id: str, position: Position) -> Exception:
+        """What to raise of a position that was refused, in a stream that is there."""
+        if error_code(error) == "ResourceNotFoundException":
+            return ShardGone(shard_id)
+        return ContractError(
+            "KINESIS_POSITION_INVALID",
+            f"The stream {self.name} has no position {position.to_json()} in {shard_id}: {error}.",
+            hint="It is another stream than the query began with, or its state is damaged: start a new query.",
+        )
 
     def _note_time(self, date: str | None) -> None:
         """A machine whose clock is wrong goes by the server's, which gives whole seconds."""
@@ -166,3 +232,22 @@ def _shard(listed: dict[str, Any]) -> Shard:
     parents = (listed.get("ParentShardId"), listed.get("AdjacentParentShardId"))
     closed = "EndingSequenceNumber" in listed["SequenceNumberRange"]
     return Shard(listed["ShardId"], tuple(parent for parent in parents if parent), closed)
+
+
+def _consumer(listed: dict[str, Any]) -> Consumer:
+    return Consumer(
+        name=listed["ConsumerName"],
+        arn=listed["ConsumerARN"],
+        status=listed["ConsumerStatus"],
+        created=listed["ConsumerCreationTimestamp"].astimezone(UTC),
+    )
+
+
+def _place(position: Position, *, including: bool) -> dict[str, Any]:
+    """A position as Kinesis takes it."""
+    if position.after is not None:
+        kind = "AT_SEQUENCE_NUMBER" if including else "AFTER_SEQUENCE_NUMBER"
+        return {"Type": kind, "SequenceNumber": position.after}
+    if position.at is not None:
+        return {"Type": "AT_TIMESTAMP", "Timestamp": position.at}
+    return {"Type": "TRIM_HORIZON"}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.sources.kinesis.client import LARGEST_PAGE, PATIENCE_SECONDS, ShardGone, StreamCalls
+from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, ShardGone, StreamCalls
 from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.positions import Position, later
+from deltaworks.sources.kinesis.pushed_pages import PushedPages
 from deltaworks.sources.kinesis.rows import Rows
-from deltaworks.sources.kinesis.shard_pages import ShardPages, micros
+from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages, micros
 from deltaworks.sources.kinesis.shares import Gap, Share, ShareEnd
 
 
@@ -57,21 +59,27 @@ class _FirstReading:
 
     def run(self) -> Fetched:
         try:
-            pages = ShardPages(self._stream, self._share.shard_id, self._share.start)
+            pages = self._pages()
         except ShardGone:
             self._lost(None, shard_gone=True)
             return self._ended(closed=True)
-        while True:
-            asked_at = self._stream.now()
-            page = self._page(pages)
-            if page is None:
-                return self._ended(more=True)
-            self._behind_ms = page.behind_ms
-            if not self._judged and (pages.intact is not None or pages.ended or not page.behind_ms):
-                self._judge(pages, page)
-            ended = self._use(page, pages, asked_at)
-            if ended is not None:
-                return ended
+        with closing(pages):
+            while True:
+                page = self._page(pages)
+                if page is None:
+                    return self._ended(more=True)
+                self._behind_ms = page.behind_ms
+                if not self._judged and (pages.intact is not None or pages.ended or not page.behind_ms):
+                    self._judge(pages, page)
+                ended = self._use(page, pages)
+                if ended is not None:
+                    return ended
+
+    def _pages(self) -> ShardPages:
+        stream, share = self._stream, self._share
+        if share.consumer is None:
+            return PolledPages(stream, share.shard_id, share.start)
+        return PushedPages(stream, share.shard_id, share.start, consumer=share.consumer)
 
     def _page(self, pages: ShardPages) -> Page | None:
         """The next page; None where a shard that throttles is left with what there is."""
@@ -85,7 +93,7 @@ class _FirstReading:
                 return None
             raise
 
-    def _use(self, page: Page, pages: ShardPages, asked_at: datetime) -> Fetched | None:
+    def _use(self, page: Page, pages: ShardPages) -> Fetched | None:
         """Take a page; the share when it ends with it."""
         share, rows, limits = self._share, self._rows, self._share.limits
         due = page if share.until is None else page.part(0, _arrived_by(page, share.until))
@@ -100,7 +108,7 @@ class _FirstReading:
         if pages.ended:
             return self._ended(closed=True)
         if not page.behind_ms:
-            return self._ended(since=asked_at)
+            return self._ended(since=pages.asked_at)
         full = len(rows) >= limits.rows or rows.bytes >= limits.size or time.monotonic() >= self._deadline
         return self._ended(more=True) if rows.records and full else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,16 +27,22 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 _FORMAT = "kinesis"
 InitialPosition = Literal["trim_horizon", "latest", "at_timestamp"]
+ConsumerMode = Literal["polling", "fan_out"]
 _NAMES = (
     *("streamName", "streamARN", "region", "endpoint", "accessKey", "secretKey", "initialPosition", "initialTimestamp"),
     *("stateLocation", "stateEndpoint", "stateRegion", "stateAccessKey", "stateSecretKey", "statePathStyle"),
     *("maxRecords", "maxBytes", "maxSeconds", "allowDataLoss", "deaggregate", "startOffset", "keepBatches"),
+    *("consumerMode", "consumerName"),
 )
+_CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisOptions:
-    """What a query reads, from where on, how much at a time, and where it keeps its state."""
+    """What a query reads, from where on, how much at a time, and where it keeps its state.
+
+    `consumer` is the name of the registered consumer that records are pushed to; None where they are polled.
+    """
 
     stream: str
     arn: str | None
@@ -49,6 +56,7 @@ class KinesisOptions:
     fetch: FetchOptions = field(default_factory=FetchOptions)
     start_offset: Offset | None = None
     keep_batches: int = 100
+    consumer: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KinesisOptions:
@@ -76,6 +84,7 @@ class KinesisOptions:
             ),
             start_offset=_offset(given),
             keep_batches=number_option(_FORMAT, given, "keepBatches", 100, low=2),
+            consumer=_consumer(given),
         )
 
 
@@ -161,6 +170,21 @@ def _initial(given: Mapping[str, str]) -> tuple[InitialPosition, datetime | None
         raise _invalid("initialTimestamp", "must be ISO 8601, such as 2026-01-31T12:00:00Z") from None
     found: Any = position
     return found, timestamp
+
+
+def _consumer(given: Mapping[str, str]) -> str | None:
+    """A name beside `polling` is left aside, so that one option alone changes the mode."""
+    mode, name = given.get("consumerMode", "polling").lower(), given.get("consumerName")
+    if mode not in get_args(ConsumerMode):
+        raise invalid_option(_FORMAT, "consumerMode", f"must be one of {', '.join(get_args(ConsumerMode))}")
+    if name is not None and not _CONSUMER_NAME.fullmatch(name):
+        raise invalid_option(_FORMAT, "consumerName", "must be of letters, digits, _ . and -, 128 at most")
+    if mode == "polling":
+        return None
+    if name is None:
+        problem = "is required with fan_out: queries that shared a consumer would take shards from each other"
+        raise invalid_option(_FORMAT, "consumerName", problem)
+    return name
 
 
 def _offset(given: Mapping[str, str]) -> Offset | None:

@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.client import StreamCalls, StreamSummary
+from deltaworks.sources.kinesis.calls import StreamCalls, StreamSummary
+from deltaworks.sources.kinesis.consumers import registered
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, later
 from deltaworks.sources.kinesis.probe import Probe
@@ -27,6 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 _LIST_SECONDS = 10.0
 _SUMMARY_SECONDS = 300.0
 _POLL_SECONDS = 1.0
+#: A shard that was subscribed to takes the next subscription only then.
+_POLL_SECONDS_OF_FAN_OUT = 5.0
 _NOTE_TIPS_SECONDS = 600.0
 #: What one task holds in memory at most, whatever maxBytes is.
 _LARGEST_SHARE_BYTES = 64 << 20
@@ -49,7 +52,8 @@ class Planner:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._probe = Probe(stream)
+        self._probe = Probe(stream, alone=options.consumer is not None)
+        self._consumer: str | None = None
         self._query: Query | None = None
         self._until: datetime | None = None
         self._at: tuple[tuple[str, int], Reached] | None = None
@@ -129,6 +133,7 @@ class Planner:
                 limits=limits,
                 until=end.until,
                 retention_seconds=retention,
+                consumer=self._consumer,
             )
             for shard in sorted(end.shards)
         ]
@@ -153,7 +158,7 @@ class Planner:
             _LOGGER.warning("Old batches could not be removed from the query's state: %s", error)
 
     def _opened(self) -> Query:
-        """How the query began, which is now where it never did."""
+        """How the query began, which is now where it never did. Its consumer is active from here on."""
         if self._query is None:
             self._query = self._state.query() or self._state.begin(self._new_query())
             stream = self._described()
@@ -164,6 +169,8 @@ class Planner:
                     f"stream is {stream.arn}, created at {stream.created}.",
                     hint="Positions mean nothing in another stream: start a new query, with a new stateLocation.",
                 )
+        if self._options.consumer is not None and self._consumer is None:
+            self._consumer = registered(self._stream, self._options.consumer, sleep=self._sleep).arn
         return self._query
 
     def _new_query(self) -> Query:
@@ -215,7 +222,8 @@ class Planner:
     def _something_new(self, start: Offset, at: Reached) -> bool:
         until = self._until
         if until is None:
-            self._sleep(max(self._times.get("poll", -math.inf) + _POLL_SECONDS - self._clock(), 0.0))
+            pause = _POLL_SECONDS if self._consumer is None else _POLL_SECONDS_OF_FAN_OUT
+            self._sleep(max(self._times.get("poll", -math.inf) + pause - self._clock(), 0.0))
             self._times["poll"] = self._clock()
         left = {
             shard: position

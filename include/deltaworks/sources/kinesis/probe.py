@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime
 
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.client import IteratorExpired, ShardGone, StreamCalls
+from deltaworks.sources.kinesis.calls import IteratorExpired, ShardGone, StreamCalls
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shard_pages import micros
 
@@ -21,8 +21,10 @@ _MOST_PAGES = 10
 class Probe:
     """Asks shards for one record behind their positions. Iterators are kept, so an idle shard costs one read."""
 
-    def __init__(self, stream: StreamCalls) -> None:
+    def __init__(self, stream: StreamCalls, *, alone: bool = False) -> None:
+        """`alone`: tasks do not share the reads of a shard with others, so that one that throttles is worth a batch."""
         self._stream = stream
+        self._alone = alone
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
         self._lock = threading.Lock()
         self.tips: dict[str, datetime] = {}
@@ -55,7 +57,7 @@ class Probe:
             return self._look(shard_id, position, until)
         except TransientError:
             # Throttled, by other readers most likely: the next look is soon, and listing shards tells an outage.
-            return until is not None
+            return until is not None or self._alone
         except ShardGone:
             return True
 

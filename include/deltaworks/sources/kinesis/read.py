@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.kinesis.client import StreamCalls
+from deltaworks.sources.kinesis.calls import StreamCalls
 from deltaworks.sources.kinesis.fetch import Fetched, FetchOptions, fetch_next
 from deltaworks.sources.kinesis.replay import fetch_again
 from deltaworks.sources.kinesis.shares import Share

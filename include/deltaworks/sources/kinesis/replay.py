@@ -1,4 +1,8 @@
-"""Reads a share again, up to its recorded end, and makes sure that it is what was read the first time."""
+"""Reads a share again, up to its recorded end, and makes sure that it is what was read the first time.
+
+By GetRecords, also where the first reading is pushed: a shard that has just been subscribed to cannot be subscribed to
+again for five seconds, and attempts that run beside each other would take the subscription from one another.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,11 @@ import time
 from dataclasses import replace
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.client import LARGEST_PAGE, ShardGone, StreamCalls
+from deltaworks.sources.kinesis.calls import LARGEST_PAGE, ShardGone, StreamCalls
 from deltaworks.sources.kinesis.fetch import Fetched, FetchOptions, position_expired
 from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.rows import Rows
-from deltaworks.sources.kinesis.shard_pages import ShardPages
+from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shares import Gap, Share, ShareEnd
 
 #: What was read once can be behind the tip of a slower copy for a moment.
@@ -37,7 +41,7 @@ def fetch_again(
         return Fetched(rows, recorded)
     pages = None
     try:
-        pages = ShardPages(stream, share.shard_id, share.start)
+        pages = PolledPages(stream, share.shard_id, share.start)
         _fill(rows, pages, share, recorded, patience)
     except ShardGone:
         pass
@@ -61,7 +65,7 @@ def fetch_again(
     return Fetched(rows, replace(recorded, gap=gap))
 
 
-def _fill(rows: Rows, pages: ShardPages, share: Share, recorded: ShareEnd, patience: float) -> None:
+def _fill(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, patience: float) -> None:
     """Take records up to the recorded end, or as many as are there."""
     last = int(recorded.end.after or 0)
     deadline = time.monotonic() + patience

@@ -1,55 +1,61 @@
-"""The pages of a shard from a position on, over as many iterators as it takes."""
+"""The pages of a shard from a position on: what is common to both ways of reading, and reading by GetRecords."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import datetime
 
-from deltaworks.sources.kinesis.client import LARGEST_PAGE, PATIENCE_SECONDS, IteratorExpired, StreamCalls
+from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, IteratorExpired, StreamCalls
 from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.positions import Position
 
 
-class ShardPages:
-    """Reads on from a position. An iterator that expired is replaced by one behind the last record read.
+class ShardPages(ABC):
+    """Reads on from a position.
 
     Reading begins AT the last record handed over: finding it there is the only proof that nothing behind it has been
-    trimmed, since sequence numbers have gaps of their own. `intact` says whether it was, and is None while no record
-    has come. `passed_over` is the last record that had arrived before the position's time, and when.
+    trimmed, since sequence numbers have gaps of their own.
+
+    Attributes:
+        intact: whether that record was there; None while no record has come.
+        passed_over: the last record that had arrived before the position's time, and when.
+        ended: the shard is closed and read to its end.
+        asked_at: the server's time before the last page was asked for: what had arrived by then has come once a page
+            is at the tip.
     """
 
     def __init__(self, stream: StreamCalls, shard_id: str, start: Position) -> None:
-        """Raises ShardGone when the shard is no longer there."""
         self._stream = stream
         self._shard_id = shard_id
         self._start = start
         self._last = start
-        self._iterator: str | None = stream.iterator(shard_id, start, including=True)
         self.intact: bool | None = None
         self.passed_over: tuple[str, int] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the shard is closed and read to its end."""
-        return self._iterator is None
+        self.ended = False
+        self.asked_at: datetime = stream.now()
 
     def next(self, limit: int, *, patience_seconds: float = PATIENCE_SECONDS) -> Page:
-        """The next page; it may be empty before the tip is reached."""
-        if self._iterator is None:
+        """The next page; it may be empty before the tip is reached. How many records it has, `limit` only suggests.
+
+        Raises:
+            TransientError: KINESIS_UNREACHABLE when Kinesis throttled or failed for longer than the patience.
+        """
+        if self.ended:
             return Page(next_iterator=None, behind_ms=0)
-        # The first page begins with the record handed over last.
-        limit = min(limit + (self.intact is None and self._start.after is not None), LARGEST_PAGE)
-        while True:
-            try:
-                page = self._stream.records(self._iterator, limit, patience_seconds=patience_seconds)
-                break
-            except IteratorExpired:
-                including = self._last is self._start
-                self._iterator = self._stream.iterator(self._shard_id, self._last, including=including)
-        self._iterator = page.next_iterator
+        page = self._answer(limit, patience_seconds)
+        self.ended = page.next_iterator is None
         page = self._fresh(page)
         if len(page):
             self._last = Position(after=page.sequence_numbers[-1])
         return page
+
+    @abstractmethod
+    def close(self) -> None:
+        """Read no more. Idempotent."""
+
+    @abstractmethod
+    def _answer(self, limit: int, patience_seconds: float) -> Page:
+        """The next page as Kinesis gives it."""
 
     def _fresh(self, page: Page) -> Page:
         """The page without what was handed over before, or arrived before the position's time."""
@@ -66,6 +72,32 @@ class ShardPages:
             if begin:
                 self.passed_over = (page.sequence_numbers[begin - 1], page.arrivals[begin - 1])
         return page.part(begin, len(page)) if begin else page
+
+
+class PolledPages(ShardPages):
+    """Reads by GetRecords. An iterator that expired is replaced by one behind the last record read."""
+
+    def __init__(self, stream: StreamCalls, shard_id: str, start: Position) -> None:
+        """Raises ShardGone when the shard is no longer there."""
+        super().__init__(stream, shard_id, start)
+        self._iterator = stream.iterator(shard_id, start, including=True)
+
+    def close(self) -> None:
+        """Nothing is open between two pages."""
+
+    def _answer(self, limit: int, patience_seconds: float) -> Page:
+        # The first page begins with the record handed over last.
+        limit = min(limit + (self.intact is None and self._start.after is not None), LARGEST_PAGE)
+        self.asked_at = self._stream.now()
+        while True:
+            try:
+                page = self._stream.records(self._iterator, limit, patience_seconds=patience_seconds)
+                break
+            except IteratorExpired:
+                including = self._last is self._start
+                self._iterator = self._stream.iterator(self._shard_id, self._last, including=including)
+        self._iterator = page.next_iterator or ""
+        return page
 
 
 def micros(instant: datetime) -> int:

@@ -23,7 +23,7 @@ class ShareLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a task is to read: everything it needs travels in it."""
+    """What a task is to read: everything it needs travels in it. With a `consumer`, an ARN, it is pushed."""
 
     run: str
     batch: int
@@ -32,6 +32,7 @@ class Share:
     limits: ShareLimits
     until: datetime | None
     retention_seconds: float
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

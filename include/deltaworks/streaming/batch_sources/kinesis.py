@@ -65,6 +65,8 @@ class KinesisSource:
             maxBytes=source.max_bytes_per_batch,
             allowDataLoss=str(source.allow_data_loss).lower(),
             startOffset=None if start is None else json.dumps(start),
+            consumerMode=source.consumer_mode,
+            consumerName=source.name_of_consumer(self._pipeline),
         )
         data_source.register(spark)
         return spark.readStream.format(data_source.FORMAT).options(**options).load()

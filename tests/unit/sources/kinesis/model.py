@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from deltaworks.control.objects import Found
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.client import PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
+from deltaworks.sources.kinesis.calls import PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
+from deltaworks.sources.kinesis.consumers import Consumer
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shard_pages import micros
 from deltaworks.sources.kinesis.shards import Shard
+from deltaworks.sources.kinesis.subscription import SubscriptionOver
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LARGEST_KEY = (1 << 128) - 1
@@ -90,6 +92,10 @@ class ModelStream:
         self.empty_pages = 0
         self.refuse_next_reads = 0
         self.reads = 0
+        self.registered: list[Consumer] = []
+        self.subscriptions = 0
+        self.events_per_subscription = 1000
+        self.scanned_per_event = 0
         self._number = 10**20
         self._iterator_age = 0
 
@@ -187,6 +193,29 @@ class ModelStream:
             behind_ms=rest,
         )
 
+    def consumer(self, name: str) -> Consumer | None:
+        return next((each for each in self.registered if each.name == name), None)
+
+    def register_consumer(self, name: str) -> None:
+        arn = f"arn:consumer/{name}:{len(self.registered)}"
+        self.registered.append(Consumer(name=name, arn=arn, status="ACTIVE", created=self.time))
+
+    def subscribe(
+        self,
+        consumer_arn: str,
+        shard_id: str,
+        position: Position,
+        *,
+        including: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> ModelSubscription:
+        assert consumer_arn in [each.arn for each in self.registered]
+        if self.refuse_next_reads:
+            self.refuse_next_reads -= 1
+            raise TransientError("KINESIS_UNREACHABLE", "In use.")
+        self.subscriptions += 1
+        return ModelSubscription(self, self.iterator(shard_id, position, including=including))
+
     def _shard(self, shard_id: str) -> ModelShard:
         found = next((shard for shard in self.all if shard.shard_id == shard_id), None)
         if found is None:
@@ -195,6 +224,47 @@ class ModelStream:
 
     def _encoded(self, shard_id: str, after: int) -> str:
         return base64.b64encode(f"{shard_id}|{after}|{self._iterator_age}".encode()).decode()
+
+
+class ModelSubscription:
+    """Pages of a shard as they are pushed. Sequence numbers are passed over a few at a time where that is told."""
+
+    def __init__(self, stream: ModelStream, iterator: str) -> None:
+        self._stream = stream
+        self._iterator = iterator
+        self._left = stream.events_per_subscription
+        self.closed = False
+
+    def next(self) -> Page:
+        assert not self.closed
+        if not self._left:
+            raise SubscriptionOver("its time is over")
+        self._left -= 1
+        try:
+            scanned = self._scan()
+            page = self._stream.records(self._iterator, 10_000) if scanned is None else scanned
+        except (TransientError, IteratorExpired) as error:
+            raise SubscriptionOver("cut off") from error
+        if page.next_iterator is None:
+            return page
+        self._iterator = page.next_iterator
+        after = base64.b64decode(self._iterator).decode().split("|")[1]
+        return replace(page, next_iterator=after)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _scan(self) -> Page | None:
+        """An event without records, on the way to the next record; None where that is near."""
+        name, after, age = base64.b64decode(self._iterator).decode().split("|")
+        numbers = [record.number for record in self._stream._shard(name).records if record.number > int(after)]
+        if not self._stream.scanned_per_event or not int(after) or not numbers:
+            return None
+        reached = int(after) + self._stream.scanned_per_event
+        if reached >= numbers[0]:
+            return None
+        iterator = base64.b64encode(f"{name}|{reached}|{age}".encode()).decode()
+        return Page(next_iterator=iterator, behind_ms=1)
 
 
 def texts(puts: Iterable[Put]) -> list[bytes]:

@@ -17,10 +17,11 @@ from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
 from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.local.moto_kinesis import MotoKinesis
-from deltaworks.sources.kinesis.client import IteratorExpired, KinesisStream, ShardGone
+from deltaworks.sources.kinesis.calls import IteratorExpired, ShardGone
+from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.pages import take_body
 from deltaworks.sources.kinesis.positions import Position
-from deltaworks.sources.kinesis.shard_pages import ShardPages
+from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import Shard
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
@@ -124,7 +125,7 @@ def test_an_expired_iterator_is_told_and_reading_goes_on_behind_the_last_record(
 ) -> None:
     put(raw, name, "a", "b", "c")
     stream = opened(endpoint, name)
-    pages = ShardPages(stream, A, Position())
+    pages = PolledPages(stream, A, Position())
     assert pages.next(2).data == [b"a", b"b"]
     iterator = stream.iterator(A, Position())
     switches.iterator_seconds = -1.0

@@ -15,6 +15,7 @@ from deltaworks.sources.kinesis.shards import row_seq
 from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
 
+MODES = ["polling", "fan_out"]
 KEYS = [f"player {number}" for number in range(6)]
 
 
@@ -23,10 +24,16 @@ class Reading(RuleBasedStateMachine):
 
     engine_type: type[Engine] = Engine
 
-    @initialize(shards=st.integers(1, 3), rows=st.integers(1, 6), size=st.sampled_from([20, 1 << 20]))
-    def begin(self, shards: int, rows: int, size: int) -> None:
+    @initialize(
+        shards=st.integers(1, 3),
+        rows=st.integers(1, 6),
+        size=st.sampled_from([20, 1 << 20]),
+        mode=st.sampled_from(MODES),
+    )
+    def begin(self, shards: int, rows: int, size: int, mode: str) -> None:
         self.stream = ModelStream(shards)
-        chosen = options(maxRecords=str(rows), maxBytes=str(size))
+        self.limits = {"maxRecords": str(rows), "maxBytes": str(size), "consumerName": "games"}
+        chosen = options(consumerMode=mode, **self.limits)
         self.engine = self.engine_type(self.stream, MemoryObjects(), chosen)
         self.puts: list[Put] = []
         self.actions: list[list[Row]] = []
@@ -101,9 +108,14 @@ class Reading(RuleBasedStateMachine):
         self.engine.complete(self.actions[0])
         self.actions = []
 
-    @rule(available_now=st.booleans())
-    def crash_and_restart(self, available_now: bool) -> None:
+    @rule(events=st.integers(1, 4))
+    def end_subscriptions_early(self, events: int) -> None:
+        self.stream.events_per_subscription = events
+
+    @rule(available_now=st.booleans(), mode=st.sampled_from(MODES))
+    def crash_and_restart(self, available_now: bool, mode: str) -> None:
         """The batch that was open is read again from Spark's log; what its actions did is undone by the sink."""
+        self.engine.options = options(consumerMode=mode, **self.limits)
         self.engine.restart(available_now=available_now)
         self.until = len(self.puts) if available_now else None
 

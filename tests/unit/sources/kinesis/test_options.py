@@ -68,6 +68,9 @@ def test_everything_can_be_said() -> None:
         ({"allowdataloss": "perhaps"}, "allowDataLoss", "true or false"),
         ({"startoffset": "{}"}, "startOffset", "JSON"),
         ({"maxrecord": "1"}, "maxrecord", "known are streamName"),
+        ({"consumermode": "efo"}, "consumerMode", "polling, fan_out"),
+        ({"consumermode": "fan_out"}, "consumerName", "is required with fan_out"),
+        ({"consumername": "a b"}, "consumerName", "letters"),
         ({"accesskey": "env:KEY"}, "accessKey", "both access_key and secret_key"),
     ],
 )
@@ -108,3 +111,8 @@ def test_options_made_from_specs_say_the_same() -> None:
     parsed = KinesisOptions.parse(rendered)
 
     assert (parsed.aws, parsed.state, parsed.stream, parsed.max_records) == (aws, state, "games", 5)
+
+
+def test_one_option_alone_changes_the_mode() -> None:
+    assert KinesisOptions.parse({**NEEDED, "consumerName": "games"}).consumer is None
+    assert KinesisOptions.parse({**NEEDED, "consumerName": "games", "consumerMode": "FAN_OUT"}).consumer == "games"

@@ -1,0 +1,57 @@
+"""`deltaworks consumers`: who is registered with a pipeline's Kinesis stream; removing what is read no more."""
+
+from __future__ import annotations
+
+import typer
+from rich.table import Table
+
+from deltaworks.cli.context import catalog, console
+from deltaworks.errors import ConfigError
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.specs.source import KinesisSourceSpec
+
+app = typer.Typer(help="Registered consumers of Kinesis streams, which cost money while they are there.")
+
+
+@app.command("list")
+def list_consumers(pipeline: str) -> None:
+    """List the consumers of the pipeline's stream, those of others among them."""
+    source, stream = _stream(pipeline)
+    listing = Table("consumer", "state", "registered", "")
+    for consumer in stream.consumers():
+        mine = consumer.name == source.name_of_consumer(pipeline)
+        created = consumer.created.isoformat(timespec="seconds")
+        listing.add_row(consumer.name, consumer.status, created, "this pipeline's" if mine else "")
+    console.print(listing)
+
+
+@app.command()
+def deregister(
+    pipeline: str,
+    name: str = typer.Option("", help="Another consumer of the stream than the pipeline's own."),
+    dry_run: bool = typer.Option(True, help="Only say what would be removed; --no-dry-run removes it."),
+) -> None:
+    """Remove a consumer that is read no more. A stream that reads through it fails; its next start makes it anew."""
+    source, stream = _stream(pipeline)
+    name = name or source.name_of_consumer(pipeline)
+    found = stream.consumer(name)
+    if found is None:
+        console.print(f"{source.stream} has no consumer {name}: nothing to remove.")
+        return
+    if dry_run:
+        console.print(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
+        return
+    stream.deregister_consumer(name)
+    console.print(f"The consumer {name} of {source.stream} is removed.")
+
+
+def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
+    project = catalog()
+    source = project.pipeline(pipeline).source
+    if not isinstance(source, KinesisSourceSpec):
+        raise ConfigError(
+            "PIPELINE_WITHOUT_CONSUMERS",
+            f"{pipeline} reads {source.kind}: only Kinesis streams have registered consumers.",
+            hint="Name a pipeline whose source.kind is kinesis.",
+        )
+    return source, KinesisStream(project.environment.messaging, name=source.stream)

@@ -1,0 +1,49 @@
+"""Enhanced fan-out in real queries: the rows of polling, over restarts that change the mode, resharding and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from deltaworks.local.moto_kinesis import MotoKinesis
+from tests.spark.sources.kinesis.conftest import Stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
+
+
+def numbers(begin: int, end: int) -> list[str]:
+    return [str(number) for number in range(begin, end)]
+
+
+def test_a_query_changes_its_mode_over_restarts_while_the_stream_is_resharded(
+    make_stage: Callable[..., Stage], switches: MotoKinesis
+) -> None:
+    switches.taken_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
+    stage = make_stage()
+    stage.actions = 2
+    stage.put(*numbers(0, 300))
+
+    assert stage.drain(maxRecords=200, **FAN_OUT) == doubled(numbers(0, 200)) + doubled(numbers(200, 300))
+    pushed = switches.subscriptions
+    assert pushed > 0
+    stage.split(0)
+    stage.put(*numbers(300, 600))
+    assert sorted(stage.drain(maxRecords=200), key=int) == sorted(doubled(numbers(300, 600)), key=int)
+    assert switches.subscriptions == pushed, "polled"
+    stage.merge(1, 2)
+    stage.put(*numbers(600, 700))
+    assert sorted(stage.drain(**FAN_OUT), key=int) == sorted(doubled(numbers(600, 700)), key=int)
+    assert switches.subscriptions > pushed
+
+    for first, again in zip(stage.batches[::2], stage.batches[1::2], strict=True):
+        assert first.batch_id == again.batch_id
+        assert first.digest == again.digest
+    shards = [row["shard_id"][-1] for batch in stage.batches for row in batch.rows]
+    assert [shard for at, shard in enumerate(shards) if at == 0 or shards[at - 1] != shard][-1] == "3"
+
+
+def doubled(texts: list[str]) -> list[str]:
+    """What two actions of a batch give."""
+    return texts * 2

@@ -1,0 +1,77 @@
+"""`deltaworks consumers`: who is registered is shown, and removed only when that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from typer.testing import CliRunner
+
+from deltaworks.cli import app, consumers
+from deltaworks.errors import ConfigError
+from deltaworks.local.moto_corrections import correct_moto
+from deltaworks.specs.source import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.storage import AwsSpec
+
+SOURCES = {
+    "games": KinesisSourceSpec(kind="kinesis", stream="games", consumer_mode="fan_out"),
+    "edits": KafkaSourceSpec(kind="kafka", bootstrap_servers="localhost:9092", topics=("edits",)),
+}
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    correct_moto()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("KEY", "testing")
+    aws = AwsSpec(endpoint=f"http://{host}:{port}", access_key="env:KEY", secret_key="env:KEY")
+    project = SimpleNamespace(
+        environment=SimpleNamespace(messaging=aws), pipeline=lambda name: SimpleNamespace(source=SOURCES[name])
+    )
+    monkeypatch.setattr(consumers, "catalog", lambda: project)
+    client = boto3.client("kinesis", **aws.boto3_options())
+    client.create_stream(StreamName="games", ShardCount=1)
+    yield client
+    client.delete_stream(StreamName="games")
+    server.stop()
+
+
+def register(client: Any, *names: str) -> str:
+    arn = str(client.describe_stream_summary(StreamName="games")["StreamDescriptionSummary"]["StreamARN"])
+    for name in names:
+        client.register_stream_consumer(StreamARN=arn, ConsumerName=name)
+    return arn
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["consumers", *words])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_a_consumer_is_listed_and_removed_only_when_that_is_asked_for(client: Any) -> None:
+    arn = register(client, "deltaworks-games", "other")
+
+    def names() -> list[str]:
+        return [each["ConsumerName"] for each in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+    assert "this pipeline's" in run("list", "games")
+    assert "would be removed" in run("deregister", "games")
+    assert names() == ["deltaworks-games", "other"]
+    assert "is removed" in run("deregister", "games", "--no-dry-run")
+    assert names() == ["other"]
+    assert "nothing to remove" in run("deregister", "games", "--no-dry-run")
+    assert "is removed" in run("deregister", "games", "--name", "other", "--no-dry-run")
+    assert names() == []
+
+
+def test_a_pipeline_without_a_stream_says_so(client: Any) -> None:
+    with pytest.raises(ConfigError, match=r"PIPELINE_WITHOUT_CONSUMERS.*edits reads kafka"):
+        run("list", "edits")

@@ -1,0 +1,332 @@
+"""Enhanced fan-out over the wire: consumers; subscriptions that end, are refused, taken over, cut off; idle shards."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError, ContractError, TransientError
+from deltaworks.local.moto_corrections import correct_moto
+from deltaworks.local.moto_kinesis import MotoKinesis
+from deltaworks.sources.kinesis.calls import ShardGone
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.sources.kinesis.consumers import registered
+from deltaworks.sources.kinesis.positions import Position
+from deltaworks.sources.kinesis.pushed_pages import PushedPages
+from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages
+from deltaworks.specs.storage import AwsSpec
+from tests.unit.sources.kinesis.engine import Engine
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
+
+A = shard_id(0)
+FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    correct_moto()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
+    monkeypatch.setenv("KEY", "testing")
+    before, MotoKinesis.current = MotoKinesis.current, MotoKinesis(taken_seconds=0.3, heartbeat_seconds=0.2)
+    yield MotoKinesis.current
+    MotoKinesis.current = before
+
+
+@pytest.fixture
+def raw(endpoint: str) -> Any:
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+    return boto3.client("kinesis", endpoint_url=endpoint, **keys)
+
+
+@pytest.fixture
+def name(raw: Any) -> str:
+    made = f"games-{uuid.uuid4().hex[:8]}"
+    raw.create_stream(StreamName=made, ShardCount=1)
+    return made
+
+
+@pytest.fixture
+def stream(endpoint: str, name: str) -> KinesisStream:
+    return KinesisStream(AwsSpec(endpoint=endpoint, access_key="env:KEY", secret_key="env:KEY"), name=name)
+
+
+def put(raw: Any, name: str, *texts: str) -> None:
+    raw.put_records(StreamName=name, Records=[{"Data": text.encode(), "PartitionKey": text} for text in texts])
+
+
+def pushed(stream: KinesisStream, start: Position | None = None, *, consumer: str = "games") -> PushedPages:
+    return PushedPages(stream, A, start or Position(), consumer=registered(stream, consumer).arn)
+
+
+def all_of(pages: ShardPages, count: int) -> list[str]:
+    """The next `count` records, and no more."""
+    found: list[str] = []
+    while len(found) < count:
+        found += [data.decode() for data in pages.next(100, patience_seconds=20).data]
+    assert len(found) == count
+    return found
+
+
+def numbers(begin: int, end: int) -> list[str]:
+    return [str(number) for number in range(begin, end)]
+
+
+def test_what_is_pushed_is_what_is_polled(stream: KinesisStream, raw: Any, name: str) -> None:
+    raw.put_record(StreamName=name, Data=b"\x00\xff{}", PartitionKey="ключ")
+    put(raw, name, "a", "b")
+
+    page, polled = pushed(stream).next(10), PolledPages(stream, A, Position()).next(10)
+
+    columns = ("sequence_numbers", "partition_keys", "data", "arrivals", "behind_ms")
+    assert [getattr(page, column) for column in columns] == [getattr(polled, column) for column in columns]
+    assert len(page) == 3
+
+
+def test_a_consumer_is_registered_once_and_waited_for(stream: KinesisStream, raw: Any, switches: MotoKinesis) -> None:
+    switches.creating_seconds = 3600.0
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        switches.creating_seconds = 0.0 if len(waits) == 3 else switches.creating_seconds
+
+    first = registered(stream, "games", sleep=wait)
+
+    assert len(waits) == 3
+    assert registered(stream, "games", sleep=wait) == first
+    assert [
+        each["ConsumerName"] for each in raw.list_stream_consumers(StreamARN=stream.summary().arn)["Consumers"]
+    ] == ["games"]
+    stream.register_consumer("games")  # as a driver does that was overtaken
+    assert len(stream.consumers()) == 1
+    assert len(waits) == 3
+
+
+def test_a_consumer_that_does_not_become_active_is_told(stream: KinesisStream, switches: MotoKinesis) -> None:
+    switches.creating_seconds = 3600.0
+
+    with pytest.raises(TransientError, match=r"KINESIS_CONSUMER_NOT_READY.*is CREATING"):
+        registered(stream, "games", patience_seconds=3, sleep=lambda seconds: None)
+
+
+def test_a_stream_with_all_its_consumers_says_so(
+    stream: KinesisStream, switches: MotoKinesis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaworks.sources.kinesis import client
+
+    monkeypatch.setattr(client, "_REGISTER_PATIENCE_SECONDS", 0.2)
+    switches.most_consumers = 0
+
+    with pytest.raises(ConfigError, match="KINESIS_CONSUMER_LIMIT"):
+        registered(stream, "games")
+
+
+def test_a_subscription_whose_time_is_over_is_followed_by_another(
+    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
+) -> None:
+    switches.subscription_seconds = 0.4
+    put(raw, name, *numbers(0, 5))
+    pages = pushed(stream)
+    assert all_of(pages, 5) == numbers(0, 5)
+    for _ in range(4):
+        assert len(pages.next(10)) == 0
+    put(raw, name, *numbers(5, 8))
+
+    assert all_of(pages, 3) == numbers(5, 8)
+    assert switches.subscriptions >= 2
+    pages.close()
+
+
+def test_a_shard_that_was_just_subscribed_to_is_waited_for(
+    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
+) -> None:
+    put(raw, name, "a")
+    switches.taken_seconds = 3600.0
+    first = pushed(stream)
+    assert all_of(first, 1) == ["a"]
+    first.close()
+
+    def let_in_after_a_refusal() -> None:
+        while not switches.refused_subscriptions:
+            time.sleep(0.01)
+        switches.taken_seconds = 0.0
+
+    threading.Thread(target=let_in_after_a_refusal, daemon=True).start()
+    assert all_of(pushed(stream), 1) == ["a"]
+    assert switches.refused_subscriptions > 0
+
+
+def test_beyond_the_patience_it_is_an_error_that_can_be_retried(stream: KinesisStream, switches: MotoKinesis) -> None:
+    switches.taken_seconds = 3600.0
+    arn = registered(stream, "games").arn
+    stream.subscribe(arn, A, Position()).close()
+
+    with pytest.raises(TransientError, match=r"KINESIS_UNREACHABLE.*KINESIS_CONSUMER_BUSY"):
+        stream.subscribe(arn, A, Position(), patience_seconds=0.5)
+
+
+def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
+    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis, caplog: pytest.LogCaptureFixture
+) -> None:
+    switches.records_per_event = 1
+    put(raw, name, *numbers(0, 6))
+    first = pushed(stream)
+    assert all_of(first, 2) == ["0", "1"]
+    time.sleep(switches.taken_seconds)
+    second = pushed(stream)
+    assert all_of(second, 3) == ["0", "1", "2"]
+
+    # What was on its way when it was taken over still comes.
+    assert all_of(first, 4) == ["2", "3", "4", "5"]
+    assert all_of(second, 3) == ["3", "4", "5"]
+    put(raw, name, "6")
+    assert all_of(first, 1) == ["6"]
+    assert "a consumer is for one query alone" in caplog.text
+
+
+def test_an_event_that_is_cut_off_is_pushed_again(
+    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
+) -> None:
+    switches.records_per_event = 2
+    put(raw, name, "0", "1")
+    pages = pushed(stream)
+    assert all_of(pages, 2) == ["0", "1"]
+    switches.cut_next = 2
+    put(raw, name, *numbers(2, 6))
+
+    assert all_of(pages, 4) == ["2", "3", "4", "5"]
+    assert switches.subscriptions >= 2
+
+
+def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stream: KinesisStream) -> None:
+    pages = pushed(stream)
+    pages.next(10)
+    gone = stream.consumer("games")
+    stream.register_consumer("another")
+    stream.deregister_consumer("games")
+
+    with pytest.raises(TransientError, match="KINESIS_CONSUMER_GONE"):
+        all_of(pages, 1)
+
+    assert [each.name for each in stream.consumers()] == ["another"]
+    assert registered(stream, "games") != gone
+
+
+def test_what_is_not_there_is_told_apart(endpoint: str, stream: KinesisStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto.core.exceptions import JsonRESTError
+
+    from deltaworks.local import moto_fan_out
+
+    arn = registered(stream, "games").arn
+    with pytest.raises(ShardGone):
+        stream.subscribe(arn, shard_id(9), Position())
+
+    def refused(*_: Any) -> int:
+        raise JsonRESTError("InvalidArgumentException", "StartingSequenceNumber is invalid.")
+
+    monkeypatch.setattr(moto_fan_out, "number_before", refused)
+    with pytest.raises(ContractError, match="KINESIS_POSITION_INVALID"):
+        stream.subscribe(arn, A, Position(after="1"))
+
+
+def engine_on(stream: Any, root: Path, **more: str) -> Engine:
+    return Engine(stream, LocalObjects(root), options(**FAN_OUT, **more))  # type: ignore[arg-type]
+
+
+def test_idle_shards_of_a_resharded_stream_end_a_batch_at_once(
+    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis, tmp_path: Path
+) -> None:
+    """An idle parent, an idle child and one with a record; an event without records comes only after a while."""
+    switches.first_event_at_once = False
+    switches.taken_seconds = 0.0
+    raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
+    raw.put_record(StreamName=name, Data=b"a", PartitionKey="a", ExplicitHashKey="0")
+    engine = engine_on(stream, tmp_path)
+    began = time.monotonic()
+
+    assert [row.data for row in engine.drain()] == [b"a"]
+
+    assert time.monotonic() - began < 10
+    assert [(batch, end.closed, end.more) for batch, end in ends(engine, A)] == [(0, True, False)]
+    assert [(end.rows, end.more, end.behind_ms) for _, end in ends(engine, shard_id(2))] == [(0, False, 0)]
+
+
+def ends(engine: Engine, shard: str) -> list[tuple[int, Any]]:
+    run = engine.planner.begin().run if not engine.log else engine.log[-1]["run"]
+    found = [(batch, engine.state.end(run, batch, shard)) for batch in range(len(engine.log))]
+    return [(batch, end) for batch, end in found if end is not None]
+
+
+def test_a_stretch_without_records_that_outlasts_a_subscription_is_passed() -> None:
+    """Each subscription ends before it comes to the record: only where the last one got to leads there."""
+    model = ModelStream()
+    model.put("a", b"first")
+    model._number += 1_000_000
+    model.put("a", b"second")
+    model.put("a", b"third")
+    model.page_records, model.scanned_per_event, model.events_per_subscription = 1, 30_000, 2
+    engine = Engine(model, MemoryObjects(), options(maxRecords="1", **FAN_OUT))
+
+    assert [row.data for row in engine.drain(most=20)] == [b"first", b"second", b"third"]
+    assert model.subscriptions > 15
+
+
+@pytest.mark.parametrize("first", ["polling", "fan_out"])
+def test_a_batch_is_the_same_in_either_mode_and_a_query_can_change_it(
+    stream: KinesisStream, raw: Any, switches: MotoKinesis, tmp_path: Path, first: str
+) -> None:
+    switches.taken_seconds, name = 0.0, stream.name
+    put(raw, name, *numbers(0, 40))
+    raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
+    put(raw, name, *numbers(40, 80))
+    modes = {mode: options(maxRecords="30", consumerMode=mode, consumerName="games") for mode in ("polling", "fan_out")}
+    engine = engine_on(stream, tmp_path)
+    other = {"polling": "fan_out", "fan_out": "polling"}
+    mode, more = first, iter(range(80, 90))
+    for _ in range(40):
+        engine.options = modes[mode]
+        engine.restart()
+        if engine.open_batch is None and not engine.plan():
+            break
+        rows = engine.action()
+        if (number := next(more, None)) is not None:
+            put(raw, name, str(number))
+        mode = other[mode]
+        engine.options = modes[mode]
+        engine.restart()
+        assert engine.action() == rows
+        engine.complete(rows)
+
+    read = [int(row.data) for row in engine.rows()]
+    assert sorted(read) == list(range(90))
+    assert read[:40] == list(range(40)), "the parent before its children"
+    assert switches.subscriptions > 0
+
+
+def test_a_throttled_look_is_worth_a_batch_where_tasks_have_reads_of_their_own() -> None:
+    model = ModelStream()
+    engine = Engine(model, MemoryObjects(), options(**FAN_OUT))
+    model.put("a", b"first")
+    engine.drain()
+    model.put("a", b"second")
+    model.refuse_next_reads = 1
+
+    assert engine.plan()
+    assert [row.data for row in engine.action()] == [b"second"]
