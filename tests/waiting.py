@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 def eventually(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlparse
 
 from deltaworks.local.fault_answers import cut_short, operation_of, refusal, with_failures, without_entries
+from deltaworks.local.ports import HOST
+from deltaworks.local.serving import serving
 
-HOST = "127.0.0.1"
 _MAX_HEAD_BYTES = 1 << 20
 _BODILESS = frozenset({204, 304})
 _HTTP_OK = range(200, 300)
@@ -139,9 +139,9 @@ class FaultProxy:
         self._record(fault, head, 0)
         match fault.action:
             case Action.UNAVAILABLE:
-                return _UNAVAILABLE, True
+                return _as_asked(method, _UNAVAILABLE), True
             case Action.REFUSE:
-                return refusal(head, status=fault.status, code=fault.code), True
+                return _as_asked(method, refusal(head, status=fault.status, code=fault.code)), True
             case Action.FAIL_ENTRIES:
                 head, left, failed = without_entries(head, body)
                 return with_failures(await server.ask(head, left) if left else None, failed), True
@@ -188,6 +188,12 @@ async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     return head, await _read_body(reader, head)
 
 
+def _as_asked(method: bytes, answer: bytes) -> bytes:
+    """What was asked for by HEAD has no body: it would be taken for the beginning of the connection's next answer."""
+    end = answer.index(b"\r\n\r\n") + 4
+    return answer[:end] if method == b"HEAD" else answer
+
+
 async def _read_answer(reader: asyncio.StreamReader, method: bytes) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     if method == b"HEAD" or _status(head) in _BODILESS:
@@ -221,26 +227,7 @@ def running_fault_proxy(upstream: str, *, faults: Sequence[Fault] = (), seed: in
     `faults` of the yielded proxy can be replaced at any time and counts for the next request.
     """
     target = urlparse(upstream)
-    loop = asyncio.new_event_loop()
     proxy = FaultProxy("", (target.hostname or HOST, target.port or 80), faults, seed, _random=random.Random(seed))
-    listener = loop.run_until_complete(asyncio.start_server(proxy.serve, HOST, 0, limit=_MAX_HEAD_BYTES))
-    proxy.endpoint = f"http://{HOST}:{listener.sockets[0].getsockname()[1]}"
-    thread = threading.Thread(target=loop.run_forever, name="fault-proxy", daemon=True)
-    thread.start()
-    try:
+    with serving(proxy.serve, name="fault-proxy", max_line_bytes=_MAX_HEAD_BYTES) as port:
+        proxy.endpoint = f"http://{HOST}:{port}"
         yield proxy
-    finally:
-        loop.call_soon_threadsafe(listener.close)
-        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _end_tasks() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task

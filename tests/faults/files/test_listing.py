@@ -16,9 +16,10 @@ from deltaworks.sources.file_events import listing
 from deltaworks.sources.file_events.lister import read_listing_record, request_listing
 from deltaworks.sources.file_events.relay import Relay
 from tests.faults.files.conftest import Tell
-from tests.faults.harness.announced import behind, within
+from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off
 from tests.unit.sources.relay_stage import running
+from tests.waiting import eventually
 
 ANNOUNCED = [f"games/{number}" for number in range(20)]
 SILENT = [f"games/silent-{number}" for number in range(5)]
@@ -34,15 +35,15 @@ def test_30_objects_no_message_comes_about_are_found_and_told(landing: Any, tell
     objects = open_objects(landing.lake)
     landing.put(*ANNOUNCED)
     with running(relay_of(landing, **declared)) as relay:
-        within(lambda: relay.counts.deleted == len(ANNOUNCED), "what is announced is taken")
+        eventually(lambda: relay.counts.deleted == len(ANNOUNCED), "what is announced is taken")
         if not without:
-            within(lambda: (read_listing_record(objects, "landing") or never()).passes == 1, "a first pass")
+            eventually(lambda: (read_listing_record(objects, "landing") or never()).passes == 1, "a first pass")
         landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
         landing.put(*SILENT)
         request_listing(objects, "landing", by="a test")
         if not without:
-            within(lambda: (read_listing_record(objects, "landing") or never()).passes == 2, "a second pass")
-            within(lambda: alert_of(landing) == "FILES_LOST", "the alert")
+            eventually(lambda: (read_listing_record(objects, "landing") or never()).passes == 2, "a second pass")
+            eventually(lambda: alert_of(landing) == "FILES_LOST", "the alert")
         told = alert_of(landing)
     verdict = tell_files("30 never announced", [*ANNOUNCED, *SILENT], off=without, note=f"alert {told}")
     assert verdict.is_exact == (not without)

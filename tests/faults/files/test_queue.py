@@ -27,9 +27,10 @@ from deltaworks.sources.file_events.relay import Relay
 from deltaworks.sources.file_events.schema import message_quarantine_key
 from deltaworks.tables.lake import Lake
 from tests.faults.files.conftest import Tell
-from tests.faults.harness.announced import behind, within
+from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off
 from tests.unit.sources.relay_stage import keys, relay_of, running
+from tests.waiting import eventually
 
 Patch = pytest.MonkeyPatch
 
@@ -72,10 +73,10 @@ def test_18_every_message_three_times_shuffled_and_two_relays(
     with off(without):
         first = threading.Thread(target=_run_quietly, args=(relay_of(landing, max_events_per_append=20),), daemon=True)
         first.start()
-        within(lambda: bool(keys(landing)), "the first works")
+        eventually(lambda: bool(keys(landing)), "the first works")
         other = threading.Thread(target=second, daemon=True)
         other.start()
-        within(lambda: drained(landing), "the queue is empty")
+        eventually(lambda: drained(landing), "the queue is empty")
         _stop_all()
         first.join(20)
         other.join(20)
@@ -120,7 +121,7 @@ def test_19_messages_of_every_kind_stop_nothing_and_do_not_vanish(
     foreign = landing.notification("games/foreign").replace(landing.bucket, "foreign")
     landing.send(*POISON, raw, foreign, wrapped)
     with off(without), running(relay_of(landing)) as relay:
-        within(lambda: relay.counts.deleted == len(POISON) + 3, "all are taken")
+        eventually(lambda: relay.counts.deleted == len(POISON) + 3, "all are taken")
     rows = Lake(landing.lake).rows(message_quarantine_key("landing"))
     held = [] if rows is None else rows.column("body").to_pylist()
     # All but S3's own test are owed a row that says why they were of no use.
@@ -143,7 +144,7 @@ def test_24_messages_held_for_longer_than_their_timeout_do_not_come_again(
     landing.send(*(landing.notification(name) for name in names))
     slow = slow_lake(landing, proxy, seconds=5)
     with off(without), running(relay_of(slow, max_events_per_append=10)) as relay:
-        within(lambda: relay.counts.deleted >= len(names) or sum(landing.waiting()) == 0, "the queue is empty")
+        eventually(lambda: relay.counts.deleted >= len(names) or sum(landing.waiting()) == 0, "the queue is empty")
     dead_letters = waiting_in(landing, dead[0])
     note = f"redelivered {relay.counts.redelivered}, dead letters {dead_letters}, extended {relay.counts.extended}"
     landing.lake = slow.lake
@@ -200,7 +201,7 @@ def test_26_entries_of_batch_calls_that_fail_are_sent_again(
     with off(without):
         moved = redrive(hit.spec(), Lake(hit.lake), hit.queue(), dry_run=False).dead_letters_moved
         with running(relay_of(hit)) as relay:
-            within(lambda: not landing.waiting()[0] and relay.counts.messages > 0, "what was sent is taken")
+            eventually(lambda: not landing.waiting()[0] and relay.counts.messages > 0, "what was sent is taken")
             time.sleep(2)
     left = sum(landing.waiting())
     note = f"batch calls with failures {len(proxy.incidents)}, told moved {moved}, messages left behind {left}"
@@ -220,16 +221,16 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
     landing.send(*(landing.notification(name) for name in names))
     stranger = landing.queue()
     # Somebody receives them all and never deletes one.
-    within(lambda: not stranger.receive() and drained(landing), "all are dead letters")
+    eventually(lambda: not stranger.receive() and drained(landing), "all are dead letters")
     with off(without), running(relay_of(landing)) as relay:
         objects, key = open_objects(landing.lake), relay_control("landing", "heartbeat.json")
-        within(
+        eventually(
             lambda: (found := read_heartbeat(objects, key)) is not None and found.backlog_files is not None, "it looks"
         )
         told = alert_of(landing)
         moved = redrive(landing.spec(), Lake(landing.lake), landing.queue(), dry_run=False).dead_letters_moved
         if moved:
-            within(lambda: relay.counts.deleted == len(names), "they are taken")
+            eventually(lambda: relay.counts.deleted == len(names), "they are taken")
     note = f"alert {told}, moved {moved}"
     verdict = tell_files("27 dead letters", names, off=", ".join(without), note=note)
     assert verdict.is_exact == (not without)
@@ -266,10 +267,10 @@ def test_28_a_queue_that_throttles_fails_and_answers_late_is_waited_for(
     with off(without):
         try:
             with running(relay_of(hit)) as relay:
-                within(lambda: drained(landing) or relay._stop.is_set(), "the queue is empty")
+                eventually(lambda: drained(landing) or relay._stop.is_set(), "the queue is empty")
                 landing.send(landing.notification("games/late"))
                 time.sleep(6)
-                within(lambda: drained(landing) or relay._stop.is_set(), "the queue is empty again")
+                eventually(lambda: drained(landing) or relay._stop.is_set(), "the queue is empty again")
         except Exception as error:
             failure = type(error).__name__ if not isinstance(error, DeltaworksError) else error.condition
     for timer in timers:
@@ -326,7 +327,7 @@ def test_29_a_queue_that_is_gone_ends_the_relay_instead_of_being_asked_without_p
         relay = relay_of(hit)
         thread = threading.Thread(target=run, args=(relay,), daemon=True)
         thread.start()
-        within(lambda: len(proxy.incidents) > 0, "it receives")
+        eventually(lambda: len(proxy.incidents) > 0, "it receives")
         landing.sqs.delete_queue(QueueUrl=landing.queue_url)
         before = len(proxy.incidents)
         thread.join(12)

@@ -16,8 +16,9 @@ from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
-from tests.faults.harness.announced import behind, within
+from tests.faults.harness.announced import behind
 from tests.unit.sources.relay_stage import keys
+from tests.waiting import eventually
 
 NAMES = [f"games/{number}" for number in range(80)]
 Launch = Callable[..., subprocess.Popen[bytes]]
@@ -78,13 +79,13 @@ def test_25_killed_between_commit_and_deletion(
     landing.send(*(landing.notification(name) for name in NAMES))
     proxy.faults = [Fault(action=Action.DELAY, operation="DeleteMessageBatch", delay_seconds=600)]
     first = launch(off=without)
-    within(lambda: bool(keys(landing)), "an append is in the log, and its messages are not deleted")
+    eventually(lambda: bool(keys(landing)), "an append is in the log, and its messages are not deleted")
     first.kill()
     first.wait(20)
     committed = len(keys(landing))
     proxy.faults = []
     launch(off=without)
-    within(lambda: landing.waiting() == (0, 0), "the messages came again and are gone")
+    eventually(lambda: landing.waiting() == (0, 0), "the messages came again and are gone")
     note = f"in the log when it was killed: {committed}"
     verdict = tell_files("25 killed before the deletion", NAMES, off=without, note=note)
     assert verdict.is_exact == (not without)
@@ -101,11 +102,11 @@ def test_25_killed_while_the_commit_is_on_its_way(
     commits = r"file_events/_delta_log/0+[2-9]\d*\.json"
     proxy.faults = [Fault(action=Action.DELAY, method="PUT", path=commits, delay_seconds=20, times=1)]
     first = launch(off=without)
-    within(lambda: bool(proxy.incidents), "a commit is on its way")
+    eventually(lambda: bool(proxy.incidents), "a commit is on its way")
     first.kill()
     first.wait(20)
     launch()
-    within(lambda: landing.waiting() == (0, 0) and bool(keys(landing)), "the messages came again and are gone")
+    eventually(lambda: landing.waiting() == (0, 0) and bool(keys(landing)), "the messages came again and are gone")
     verdict = tell_files("25 killed during the commit", NAMES, off=without)
     assert verdict.is_exact == (not without)
     assert bool(verdict.lost) == bool(without)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,15 +49,3 @@ def behind(landing: Any, proxy: FaultProxy) -> Any:
 def through(queue_url: str, proxy: FaultProxy) -> str:
     """A queue's address, on a proxy."""
     return proxy.endpoint + "/" + queue_url.split("/", 3)[3]
-
-
-def within(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Wait until something holds.
-
-    Raises:
-        AssertionError: it does not, after `seconds`.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events
 from deltaworks.sources.file_events.stream import FORMAT, register
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -85,13 +85,6 @@ class Stage:
 @pytest.fixture
 def stage(spark: SparkSession, tmp_path: Path) -> Stage:
     return Stage(spark, tmp_path)
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.1)
 
 
 def test_every_field_of_an_event_arrives_as_it_was_written(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from urllib.parse import urlparse
 import pytest
 
 from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Upstream(BaseHTTPRequestHandler):
@@ -48,7 +50,7 @@ def upstream() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     received: list[tuple[str, bytes]] = []
     handler = type("Handler", (Upstream,), {"received": received})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", received
     server.shutdown()
@@ -57,7 +59,7 @@ def upstream() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
 
 def connect(endpoint: str) -> http.client.HTTPConnection:
     parsed = urlparse(endpoint)
-    return http.client.HTTPConnection(parsed.hostname or "", parsed.port, timeout=10)
+    return http.client.HTTPConnection(parsed.hostname or "", parsed.port, timeout=PATIENCE_SECONDS)
 
 
 def put(client: http.client.HTTPConnection, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
@@ -166,6 +168,22 @@ def test_a_refusal_speaks_the_protocol_of_the_request(upstream) -> None:
         client.close()
 
     assert received == []
+
+
+@pytest.mark.parametrize("action", [Action.UNAVAILABLE, Action.REFUSE])
+def test_a_head_is_refused_without_a_body_and_its_connection_goes_on(upstream, action: Action) -> None:
+    endpoint, _ = upstream
+    with running_fault_proxy(endpoint, faults=[Fault(action=action, method="HEAD")]) as proxy:
+        client = socket.create_connection(urlparse(proxy.endpoint).netloc.split(":"), timeout=PATIENCE_SECONDS)
+        answers = client.makefile("rb")
+
+        client.sendall(b"HEAD /a HTTP/1.1\r\nHost: here\r\n\r\n")
+        refused = list(iter(answers.readline, b"\r\n"))
+        client.sendall(b"GET /a HTTP/1.1\r\nHost: here\r\n\r\n")
+
+        assert refused[0].startswith(b"HTTP/1.1 503 ")
+        assert answers.readline().startswith(b"HTTP/1.1 200 ")
+        client.close()
 
 
 def test_a_rule_for_an_operation_meets_no_other(upstream) -> None:

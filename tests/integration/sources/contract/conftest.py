@@ -16,21 +16,23 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.local.fault_proxy import running_fault_proxy
+from deltaworks.local.fault_proxy import FaultProxy, running_fault_proxy
 from deltaworks.local.kafka_broker import running_broker
 from deltaworks.local.object_store import running_object_store
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from tests.integration.sources.contract.driving import CHECKOUT, Drivers, eventually
+from tests.integration.sources.contract.driving import CHECKOUT, Drivers
 from tests.integration.sources.contract.stages import (
     STAGES,
     TABLES_BUCKET,
     FileStage,
+    Server,
     Servers,
     Stage,
     tables_storage,
 )
 from tests.integration.sources.contract.wire import running_wire
+from tests.waiting import eventually
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
 PIPELINE: dict[str, Any] = {
@@ -75,21 +77,22 @@ def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
         broker = enter(running_broker(root / "kafka", settings=told))
         host, _, port = broker.address.bootstrap.rpartition(":")
         broker_wire.upstream = (host, int(port))
-        aws_faults, tables_faults = (
-            enter(running_fault_proxy(aws_endpoint)),
-            enter(running_fault_proxy(tables.endpoint)),
-        )
+        faults: dict[Server, FaultProxy] = {
+            "aws": enter(running_fault_proxy(aws_endpoint)),
+            "tables": enter(running_fault_proxy(tables.endpoint)),
+        }
         yield Servers(
             aws_endpoint=aws_endpoint,
             aws=lambda service: boto3.client(service, endpoint_url=aws_endpoint, **KEYS),
-            aws_wire=enter(running_wire("http", aws_faults.endpoint.removeprefix("http://"))),
-            aws_faults=aws_faults,
             broker=broker,
-            broker_wire=broker_wire,
             tables=tables,
-            tables_wire=enter(running_wire("http", tables_faults.endpoint.removeprefix("http://"))),
-            tables_faults=tables_faults,
             lake=StorageSpec(root=f"file://{root}/lake"),
+            wires={
+                "aws": enter(running_wire("http", faults["aws"].endpoint.removeprefix("http://"))),
+                "broker": broker_wire,
+                "tables": enter(running_wire("http", faults["tables"].endpoint.removeprefix("http://"))),
+            },
+            faults=faults,
         )
 
 
@@ -97,7 +100,7 @@ def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
 def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
     """The driver, in a project whose servers are reached through the wires."""
     keys = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
-    aws = {"endpoint": servers.aws_wire.endpoint, **keys}
+    aws = {"endpoint": servers.wires["aws"].endpoint, **keys}
     environment = {
         "environment": "local",
         "lake": {"root": servers.lake.root},
@@ -112,7 +115,7 @@ def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
                 "spark.executor.cores": "1",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
-                **tables_storage(servers.tables, servers.tables_wire.endpoint).spark_conf(),
+                **tables_storage(servers.tables, servers.wires["tables"].endpoint).spark_conf(),
             },
         },
     }
@@ -213,6 +216,7 @@ def healed(servers: Servers, drivers: Drivers) -> Iterator[None]:
     yield
     if drivers.busy:
         drivers.close()
-    for wire in (servers.aws_wire, servers.broker_wire, servers.tables_wire):
+    for wire in servers.wires.values():
         wire.heal()
-    servers.aws_faults.faults = servers.tables_faults.faults = ()
+    for proxy in servers.faults.values():
+        proxy.faults = ()

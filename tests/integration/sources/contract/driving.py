@@ -8,17 +8,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pyspark
 
+from tests.waiting import PATIENCE_SECONDS
+
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[3]
-PATIENCE_SECONDS = 120
 
 
 @dataclass(slots=True)
@@ -103,11 +103,3 @@ class Drivers:
 def _out(process: subprocess.Popen[str]) -> IO[str]:
     assert process.stdout is not None
     return process.stdout
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)

@@ -12,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -35,6 +35,7 @@ EVENTS_A_UNIT = 4
 LIMIT_EVENTS = 8
 MOST_EVENT_BYTES = 50_000
 TABLES_BUCKET = "tables"
+Server = Literal["aws", "broker", "tables"]
 
 
 @dataclass
@@ -43,14 +44,12 @@ class Servers:
 
     aws_endpoint: str
     aws: Callable[[str], Any]
-    aws_wire: Wire
-    aws_faults: FaultProxy
     broker: RunningBroker
-    broker_wire: Wire
     tables: ObjectStoreAddress
-    tables_wire: Wire
-    tables_faults: FaultProxy
     lake: StorageSpec
+    wires: Mapping[Server, Wire]
+    #: What makes a server answer with errors; for the broker, cut connections are all there is.
+    faults: Mapping[Server, FaultProxy]
 
 
 def event(number: int, lane: str, *, pad_bytes: int = 0) -> dict[str, Any]:
@@ -72,6 +71,7 @@ class Stage(ABC):
     """One pipeline's input on the server of its source."""
 
     kind: ClassVar[str]
+    server: ClassVar[Server] = "aws"
     #: Of a request that brings rows; `{name}` is the stage's.
     reading: ClassVar[str]
     limits: ClassVar[Mapping[str, Any]]
@@ -88,14 +88,14 @@ class Stage(ABC):
         self.create()
 
     @property
-    @abstractmethod
     def wire(self) -> Wire:
         """What the source reaches its server through."""
+        return self.servers.wires[self.server]
 
     @property
     def faults(self) -> FaultProxy | None:
-        """What makes its server answer with errors; None where cut connections are all there is."""
-        return None
+        """What makes its server answer with errors, if anything does."""
+        return self.servers.faults.get(self.server)
 
     def is_reading(self, head: str) -> bool:
         """Whether a request brings rows of this stage."""
@@ -128,14 +128,6 @@ class FileStage(Stage):
     reading = r"^GET /{name}/in/"
     limits: ClassVar[Mapping[str, Any]] = {"max_files_per_batch": LIMIT_EVENTS // EVENTS_A_UNIT}
     bad_codes = frozenset({"malformed", "object_empty", "object_unreadable", "too_large"})
-
-    @property
-    def wire(self) -> Wire:
-        return self.servers.aws_wire
-
-    @property
-    def faults(self) -> FaultProxy | None:
-        return self.servers.aws_faults
 
     def create(self) -> None:
         self.servers.aws("s3").create_bucket(Bucket=self.name)
@@ -222,18 +214,41 @@ class ListedStage(FileStage):
         self._run_relay(None)
 
 
-class KafkaStage(Stage):
+class RecordStage(Stage):
+    """Records in two lanes."""
+
+    limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
+    #: A record without a byte, or with as few as its server takes, and what else only this server takes.
+    empty: ClassVar[Sequence[bytes | None]] = (b" ",)
+
+    @abstractmethod
+    def put(self, lane: int, value: bytes | None) -> None:
+        """Send one record."""
+
+    def flush(self) -> None:
+        """Return once everything is there."""
+
+    def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
+        for number in numbers:
+            self.put(number % 2, as_json(event(number, f"p{number % 2}", pad_bytes=pad_bytes)))
+        self.flush()
+
+    def send_bad(self) -> None:
+        huge = as_json(event(0, "bad", pad_bytes=MOST_EVENT_BYTES))
+        for value in (*self.empty, b'{"name": "order", "id": ', b"\x1f\x8b\x08 no gzip", huge):
+            self.put(0, value)
+        self.flush()
+
+
+class KafkaStage(RecordStage):
     """A topic of two partitions."""
 
     kind = "kafka"
+    server = "broker"
     reading = "^FETCH$"
     bytes_let_in = None
-    limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
+    empty = (b"", None)
     bad_codes = frozenset({"malformed", "object_empty", "too_large", "tombstone"})
-
-    @property
-    def wire(self) -> Wire:
-        return self.servers.broker_wire
 
     def create(self) -> None:
         options = self.servers.broker.address.client_options()
@@ -245,39 +260,19 @@ class KafkaStage(Stage):
         place = {"bootstrap_servers": self.wire.bootstrap, "topics": [self.name]}
         return {"kind": "kafka", **place, "max_event_bytes": MOST_EVENT_BYTES}
 
-    def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
-        for number in numbers:
-            self._put(number % 2, as_json(event(number, f"p{number % 2}", pad_bytes=pad_bytes)))
-        self._flush()
+    def put(self, lane: int, value: bytes | None) -> None:
+        self._producer.produce(self.name, value, partition=lane)
 
-    def send_bad(self) -> None:
-        huge = as_json(event(0, "bad", pad_bytes=MOST_EVENT_BYTES))
-        for value in (b"", None, b'{"name": "order", "id": ', b"\x1f\x8b\x08 no gzip", huge):
-            self._put(0, value)
-        self._flush()
-
-    def _put(self, partition: int, value: bytes | None) -> None:
-        self._producer.produce(self.name, value, partition=partition)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
         assert self._producer.flush(60) == 0
 
 
-class KinesisStage(Stage):
+class KinesisStage(RecordStage):
     """A stream of two shards."""
 
     kind = "kinesis"
     reading = r"X-Amz-Target: Kinesis_20131202\.GetRecords"
-    limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
     bad_codes = frozenset({"malformed", "object_empty", "too_large"})
-
-    @property
-    def wire(self) -> Wire:
-        return self.servers.aws_wire
-
-    @property
-    def faults(self) -> FaultProxy | None:
-        return self.servers.aws_faults
 
     def is_reading(self, head: str) -> bool:
         # Whether an idle shard has anything new the driver asks too, for one record that it hands to nobody.
@@ -289,24 +284,16 @@ class KinesisStage(Stage):
     def declared(self) -> dict[str, Any]:
         return {"kind": "kinesis", "stream": self.name, "max_event_bytes": MOST_EVENT_BYTES}
 
-    def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
-        for number in numbers:
-            self._put(number % 2, as_json(event(number, f"p{number % 2}", pad_bytes=pad_bytes)))
-
-    def send_bad(self) -> None:
-        huge = as_json(event(0, "bad", pad_bytes=MOST_EVENT_BYTES))
-        for value in (b" ", b'{"name": "order", "id": ', b"\x1f\x8b\x08 no gzip", huge):
-            self._put(0, value)
-
-    def _put(self, shard: int, data: bytes) -> None:
-        key = {"PartitionKey": "k", "ExplicitHashKey": str(shard << 127)}
-        self.servers.aws("kinesis").put_record(StreamName=self.name, Data=data, **key)
+    def put(self, lane: int, value: bytes | None) -> None:
+        key = {"PartitionKey": "k", "ExplicitHashKey": str(lane << 127)}
+        self.servers.aws("kinesis").put_record(StreamName=self.name, Data=value, **key)
 
 
 class DeltaStage(Stage):
     """A Delta table on s3proxy; each unit is a commit of one file."""
 
     kind = "delta"
+    server = "tables"
     # Of the log too, Hadoop's growing pauses would take minutes.
     refused_paths = r"\.parquet"
     #: Delta lets one file more in where the limit is not reached.
@@ -314,22 +301,9 @@ class DeltaStage(Stage):
     reading = r"^GET /tables/{name}/[^_].*\.parquet"
     limits: ClassVar[Mapping[str, Any]] = {"max_files_per_batch": LIMIT_EVENTS // EVENTS_A_UNIT}
     bad_codes = frozenset({"missing_required", "too_large"})
-    _TYPES: ClassVar[Mapping[str, str]] = {
-        "name": "string",
-        "id": "string",
-        "time": "int64",
-        "number": "int64",
-        "lane": "string",
-        "pad": "string",
-    }
-
-    @property
-    def wire(self) -> Wire:
-        return self.servers.tables_wire
-
-    @property
-    def faults(self) -> FaultProxy | None:
-        return self.servers.tables_faults
+    _TYPES: ClassVar[Mapping[str, str]] = dict.fromkeys(("name", "id", "lane", "pad"), "string") | dict.fromkeys(
+        ("time", "number"), "int64"
+    )
 
     def create(self) -> None:
         self._append([])

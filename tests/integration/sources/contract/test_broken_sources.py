@@ -11,8 +11,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.stop import StopFlag
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
-from tests.integration.sources.contract.driving import eventually
 from tests.integration.sources.contract.stages import LIMIT_EVENTS
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 BenchOn = Callable[..., Bench]

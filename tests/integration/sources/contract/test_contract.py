@@ -17,9 +17,9 @@ from deltaworks.local.fault_proxy import Action, Fault
 from deltaworks.streaming.batch_sources import SOURCES
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
-from tests.integration.sources.contract.driving import eventually
 from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES
 from tests.integration.sources.contract.wire import Request
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 KINDS = sorted(SOURCES)

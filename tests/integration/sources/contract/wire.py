@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ from typing import Literal
 
 import psutil
 
-HOST = "127.0.0.1"
+from deltaworks.local.ports import HOST
+from deltaworks.local.serving import serving
+
 Protocol = Literal["http", "kafka"]
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _HEAD_BYTES = 4096
@@ -206,23 +207,6 @@ def running_wire(protocol: Protocol, upstream: str = f"{HOST}:1") -> Iterator[Wi
     """A proxy before `upstream` (host:port) while the block runs."""
     host, _, port = upstream.rpartition(":")
     wire = Wire(protocol, (host, int(port)))
-    loop = asyncio.new_event_loop()
-    listener = loop.run_until_complete(asyncio.start_server(wire.serve, HOST, 0))
-    wire.address = (HOST, listener.sockets[0].getsockname()[1])
-    thread = threading.Thread(target=loop.run_forever, name="wire", daemon=True)
-    thread.start()
-    try:
+    with serving(wire.serve, name="wire") as own:
+        wire.address = (HOST, own)
         yield wire
-    finally:
-        loop.call_soon_threadsafe(listener.close)
-        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _end_tasks() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
