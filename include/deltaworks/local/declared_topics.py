@@ -1,19 +1,25 @@
-"""Which topics the pipelines of a stack's project read: they decide whether the stack has a Kafka broker."""
+"""Which topics pipelines read from the stack's own broker: they decide whether it has one."""
 
 from __future__ import annotations
 
+from deltaworks.local.environment import KAFKA_BOOTSTRAP
 from deltaworks.local.home import StackHome
+from deltaworks.specs.base import Reference
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.source import KafkaSourceSpec
 
+_OURS = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
+
 
 def declared_topics(home: StackHome) -> tuple[str, ...]:
-    """The topics of every pipeline whose source in use is Kafka, sorted; empty where none is.
+    """The topics of every pipeline whose source in use is the stack's broker, sorted; empty where none is.
 
-    A pipeline that is declared wrongly counts for nothing here: it cannot run.
+    That is one whose `bootstrap_servers` is `env:DELTAWORKS_KAFKA_BOOTSTRAP`: any other address is a broker of somebody
+    else's, which has its topics. A pipeline that is declared wrongly counts for nothing here: it cannot run.
 
     Raises:
         ConfigError: the environment itself is declared wrongly.
     """
-    sources = (spec.source for spec in load_catalog(root=home.project, tolerant=True).pipelines.values())
-    return tuple(sorted({topic for each in sources if isinstance(each, KafkaSourceSpec) for topic in each.topics}))
+    sources = [spec.source for spec in load_catalog(root=home.project, tolerant=True).pipelines.values()]
+    ours = [each for each in sources if isinstance(each, KafkaSourceSpec) and each.bootstrap_servers == _OURS]
+    return tuple(sorted({topic for each in ours for topic in each.topics}))

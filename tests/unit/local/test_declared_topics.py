@@ -1,4 +1,4 @@
-"""A stack has a broker exactly where a pipeline's source in use is Kafka."""
+"""A stack has a broker exactly where a pipeline's source in use is that broker."""
 
 from __future__ import annotations
 
@@ -52,6 +52,15 @@ def test_kafka_counts_among_several_sources_only_where_it_is_the_chosen_one(home
 
     assert declared_topics(home_of(sources=sources, source="old")) == ()
     assert declared_topics(home_of(sources=sources, source="live")) == ("edits", "orders")
+
+
+@pytest.mark.parametrize("servers", ["kafka.example:9092", "env:COMPANY_KAFKA", "127.0.0.1:9092"])
+def test_topics_of_another_broker_are_not_the_stacks(
+    home_of: HomeOf, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPANY_KAFKA", "kafka.example:9092")
+
+    assert declared_topics(home_of(source=KAFKA_SOURCE | {"bootstrap_servers": servers})) == ()
 
 
 def test_a_pipeline_that_is_declared_wrongly_does_not_keep_the_stack_from_starting(home_of: HomeOf) -> None:
