@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, orders, shop
 
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 ROWS = 200
@@ -24,20 +24,7 @@ Places = Counter[tuple[int, int]]
 
 
 def spec(level: str) -> PipelineSpec:
-    columns = [{"name": f"level_{level}", "path": "level", "type": level}]
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [
-                {"name": "events", "catch_all": True},
-                {"name": "orders", "when": {"name": "order"}, "columns": columns},
-            ],
-        }
-    )
+    return shop({"name": "events", "catch_all": True}, orders(level))
 
 
 def replay(stage: Stage, point: str = "-", off: str = "") -> subprocess.Popen[bytes]:

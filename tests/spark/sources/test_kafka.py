@@ -189,6 +189,7 @@ def test_a_lost_checkpoint_goes_on_at_the_ledgers_offsets(
     assert numbers(project) == list(range(30))
 
 
+@pytest.mark.integration
 def test_a_broker_that_comes_back_is_read_on(spark: SparkSession, tmp_path: Path, project_of: ProjectOf) -> None:
     with running_broker(tmp_path / "kafka") as broker:
         topic = Topic(broker, "restarted")

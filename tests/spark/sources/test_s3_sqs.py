@@ -36,7 +36,6 @@ def test_a_queue_is_drained_in_limited_batches_and_messages_are_gone(stage: Stag
     assert [len({row["_key"] for row in rows}) for _, rows in batches] == [2, 2, 1]
     assert sorted(stage.keys()) == sorted(f"games/{number}.json" for number in range(5) for _ in range(2))
     assert stage.landing.waiting() == (0, 0)
-    assert stage.drain(schema=SCHEMA) == []
     stage.landing.put("games/5.json", body=b'{"id": 5}')
     assert [(batch, [row["id"] for row in rows]) for batch, rows in stage.drain(schema=SCHEMA)] == [(3, [5])]
 
@@ -78,6 +77,7 @@ def test_queries_that_share_a_state_each_read_every_file_of_one_queue(stage: Sta
     assert stage.keys() == ["games/1.json"]
 
 
+@pytest.mark.integration
 def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> None:
     """What it leaves is a lease nobody renews and messages nobody deletes."""
     stage.landing.put("games/1.json", body=b'{"id": 1}')

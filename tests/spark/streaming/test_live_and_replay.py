@@ -13,29 +13,17 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.live import LiveProgress, start_live_query
 from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, orders, shop
 
 pytestmark = pytest.mark.spark
 HOUR, NOON = 3_600, 1_700_049_600
 
 
 def spec(level: str) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [
-                {
-                    "name": "orders",
-                    "catch_all": True,
-                    "columns": [{"name": f"level_{level}", "path": "level", "type": level}],
-                }
-            ],
-            "live": [{"name": "hourly", "reads": "orders", "watermark_minutes": 180}],
-        }
+    return shop(
+        {"name": "orders", "catch_all": True, "columns": orders(level)["columns"]},
+        event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+        live=[{"name": "hourly", "reads": "orders", "watermark_minutes": 180}],
     )
 
 

@@ -11,26 +11,11 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import quarantine
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, orders, shop
 
 
 def spec(level: str) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [
-                {
-                    "name": "orders",
-                    "when": {"name": "order"},
-                    "columns": [{"name": f"level_{level}", "path": "level", "type": level}],
-                }
-            ],
-        }
-    )
+    return shop(orders(level))
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.maintenance.control_tables import keep_control_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.tables.log import commit_history
 from tests.unit.streaming.hold_stage import Stage
@@ -26,13 +24,7 @@ def stage(tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def catalog(stage: Stage) -> Catalog:
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=stage.storage,
-        landing=StorageSpec(root=f"file://{stage.root}/landing"),
-        messaging=AwsSpec(),
-    )
-    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+    return stage.catalog()
 
 
 def files(stage: Stage, name: str) -> int:

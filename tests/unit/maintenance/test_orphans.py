@@ -17,8 +17,6 @@ from deltaworks.errors import ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from tests.unit.streaming.hold_stage import TABLES, Stage
 
 WEEKS = 40 * 86_400
@@ -32,13 +30,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.fixture
 def catalog(stage: Stage) -> Catalog:
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=stage.storage,
-        landing=StorageSpec(root=f"file://{stage.root}/landing"),
-        messaging=AwsSpec(),
-    )
-    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+    return stage.catalog()
 
 
 def folder(stage: Stage, name: str) -> Path:

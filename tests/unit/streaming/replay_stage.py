@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,25 @@ from deltaworks.tables.lake import Lake
 
 ARRIVED_US = 1_700_000_000_000_000
 Place = tuple[int, int]
+
+
+def shop(*tables: Mapping[str, Any], **more: Any) -> PipelineSpec:
+    """A declaration of the pipeline `shop` with these tables; `more` adds to it, or replaces."""
+    declared: dict[str, Any] = {
+        "pipeline": "shop",
+        "description": "orders",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+        "tables": list(tables),
+    }
+    return PipelineSpec.model_validate(declared | more)
+
+
+def orders(level: str) -> dict[str, Any]:
+    """A table of orders whose one column is of the type `level`, and called by it."""
+    columns = [{"name": f"level_{level}", "path": "level", "type": level}]
+    return {"name": "orders", "when": {"name": "order"}, "columns": columns}
 
 
 class Stage:

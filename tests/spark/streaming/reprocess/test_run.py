@@ -120,7 +120,7 @@ def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
     streaming = threading.Thread(target=stream)
     streaming.start()
     try:
-        for name in ("r1", "r2", "r3"):
+        for name in ("r1", "r2"):
             stage.reprocess(name)
     finally:
         stop.set()

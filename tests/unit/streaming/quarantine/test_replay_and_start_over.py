@@ -15,7 +15,7 @@ from deltaworks.streaming.quarantine import replay as quarantine_replay
 from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
 from deltaworks.streaming.start_over import start_over
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, orders, shop
 
 
 class Died(Exception):
@@ -24,24 +24,7 @@ class Died(Exception):
 
 def spec(level: str) -> PipelineSpec:
     """`int` is the mistake that `string` mends."""
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [
-                {"name": "events", "catch_all": True},
-                {
-                    "name": "orders",
-                    "when": {"name": "order"},
-                    "columns": [{"name": f"level_{level}", "path": "level", "type": level}],
-                },
-            ],
-            "stream": {"lease_ttl_seconds": 3},
-        }
-    )
+    return shop({"name": "events", "catch_all": True}, orders(level), stream={"lease_ttl_seconds": 3})
 
 
 BROKEN, MENDED = spec("int"), spec("string")
