@@ -1,8 +1,8 @@
 """Tables whose commits are held back while batches complete without them.
 
 A held table's share of a batch stays in the prepared batch, and the ledger notes the step as `held`. What holds it is
-one of three: it was *suspended* because its commits failed, another job has the *write turn*, or it is being
-*reprocessed* in place. One object per held table says so. Only the stream that owns the pipeline's lease writes these
+one of four: it was *suspended* because its commits failed, another job has the *write turn*, it is being *reprocessed*
+in place, or it *announces* a table that is held. One object per held table says so. Only the stream that owns the pipeline's lease writes these
 objects and commits what was held back; everybody else reads them, or puts a request.
 
 The ledger is what decides which shares are to be caught up with. A record that is lost is made anew from it, and one
@@ -21,7 +21,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 
 FORMAT = 1
-HoldReason = Literal["suspended", "write_turn", "reprocess"]
+HoldReason = Literal["suspended", "write_turn", "reprocess", "announces"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

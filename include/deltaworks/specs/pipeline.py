@@ -294,6 +294,11 @@ class PipelineSpec(Spec):
                         f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r}"
                     )
 
+    @property
+    def event_tables(self) -> tuple[TableSpec, ...]:
+        """The tables that events land in: all but those that only announce another."""
+        return tuple(table for table in self.tables if table.announces is None)
+
     def table(self, name: str) -> TableSpec:
         """The bronze table called `name`.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -105,7 +105,8 @@ def commit_shares(
 ) -> list[StepOutcome]:
     """Commit every share of the batch that is not held, tables in parallel, and suspend the tables that fail.
 
-    A suspension is durable before this returns, so that the batch is never complete without it.
+    Notification tables come after the others: what they tell of has landed, or is held back as they are then. A
+    suspension is durable before this returns, so that the batch is never complete without it.
 
     Raises:
         DeltaworksError: the batch must not go on; it is met again as it is.
@@ -121,35 +122,39 @@ def commit_shares(
         after_each(outcome)
         return outcome
 
-    with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-        done = list(pool.map(one, batch.tables))
-    failed = {
-        share.table: result
-        for share, result in zip(batch.tables, done, strict=True)
-        if isinstance(result, DeltaworksError)
-    }
-    if failed:
-        _raise_what_concerns_all(batch, failed, tables)
-    for table, error in failed.items():
-        suspend(table, batch.batch_id, error)
-    outcomes = [
-        held_outcome(batch, share) if isinstance(result, DeltaworksError) else result
-        for share, result in zip(batch.tables, done, strict=True)
-    ]
-    for share, outcome in zip(batch.tables, outcomes, strict=True):
-        if outcome.outcome == HELD:
-            tables.note_waiting(share)
-    return outcomes
+    outcomes: dict[str, StepOutcome] = {}
+    for shares in _in_turn(batch, tables):
+        with ThreadPoolExecutor(COMMIT_THREADS) as pool:
+            done = dict(zip((share.table for share in shares), pool.map(one, shares), strict=True))
+        failed = {table: result for table, result in done.items() if isinstance(result, DeltaworksError)}
+        if failed:
+            _raise_what_concerns_all(failed, tables, of=len(shares))
+        for table, error in failed.items():
+            suspend(table, batch.batch_id, error)
+        for share in shares:
+            result = done[share.table]
+            outcomes[share.table] = held_outcome(batch, share) if isinstance(result, DeltaworksError) else result
+            if outcomes[share.table].outcome == HELD:
+                tables.note_waiting(share)
+    return [outcomes[share.table] for share in batch.tables]
 
 
-def _raise_what_concerns_all(batch: PreparedBatch, failed: dict[str, DeltaworksError], tables: TableSet) -> None:
+def _in_turn(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
+    """The shares that are committed together: of data, then of what tells of it."""
+    for announcing in (False, True):
+        shares = [share for share in batch.tables if (share.table in tables.announced) is announcing]
+        if shares:
+            yield shares
+
+
+def _raise_what_concerns_all(failed: dict[str, DeltaworksError], tables: TableSet, *, of: int) -> None:
     for error in failed.values():
         if isinstance(error, FencedError):
             raise error
     if QUARANTINE in failed:
         raise failed[QUARANTINE]
     first = next(iter(failed.values()))
-    everywhere = len(failed) == len(batch.tables) > 1 and all(error.retryable for error in failed.values())
+    everywhere = len(failed) == of > 1 and all(error.retryable for error in failed.values())
     if everywhere or not tables.storage_answers():
         raise first
 

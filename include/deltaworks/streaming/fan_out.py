@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.announcements import with_announcements
 from deltaworks.streaming.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
 from deltaworks.streaming.duplicates.window import TasksTogether
 from deltaworks.streaming.evolution import Evolved, new_columns, together
@@ -160,7 +161,7 @@ def write_payloads(
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
     try:
         with _collector_paused():
-            for table, rows in parser.parse(payloads, stamp):
+            for table, rows in with_announcements(spec, parser.parse(payloads, stamp)):
                 writers.add(table, flags.mark(table, rows) if flags else rows)
         writers.flush()
     except DeltaworksError as error:

@@ -115,7 +115,7 @@ class FileAnswers:
     def _counts(self, spec: PipelineSpec, seq: int) -> tuple[dict[str, int], dict[str, int], str | None]:
         wanted = ds.field("_seq") == seq
         rows = {}
-        for table in spec.tables:
+        for table in spec.event_tables:
             found = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=wanted)
             if found is not None and found.num_rows:
                 rows[table.name] = found.num_rows

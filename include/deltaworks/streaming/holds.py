@@ -88,6 +88,18 @@ class TableHolds:
         """Whether the table's commits are held back."""
         return table in self._held
 
+    def _waits(self, table: str) -> bool:
+        """Whether it tells of a table that is held."""
+        return self._tables.announced.get(table) in self._held
+
+    def _hold_announcing(self) -> None:
+        """Hold every table that tells of a held one: a batch then leaves both out, and both are caught up with."""
+        for table in self._tables.announced:
+            held = self._held.get(self._tables.announced[table])
+            if held is not None and table not in self._held:
+                waiting = replace(held, table=table, reason="announces", condition="", message="", hint="")
+                self._held.hold(waiting)
+
     def records(self) -> list[HeldTable]:
         """Every held table."""
         return list(self._held)
@@ -114,6 +126,7 @@ class TableHolds:
         for table, problem in self._tables.problems.items():
             self.suspend(table, _following(last_completed), problem)
             self._resuming.discard(table)
+        self._hold_announcing()
         self.serve(last_completed)
 
     def _remember_columns(self, table: str, batches: list[int]) -> None:
@@ -138,6 +151,7 @@ class TableHolds:
                 retryable=error.retryable,
             )
         )
+        self._hold_announcing()
         log.error("pipeline=%s table=%s is suspended from batch %d on: %s", self._pipeline, table, batch_id, error)
 
     def serve(self, last_completed: int | None) -> None:
@@ -151,7 +165,7 @@ class TableHolds:
         for table, turn in requests.turns.items():
             self._give(table, turn, _following(last_completed))
         for record in self.records():
-            ended = record.reason != "suspended" and record.table not in requests.turns
+            ended = record.reason in ("write_turn", "reprocess") and record.table not in requests.turns
             if ended or (record.table in self._resuming and record.table not in requests.turns):
                 self._resume(record.table)
         for table in set(requests.resume) - set(requests.turns):
@@ -161,6 +175,10 @@ class TableHolds:
                 self._resume(table)
             if table not in self._resuming:
                 self._desk.resumed(table)
+        for record in self.records():
+            # Last, when the table it tells of may have become free.
+            if record.reason == "announces" and record.table not in requests.turns:
+                self._resume(record.table)
         for table in requests.over:
             self._desk.forget(table)
 
@@ -171,12 +189,15 @@ class TableHolds:
             return
         if table not in self._held:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
+            self._hold_announcing()
         if turn.state == "asked":
             self._reached(f"held:{table}")
             self._desk.grant(turn)
 
     def _resume(self, table: str) -> None:
-        """Catch a table up and free it; a table that fails again is suspended again."""
+        """Catch a table up and free it; a table that fails again is suspended again, one that waits goes on waiting."""
+        if self._waits(table):
+            return
         try:
             finished = self._catch_up(table)
         except _TableFailed as failed:

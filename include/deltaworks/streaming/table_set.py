@@ -20,6 +20,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.streaming.announcements import announced
 from deltaworks.streaming.evolution import Evolved, EvolvedColumn, evolved_columns
 from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
@@ -51,6 +52,8 @@ class TableSet:
         } | {QUARANTINE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table[QUARANTINE] = "fan_out"
+        #: By notification table, the table whose rows have to be there before it tells of them.
+        self.announced = announced(spec)
         self.handles: dict[str, DeltaTable] = {}
         self.problems: dict[str, DeltaworksError] = {}
         self._waiting: dict[str, list[EvolvedColumn]] = {}

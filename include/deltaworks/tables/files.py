@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from deltaworks.tables.grouping import grouped
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statistics
 
 
@@ -105,16 +106,14 @@ def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tupl
             column = data.column(name)
             emptied = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
             data = data.set_column(data.schema.get_field_index(name), name, emptied)
-    groups = data.select(list(partition_by)).group_by(list(partition_by), use_threads=False).aggregate([])
-    if groups.num_rows == 1:
-        values = groups.to_pylist()[0]
-        return [({name: partition_text(values[name]) for name in partition_by}, data)]
-    parts = []
-    for values in groups.to_pylist():
-        mask = None
-        for name in partition_by:
-            column, value = data.column(name), values[name]
-            same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-            mask = same if mask is None else pc.and_kleene(mask, same)
-        parts.append(({n: partition_text(values[n]) for n in partition_by}, data.filter(mask)))
-    return parts
+    order, starts = grouped(data, partition_by)
+    values = data.select(list(partition_by)).take(pa.array(order[starts])).to_pylist()
+    texts = [{name: partition_text(value[name]) for name in partition_by} for value in values]
+    if len(texts) <= 1:
+        return [(text, data) for text in texts]
+    together = data.take(pa.array(order))
+    ends = [*starts[1:].tolist(), data.num_rows]
+    return [
+        (text, together.slice(start, end - start))
+        for text, start, end in zip(texts, starts.tolist(), ends, strict=True)
+    ]

@@ -158,7 +158,7 @@ class Stage:
         level = None
         if "level" in schema.names:
             level = {"int": 7, "string": "7", "array<int>": [7]}[self.spec.table(name).column_types()["level"]]
-        values = [{"_seq": seq, "_position": position, "level": level} for position in range(rows)]
+        values = [{"_seq": seq, "_position": position, "level": level, "batch": seq} for position in range(rows)]
         data = pa.Table.from_pylist(
             [{column: value for column, value in row.items() if column in schema.names} for row in values],
             schema=schema,

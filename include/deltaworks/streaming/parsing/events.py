@@ -162,15 +162,15 @@ class Router:
     """Which tables an event belongs to."""
 
     def __init__(self, spec: PipelineSpec) -> None:
-        self._catch_all = tuple(table.name for table in spec.tables if table.catch_all)
+        self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all)
         self._conditional = [
             (table.name, [(tuple(path.split(".")), frozenset(wanted)) for path, wanted in table.when.items()])
-            for table in spec.tables
+            for table in spec.event_tables
             if not table.catch_all
         ]
         # Where conditions look at the name alone, the answer for a name is remembered.
         self._by_name_only = spec.event.name.path is not None and all(
-            list(table.when) == [spec.event.name.path] for table in spec.tables if not table.catch_all
+            list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
         self._known: dict[str, tuple[str, ...] | None] = {}
 

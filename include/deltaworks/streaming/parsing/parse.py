@@ -108,7 +108,7 @@ class Parser:
         self._time_unit = spec.event.time.unit
         self._columns = {
             table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text)
-            for table in spec.tables
+            for table in spec.event_tables
         }
         engine = RuleEngine()
         self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
@@ -197,7 +197,7 @@ class Parser:
                 events = [chunk.events[row] for row in rows if row not in reasons]
                 fitting = self._columns[name].complete(fitting, events, self.findings)
             if fitting.num_rows:
-                yield name, fitting
+                yield name, self._columns[name].untouched(fitting)
         rejected = chunk.rejected + [self._misfit(chunk, *each) for each in sorted(reasons.items())]
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)

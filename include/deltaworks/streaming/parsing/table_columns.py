@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.errors import ContractError
+from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, RESCUED_COLUMN, EventSpec, TableSpec
 from deltaworks.specs.types import parse_type
 from deltaworks.streaming.evolution import EvolvedColumn, kind_of
@@ -53,6 +54,8 @@ class TableColumns:
         self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
         self._evolved = [(each, parse_type(each.type)) for each in evolved]
         self._known = known_fields(table, event, tuple(each.path for each in evolved))
+        marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
+        self._marks = [(field.name, field.type) for field in marks]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
     def convert(self, events: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Reasons]:
@@ -91,6 +94,15 @@ class TableColumns:
         rows = rows.append_column(RESCUED_COLUMN, pa.array(map(rescued_text, extras), pa.string()))
         for (each, _), array in zip(self._evolved, arrays, strict=True):
             rows = rows.append_column(each.name, array)
+        return rows
+
+    def untouched(self, rows: pa.Table) -> pa.Table:
+        """`rows` with the columns in which mutations leave their marks: no mutation has touched what arrives.
+
+        The nulls are written, since a file without a column has no statistics of it, and nothing could skip it.
+        """
+        for name, field in self._marks:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, field))
         return rows
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:

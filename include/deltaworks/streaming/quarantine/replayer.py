@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from deltaworks.errors import ConcurrencyError
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.source import FileSourceSpec
+from deltaworks.streaming.announcements import announcers, with_announcements
 from deltaworks.streaming.evolution import Evolved, add_columns, as_records
 from deltaworks.streaming.fan_out import Written, partitioning, with_new_columns
 from deltaworks.streaming.file_payloads import FileOpener
@@ -80,6 +81,7 @@ class Replayer:
         self._objects = open_objects(catalog.environment.lake)
         self._tables = TableSet(self.lake, self._spec)
         self._partition_by = partitioning(self._spec)
+        self._announcers = announcers(self._spec)
         self._landed: LandedObjects | None = None
         if isinstance(self._spec.source, FileSourceSpec):
             log = FileEventLog(self.lake, self._spec.source.relay)
@@ -177,19 +179,19 @@ class Replayer:
         held = read_held(self._objects, self._spec.pipeline)
         blocked = {}
         for name in found.by_table:
-            if name in held:
-                blocked[name] = "table_held"
-            elif name not in self._tables.handles:
-                blocked[name] = "table_not_open"
-            elif reasons_for_spark(self._tables.handles[name]):
-                blocked[name] = "table_needs_spark"
+            for written in (name, *self._announcers.get(name, ())):
+                if written in held:
+                    blocked[name] = "table_held"
+                elif written not in self._tables.handles:
+                    blocked[name] = "table_not_open"
+                elif reasons_for_spark(self._tables.handles[written]):
+                    blocked[name] = "table_needs_spark"
         return blocked
 
     def _prepared(self, ordinal: int, found: ReplayRows, new_columns: Evolved) -> PreparedReplay:
         spec, replay_id, at = self._spec, uuid.uuid4().hex, utc_now()
         shares = []
-        for name, parts in sorted(found.by_table.items()):
-            rows = pa.concat_tables(parts)
+        for name, rows in self._rows(found):
             if rows.num_rows:
                 columns = as_records(new_columns.get(name, ()))
                 shares.append(self._write(name, rows, self._partition_by[name], columns))
@@ -201,6 +203,15 @@ class Replayer:
             for (seq, position), outcome, tables in outcomes
         ]
         return self._fixed(ordinal, replay_id, [*shares, self._recorded(record)])
+
+    def _rows(self, found: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
+        """What is added to each table, and last to those that tell of others."""
+        data = ((name, part) for name, parts in sorted(found.by_table.items()) for part in parts)
+        parts: dict[str, list[pa.Table]] = {}
+        for name, part in with_announcements(self._spec, data):
+            parts.setdefault(name, []).append(part)
+        for name in sorted(parts, key=lambda name: (name in self._tables.announced, name)):
+            yield name, pa.concat_tables(parts[name])
 
     def _recorded(self, record: Sequence[Mapping[str, Any]]) -> PreparedTable:
         return self._write(REPLAYS, pa.Table.from_pylist(list(record), schema=REPLAYS_SCHEMA), (), ())
@@ -254,7 +265,7 @@ class Replayer:
             handle = self._handle(share.table)
             if share.new_columns:
                 add_columns(handle, share.new_columns, owner=None, user_metadata=made)
-            if share.table == REPLAYS:
+            if share.table == REPLAYS or share.table in self._tables.announced:
                 record = [WrittenFile(**file).add_action() for file in share.files]
                 commit_step(handle, record, step=step, user_metadata=made)
             else:

@@ -25,6 +25,7 @@ from deltaworks.specs.effects import Effect
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import objects_of
+from deltaworks.streaming.announcements import announcers
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.history import BatchHistory
 from deltaworks.streaming.parsing.parse import Payload
@@ -90,10 +91,11 @@ class Planner:
 
         Raises:
             ConfigError: TABLE_UNKNOWN, REPROCESS_EMPTY, REPROCESS_SCATTERED, REPROCESS_SELECTION.
-            ContractError: REPROCESS_SPEC_DIFFERS.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_MUTABLE.
         """
         check_tables(self._spec, request.tables)
         if not request.shadow:
+            check_unchanged(self._spec, request.tables)
             # Before batches are looked at: all that are prepared after this know the tables as they are declared now.
             check_running_spec(self._objects, self._spec)
         resolved = Resolver(self._lake, self._objects, self._spec).resolve(request.selection)
@@ -101,7 +103,7 @@ class Planner:
             pipeline=self._spec.pipeline,
             id=reprocess_id,
             mode="shadow" if request.shadow else "in_place",
-            tables=request.tables or tuple(table.name for table in self._spec.tables),
+            tables=request.tables or tuple(table.name for table in self._spec.event_tables),
             whole=not request.tables,
             selection=request.selection.as_record(),
             up_to_batch=resolved.up_to_batch,
@@ -228,13 +230,30 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
     Raises:
         ConfigError: TABLE_UNKNOWN.
     """
-    known = [table.name for table in spec.tables]
+    known = [table.name for table in spec.event_tables]
     unknown = [name for name in tables if name not in known]
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
             hint=f"Its bronze tables are {', '.join(known)}.",
+        )
+
+
+def check_unchanged(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
+    """Refuse to replace rows that mutations change, or that others have been told of: both would be undone.
+
+    Raises:
+        ContractError: REPROCESS_MUTABLE.
+    """
+    told_of = announcers(spec)
+    concerned = [table for table in spec.event_tables if not tables or table.name in tables]
+    named = [table.name for table in concerned if table.mutable is not None or table.name in told_of]
+    if named:
+        raise ContractError(
+            "REPROCESS_MUTABLE",
+            f"{', '.join(named)} of {spec.pipeline!r} holds rows that mutations have changed or others were told of.",
+            hint="Reprocess other tables with --tables, or these into a shadow; mutations do not touch a shadow.",
         )
 
 

@@ -181,7 +181,7 @@ class Resolver:
         with such a row that the store made in that time."""
         start, end = (_instant(text) for text in between)
         found: set[int] = set()
-        for table in self._spec.tables:
+        for table in self._spec.event_tables:
             dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
             times = (ds.field("event_time") >= pa.scalar(start)) & (ds.field("event_time") < pa.scalar(end))
             rows = self._lake.rows(

@@ -1,0 +1,103 @@
+"""What notification tables are told of the rows a batch adds to another table: who, of which day, under which batch.
+
+The rows are written and committed with the batch they tell of, after it, so that a notification never comes before what
+it tells of, and comes exactly once as that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
+from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.grouping import grouped
+
+#: Keys one notification names at most.
+MOST_KEYS = 10_000
+#: Rows that are gathered before they are told of.
+GATHERED_ROWS = 500_000
+INSERT, STREAM = "insert", "stream"
+_KEY = "\0key"
+
+
+def announcers(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
+    """The notification tables of each table that has any."""
+    found: dict[str, tuple[str, ...]] = {}
+    for table in spec.tables:
+        if table.announces is not None:
+            found[table.announces.table] = (*found.get(table.announces.table, ()), table.name)
+    return found
+
+
+def announced(spec: PipelineSpec) -> Mapping[str, str]:
+    """The table that each notification table tells of."""
+    return {table.name: table.announces.table for table in spec.tables if table.announces is not None}
+
+
+def with_announcements(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """Rows of tables as they come, and behind them what notification tables are told of them.
+
+    A notification tells of rows that agree in what it takes over from them, in their batch and their time of arrival.
+    """
+    gathering = {table.name: _Gathering(table) for table in spec.tables if table.announces is not None}
+    by_data = announcers(spec)
+    for name, rows in parts:
+        for teller in by_data.get(name, ()):
+            gathering[teller].take(rows)
+            if gathering[teller].rows >= GATHERED_ROWS:
+                yield teller, gathering[teller].told()
+        yield name, rows
+    for teller, gathered in gathering.items():
+        if gathered.rows:
+            yield teller, gathered.told()
+
+
+class _Gathering:
+    """Rows of one table on their way to becoming notifications in another."""
+
+    def __init__(self, table: TableSpec) -> None:
+        assert table.announces is not None
+        self._schema = arrow_schema(table.column_types())
+        self._taken_over = [column.name for column in table.columns]
+        self._key = table.announces.key
+        self._parts: list[pa.Table] = []
+        self.rows = 0
+
+    def take(self, rows: pa.Table) -> None:
+        by = [*self._taken_over, "_batch_id", "_ingested_at"]
+        self._parts.append(rows.select(by).append_column(_KEY, rows.column(self._key)))
+        self.rows += rows.num_rows
+
+    def told(self) -> pa.Table:
+        """The notifications of what was taken since the last call."""
+        rows = pa.concat_tables(self._parts)
+        self._parts, self.rows = [], 0
+        by = [*self._taken_over, "_batch_id", "_ingested_at"]
+        order, starts = grouped(rows, by, most=MOST_KEYS)
+        keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
+        ends = np.append(starts[1:], len(order))
+        firsts = rows.select(by).take(pa.array(order[starts]))
+        # A key that is null tells no row; offsets of a list count values, so nulls are left out of each list.
+        kept = keys.is_valid()
+        before = np.concatenate([[0], np.cumsum(np.asarray(kept))])
+        lists = pa.ListArray.from_arrays(
+            pa.array(np.append(before[starts], before[ends[-1]]), pa.int32()), keys.filter(kept)
+        )
+        count = firsts.num_rows
+        arrived = firsts.column("_ingested_at")
+        own = {
+            "ingested_at": arrived,
+            "ingested_date": arrived.cast(pa.date32()),
+            "change": pa.array([INSERT] * count, pa.string()),
+            "keys": lists,
+            "batch": firsts.column("_batch_id"),
+            "batch_kind": pa.array([STREAM] * count, pa.string()),
+            "data_version": pa.nulls(count, pa.int64()),
+        }
+        assert own.keys() == NOTIFICATION_COLUMNS.keys()
+        columns = [firsts.column(name) for name in self._taken_over] + list(own.values())
+        return pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)
