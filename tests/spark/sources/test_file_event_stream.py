@@ -23,7 +23,7 @@ from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events
 from deltaworks.sources.file_events.stream import FORMAT, register
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
 
@@ -78,7 +78,7 @@ class Stage:
         """What one AvailableNow run gives."""
         self.batches.clear()
         query = self.start(**options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(int(PATIENCE_SECONDS))
         return list(self.batches)
 
 

@@ -21,6 +21,7 @@ from deltaworks.streaming.batch_sources import kafka
 from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 DAY_MS = 86_400_000
@@ -53,10 +54,8 @@ def configure(topic: Topic, **settings: int) -> None:
 
 def await_earliest(topic: Topic, offset: int, partition: int = 0) -> None:
     consumer = Consumer(topic.broker.address.client_options() | {"group.id": "looks"})
-    place, deadline = TopicPartition(topic.name, partition), time.monotonic() + 30
-    while consumer.get_watermark_offsets(place, timeout=10)[0] != offset:
-        assert time.monotonic() < deadline, "retention has not passed"
-        time.sleep(0.2)
+    place = TopicPartition(topic.name, partition)
+    eventually(lambda: consumer.get_watermark_offsets(place, timeout=10)[0] == offset, "retention has passed")
     consumer.close()
 
 
@@ -165,7 +164,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on_from_the_middle(
     project = project_of(topic.source())
     run(spark, project)
     topic.admin.delete_topics([topic.name])[topic.name].result()
-    time.sleep(1)
+    eventually(lambda: topic.name not in topic.admin.list_topics(timeout=10).topics, "the topic is gone")
     again = Topic(broker, topic.name, 1)
     again.send(range(100, 130))
 

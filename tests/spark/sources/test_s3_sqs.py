@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,7 @@ def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> N
     killed._stop.set()
     stage.landing.returns_after(3)
     assert stage.landing.queue().receive()
-    started = time.monotonic()
     assert [row["id"] for _, rows in stage.drain(schema=SCHEMA) for row in rows] == [1]
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from deltaworks.control.lease import Lease
 from deltaworks.control.write_turn import write_turn
 from deltaworks.job import as_deltaworks_error
 from tests.unit.streaming.hold_stage import TABLES, Stage
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
 LEVEL_AFTER_MERGE = 100
@@ -47,9 +47,7 @@ class Stream:
         self._thread.start()
 
     def wait_for(self, batches: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.landed < batches and self.error is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: self.landed >= batches or self.error is not None, f"{batches} batches landed")
 
     def end(self) -> None:
         self._ended.set()
@@ -87,7 +85,7 @@ def merge(spark: SparkSession, stage: Stage, batches: int) -> None:
 def test_a_merge_commits_at_once_beside_a_stream_that_goes_on(spark: SparkSession, stage: Stage) -> None:
     with streaming(stage) as stream:
         before = stream.landed
-        with write_turn(stage.objects, "shop", "orders", by="merge", wait_seconds=30) as turn:
+        with write_turn(stage.objects, "shop", "orders", by="merge", wait_seconds=PATIENCE_SECONDS) as turn:
             during = stream.landed
             merge(spark, stage, before)
             turn.check()

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming import progress
 from deltaworks.streaming.batches import BatchReport
 from deltaworks.streaming.driver_measures import DriverMeasures
 from deltaworks.streaming.progress import ProgressLog
 from deltaworks.streaming.query_listener import IngestListener, listening
 from deltaworks.tables.lake import Lake
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
 REPORT = BatchReport(
@@ -54,7 +56,10 @@ def run_three_batches(spark: SparkSession, folder: Path, land: Callable[[Any, in
     assert failure is None, failure
 
 
-def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_END_SECONDS", PATIENCE_SECONDS)
     storage = StorageSpec(root=f"file://{tmp_path}")
     log = ProgressLog(storage, "shop", owner_epoch=1, flush_seconds=0.2, measures=DriverMeasures(spark))
     log.start()
@@ -89,7 +94,6 @@ def test_a_listener_that_fails_at_everything_disturbs_nothing(spark: SparkSessio
 
     with listening(spark, listener):
         run_three_batches(spark, tmp_path, lambda batch, number: seen.append(number))
-        time.sleep(1)
+        eventually(lambda: listener.failures >= 3, "it has failed at each batch")
 
     assert seen[:3] == [0, 1, 2]
-    assert listener.failures >= 3

@@ -18,6 +18,7 @@ from deltaworks.streaming.writers import SparkWriter, staging_key
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import WrittenFile
 from tests.spark.streaming.conftest import DECLARED, Shop
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.spark
 PROPERTIES = "ALTER TABLE {table} SET TBLPROPERTIES ({properties})"
@@ -221,7 +222,7 @@ class TestPausedBetweenCheckAndAppend:
         def late(self: SparkWriter, *arguments: Any) -> None:
             if threading.current_thread().name.startswith("ThreadPool") and not paused.is_set():
                 paused.set()
-                go_on.wait(60)
+                go_on.wait(PATIENCE_SECONDS)
             append(self, *arguments)
 
         monkeypatch.setattr(SparkWriter, "_append", late)
@@ -235,7 +236,7 @@ class TestPausedBetweenCheckAndAppend:
 
         thread = threading.Thread(target=run_former)
         thread.start()
-        assert paused.wait(60)
+        assert paused.wait(PATIENCE_SECONDS)
         # Kept aside: the successor removes what it has landed, and a former owner may still be reading.
         staged = shop.root / "lake" / staging_key("shop", "events")
         aside = shop.root / "staged"
