@@ -9,6 +9,8 @@ from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.sources.file_events.iam import relay_policy, stream_policy, wiring_policy
+from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.sources.file_events.queue_settings import warnings_of
 from deltaworks.sources.file_events.wiring import Wiring
 
 
@@ -40,6 +42,12 @@ def wire(
         console.print(f"{found.to_do} done.")
     if found.queue_url:
         console.print(f"queue_url of include/relays/{relay}.yaml: {found.queue_url}", highlight=False)
+        queue = NotificationQueue(
+            project.environment.messaging, found.queue_url, visibility_seconds=spec.visibility_seconds
+        )
+        for warning in warnings_of(queue):
+            console.print(f"[bold yellow]{warning.condition}[/] {warning.message}", highlight=False)
+            console.print(f"[bold]Next:[/] {warning.hint}", highlight=False)
     if policies:
         arns, partition = wiring.arns, wiring.partition
         for title, policy in {

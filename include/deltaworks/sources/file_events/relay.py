@@ -26,6 +26,7 @@ from deltaworks.sources.file_events.intake import Intake
 from deltaworks.sources.file_events.lister import Lister
 from deltaworks.sources.file_events.log_writer import FileEventLogWriter
 from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.sources.file_events.queue_settings import warnings_of
 from deltaworks.sources.outages import is_outage, through_outages
 from deltaworks.specs.relay import Overwrites, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -240,6 +241,8 @@ class Relay:
         dead: NotificationQueue | None = None
         with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
             dead = self._queue.dead_letters() if self._queue is not None else None
+            for warning in warnings_of(self._queue) if self._queue is not None else ():
+                _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
         look_due = 0.0
         while not self._stop.is_set():
             with contextlib.suppress(Exception):  # observing never ends a relay
