@@ -10,6 +10,7 @@ from benchmarks import (
     growth,
     kafka,
     kinesis,
+    partitioning,
     prices,
     relay,
     single_table,
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         prices,
         kafka,
         kinesis,
+        partitioning,
         relay,
         freshness,
     )

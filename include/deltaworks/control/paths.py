@@ -87,3 +87,8 @@ def turn_request(pipeline: str, name: str) -> str:
 def prepared_replay(pipeline: str, ordinal: int) -> str:
     """The object that fixes what a replay of quarantined rows writes."""
     return pipeline_control(pipeline, f"replays/{ordinal:012d}.json")
+
+
+def experiment(name: str, run: str) -> str:
+    """The folder of one run of an experiment, which it removes in the end."""
+    return f"experiments/{name}-{run}"

@@ -1,0 +1,83 @@
+"""`partitioning`: an engagement table by organisation, Z-ordered by date, against one by organisation and date.
+
+The same experiment as `deltaworks experiment partitioning`, which says what each side is: `read`, `update` and `insert`
+are the seconds of a round, `insert` with the OPTIMIZE of the new layout counted. `--events` are the rows loaded first.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.versions import cores, versions
+from deltaworks.experiments.partitioning import PartitioningResult
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the layouts."""
+    from benchmarks import sides
+    from benchmarks.games_files import bench_folder
+    from deltaworks.experiments.engagement_rows import Workload
+    from deltaworks.experiments.partitioning import run_partitioning
+    from deltaworks.specs.storage import StorageSpec
+
+    spark = sides.session()
+    result = run_partitioning(
+        spark,
+        StorageSpec(root=f"file://{bench_folder()}"),
+        Workload(rows=options.events),
+        prefix=f"partitioning-{uuid.uuid4().hex[:12]}",
+        repeats=options.repeats,
+        progress=lambda line: options.progress(f"{BENCHMARK.name}: {line}"),
+    )
+    spark.stop()
+    return figures_of(result)
+
+
+def figures_of(result: PartitioningResult) -> list[Figure]:
+    """The experiment's outcome as figures: the new layout is ours."""
+    from deltaworks.experiments.partitioning import PUBLISHED
+    from deltaworks.experiments.schemes import BY_DATE, BY_ORG
+
+    ours, other = result.side(BY_ORG), result.side(BY_DATE)
+    workload = result.workload
+    sizes: Mapping[str, int | float] = {
+        "events": workload.rows,
+        "tables": 1,
+        "orgs": workload.orgs,
+        "exponent": workload.exponent,
+        "days": workload.days,
+        "rows_per_batch": workload.rows_per_batch,
+        "batches_per_round": workload.batches_per_round,
+        "requests": workload.requests,
+        "files_ours": ours.files.all.files,
+        "files_other": other.files.all.files,
+    }
+    return [
+        Figure(
+            benchmark=BENCHMARK.name,
+            metric=operation,
+            ours=round(ours.median(operation), 4),
+            other=round(other.median(operation), 4),
+            unit="seconds",
+            ratio=round(result.ratio(operation), 3),
+            ours_name=ours.scheme.name,
+            other_name=other.scheme.name,
+            ours_all=tuple(round(seconds, 4) for seconds in ours.seconds[operation]),
+            other_all=tuple(round(seconds, 4) for seconds in other.seconds[operation]),
+            ours_parts={name: round(seconds, 4) for name, seconds in ours.parts.items()},
+            other_parts={name: round(seconds, 4) for name, seconds in other.parts.items()},
+            sizes={**sizes, "published": published},
+            cores=cores(),
+            versions=versions(),
+        )
+        for operation, published in PUBLISHED.items()
+    ]
+
+
+BENCHMARK = Benchmark(
+    name="partitioning",
+    summary="a table by organisation, Z-ordered by date, against one by organisation and date",
+    run=run,
+)

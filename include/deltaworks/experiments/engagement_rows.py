@@ -1,0 +1,166 @@
+"""Rows of an engagement table for experiments: organisations of power-law sizes, days that go by, late rows.
+
+Everything about a row follows from its number and the seed, in Spark's own expressions over `spark.range`: any range
+of rows can be made again, on any number of cores, alike, and ten million of them take seconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks.errors import ConfigError
+
+FIRST_DAY = dt.date(2026, 1, 1)
+#: Of a contact's activities in a table that has been loaded, on average.
+ROWS_PER_CONTACT = 25
+_TYPES = ("email_sent", "email_opened", "call", "meeting", "task", "note")
+_TEMPLATES = 200
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """How much there is of everything. Organisation 0 is the largest; `exponent` 0 makes all alike.
+
+    A batch has `rows / days / batches_per_day` rows, which is what a stream lands in `1 / batches_per_day` days. A
+    round is what happens again and again to the loaded table: `batches_per_round` batches and a mutation batch, which
+    renames `update_share` of the contacts.
+
+    Raises:
+        ConfigError: EXPERIMENT_SIZES.
+    """
+
+    rows: int = 1_000_000
+    orgs: int = 200
+    exponent: float = 1.1
+    days: int = 30
+    batches_per_day: int = 2
+    batches_per_round: int = 12
+    update_share: float = 0.02
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        counts = (self.orgs, self.days, self.batches_per_day, self.batches_per_round, self.rows_per_batch)
+        if min(counts) < 1 or self.exponent < 0 or not 0 < self.update_share <= 1:
+            raise ConfigError(
+                "EXPERIMENT_SIZES",
+                f"{self} cannot be run: a count is below 1 (a batch has {self.rows_per_batch} rows), the exponent is "
+                "negative or the share of updates is not within 0 and 1.",
+                hint="Give more rows, or fewer days and batches a day.",
+            )
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows a batch of the stream brings."""
+        return self.rows // max(1, self.days * self.batches_per_day)
+
+    @property
+    def load_batches(self) -> int:
+        """Batches the table has before anything is measured."""
+        return self.days * self.batches_per_day
+
+    @property
+    def requests(self) -> int:
+        """Requests of one mutation batch; some name the same contact."""
+        return max(1, round(self.update_share * self.rows / ROWS_PER_CONTACT))
+
+    def day_of_batch(self, batch: int) -> dt.date:
+        """The day a batch arrives."""
+        return FIRST_DAY + dt.timedelta(days=batch // self.batches_per_day)
+
+    def share_above(self, rank: int) -> float:
+        """The share of rows that organisations 0 to `rank - 1` have."""
+        return _cumulative(rank + 1, self.exponent) / _cumulative(self.orgs + 1, self.exponent)
+
+
+def org_id(rank: int) -> str:
+    """The id of the organisation that is the `rank`-th largest, from 0."""
+    return f"org-{rank:06d}"
+
+
+def batch_rows(spark: SparkSession, workload: Workload, batch: int) -> DataFrame:
+    """The rows of one batch, in the columns of the engagement table."""
+    first = batch * workload.rows_per_batch
+    numbers = spark.range(first, first + workload.rows_per_batch).withColumnRenamed("id", "number")
+    return _activities(_placed(numbers, workload), workload, batch)
+
+
+def rename_requests(spark: SparkSession, workload: Workload, round_number: int, batches: int) -> DataFrame:
+    """Renames of contacts that have rows in the first `batches` batches: `org_id`, `id` and `new_id`, each id once.
+
+    An activity is drawn and its contact renamed: an organisation has requests in proportion to its rows.
+    """
+    rows = batches * workload.rows_per_batch
+    drawn = spark.range(workload.requests).select(
+        F.floor(_unit(F.col("id"), workload.seed, f"request {round_number}") * rows).alias("number")
+    )
+    contacts = _placed(drawn, workload).select("org_id", F.col("contact_id").alias("id")).distinct()
+    return contacts.withColumn("new_id", F.concat("id", F.lit(f"-r{round_number}")))
+
+
+def _cumulative(rank: float, exponent: float) -> float:
+    """The integral of x**-exponent from 1 to `rank`: sizes follow it closely and it has an inverse."""
+    if math.isclose(exponent, 1):
+        return math.log(rank)
+    return float((rank ** (1 - exponent) - 1) / (1 - exponent))
+
+
+def _unit(number: Column, seed: int, what: str) -> Column:
+    """A number from 0 up to 1 that follows from `number` alone."""
+    return F.shiftrightunsigned(F.xxhash64(number, F.lit(seed), F.lit(what)), 12) / F.lit(float(1 << 52))
+
+
+def _placed(numbers: DataFrame, workload: Workload) -> DataFrame:
+    """`number` with the organisation and the contact of each."""
+    exponent, seed = workload.exponent, workload.seed
+    whole = _cumulative(workload.orgs + 1, exponent)
+    reached = _unit(F.col("number"), seed, "org") * F.lit(whole)
+    if math.isclose(exponent, 1):
+        position = F.exp(reached)
+    else:
+        position = F.pow(reached * F.lit(1 - exponent) + 1, F.lit(1 / (1 - exponent)))
+    # The inverse can be a rounding error beside either end.
+    rank = F.greatest(F.lit(0), F.least(F.lit(workload.orgs - 1), F.floor(position).cast("int") - 1))
+    of_org = F.pow(F.col("rank") + 1.5, F.lit(-exponent)) / F.lit(whole) * F.lit(workload.rows / ROWS_PER_CONTACT)
+    contact = F.floor(_unit(F.col("number"), seed, "contact") * F.greatest(F.lit(1.0), of_org))
+    return (
+        numbers.withColumn("rank", rank)
+        .withColumn("org_id", F.concat(F.lit("org-"), F.lpad(F.col("rank").cast("string"), 6, "0")))
+        .withColumn("contact_id", F.concat(F.lit("c-"), F.lower(F.hex(F.xxhash64("rank", contact)))))
+    )
+
+
+def _activities(placed: DataFrame, workload: Workload, batch: int) -> DataFrame:
+    number, seed = F.col("number"), workload.seed
+    lateness, tail = _unit(number, seed, "late"), _unit(number, seed, "tail")
+    days_late = F.when(lateness < 0.90, 0).when(lateness < 0.98, 1).otherwise(2 + F.floor(tail * 12)).cast("int")
+    date = F.date_sub(F.lit(workload.day_of_batch(batch)), days_late)
+    second = F.floor(_unit(number, seed, "second") * _DAY_SECONDS)
+    kind = F.floor(F.pow(_unit(number, seed, "type"), F.lit(2.0)) * len(_TYPES)).cast("int")
+    template = F.concat(F.lit("t-"), F.floor(_unit(number, seed, "template") * _TEMPLATES))
+    columns: Mapping[str, Column] = {
+        "org_id": F.col("org_id"),
+        "engagement_id": F.concat(F.lit("e-"), F.lower(F.hex(F.xxhash64(number, F.lit(seed), F.lit("id"))))),
+        "contact_id": F.col("contact_id"),
+        "origin_contact_id": F.col("contact_id"),
+        "lead_id": F.when(
+            _unit(number, seed, "lead") < 0.3,
+            F.concat(F.lit("l-"), F.lower(F.hex(F.xxhash64(F.floor(number / 40), F.lit("lead"))))),
+        ),
+        "activity_type": F.element_at(F.array(*(F.lit(name) for name in _TYPES)), kind + 1),
+        "engagement_date": date,
+        "event_time": F.timestamp_seconds(F.unix_date(date).cast("long") * _DAY_SECONDS + second),
+        "template_id": template,
+        "origin_template_id": template,
+        "_ingested_at": F.lit(dt.datetime.combine(workload.day_of_batch(batch), dt.time(), dt.UTC)),
+        "_batch_id": F.lit(batch).cast("long"),
+        "_deleted": F.lit(None).cast("boolean"),
+        "_mutation": F.lit(None).cast("long"),
+    }
+    return placed.select(*(column.alias(name) for name, column in columns.items()))
