@@ -93,7 +93,7 @@ def test_an_object_whose_message_may_still_wait_is_not_told_lost(landing: Any) -
 def test_existing_objects_are_left_alone_where_that_is_declared_also_after_a_restart(
     landing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     unannounced(landing, "games/old")
     monkeypatch.setattr(lister, "iso_now", later.isoformat)
     options = {"listing": {"include_existing": False}, "until_drained": True}
