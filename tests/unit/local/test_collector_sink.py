@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from collector.stream_writer import StreamWriter
 from deltaworks.local.collector_sink import BusyError, collector_sink, events_of
 from generator.games import generate_games
 from generator.settings import GamesSettings
+from tests.waiting import eventually
 
 AT = 1_709_300_000
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
@@ -42,10 +42,7 @@ def listening(app: FastAPI) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: server.started, "the server listens")
     try:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}/v1/events"

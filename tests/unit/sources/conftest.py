@@ -55,7 +55,7 @@ class Landing:
         return NotificationQueue(self.messaging, self.queue_url, **{"wait_seconds": 1, **options})
 
     def spec(self, **changes: Any) -> RelaySpec:
-        options = {"append_seconds": 0.1, "lease_ttl_seconds": 3, "max_run_seconds": 60} | changes
+        options = {"append_seconds": 0.1, "lease_ttl_seconds": 3, "max_run_seconds": 600} | changes
         options = {"relay": "landing", "queue_url": self.queue_url, "buckets": (self.bucket,)} | options
         return RelaySpec(**options)
 
