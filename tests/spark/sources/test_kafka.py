@@ -158,7 +158,15 @@ def test_partitions_added_later_are_read_from_their_beginning(
     assert numbers(project) == list(range(35))
 
 
-@pytest.mark.parametrize("point", ["files_written", "prepared", "committed:orders", "committed", "completed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "files_written",
+        "prepared",
+        "completed",
+        *(pytest.param(point, marks=pytest.mark.integration) for point in ("committed:orders", "committed")),
+    ],
+)
 def test_a_run_that_ends_anywhere_in_a_batch_loses_and_doubles_nothing(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
 ) -> None:

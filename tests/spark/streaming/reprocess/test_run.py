@@ -87,7 +87,12 @@ def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
     assert {each.outcome for each in again.tables} == {"already_committed"}
 
 
-POINTS = ["planned", "staged", "committed:events", "committed:quarantine", "committed"]
+POINTS = [
+    "staged",
+    "committed:events",
+    "committed:quarantine",
+    *(pytest.param(point, marks=pytest.mark.integration) for point in ("planned", "committed")),
+]
 
 
 @pytest.mark.parametrize("point", POINTS)
