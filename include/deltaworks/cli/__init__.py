@@ -16,6 +16,7 @@ from deltaworks.cli import (
     experiment,
     files,
     generate,
+    mutations,
     pipelines,
     quarantine,
     reprocess,
@@ -39,6 +40,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(mutations.app, name="mutations")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(consumers.app, name="consumers")
 for module in (stack, streams, batches, reprocess, sql, generate, collect, wire, demo):

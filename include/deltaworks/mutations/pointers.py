@@ -65,15 +65,17 @@ def settle(first: DataFrame, checkpoint: Checkpoint) -> DataFrame:
     under_way = F.col("next_time").isNotNull()
     settled, moving = [first.where(~under_way)], first.where(under_way)
     while moving.count():
-        jumped = checkpoint(_jump(moving, reduce(DataFrame.unionByName, [*settled, moving])))
+        jumped = checkpoint(jump(moving, reduce(DataFrame.unionByName, [*settled, moving])))
         settled.append(jumped.where(~under_way))
         moving = jumped.where(under_way)
     return reduce(DataFrame.unionByName, settled)
 
 
-def _jump(moving: DataFrame, targets: DataFrame) -> DataFrame:
-    """Every moving row over the one it points to. Each points to one that is there, so the join is an inner one and
-    either side may be the one that is sent around."""
+def jump(moving: DataFrame, targets: DataFrame) -> DataFrame:
+    """Let every moving row take over the destination of the target it points to, its effects over the row's own.
+
+    Each points to one that is there: the join is an inner one, and either side may be the one that is sent around.
+    """
     onto = targets.select(*(F.col(name).alias(f"onto_{name}") for name in targets.columns))
     same = (
         (F.col("org_id") == F.col("onto_org_id"))

@@ -1,0 +1,122 @@
+"""`deltaworks mutations`: where ids end, of a file anyone may have."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+    from deltaworks.mutations.request_file import RequestFile
+
+app = typer.Typer(help="Requests that rename, merge, update and delete: what they come to.", no_args_is_help=True)
+
+ENTITY_COLUMNS = ("org_id", "origin_id", "final_id", "hops", "component_id", "component_size")
+INTERVAL_COLUMNS = ("org_id", "id", "valid_from", "valid_to", "final_id", "deleted", "fields", "hops")
+
+
+class Form(StrEnum):
+    """How rows are printed."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+@app.callback()
+def _group() -> None:
+    """Requests that rename, merge, update and delete: what they come to."""
+
+
+@app.command()
+def resolve(
+    file: Path = typer.Argument(help="CSV: ts, old_id, new_id; optional org_id, seq, commit, op, fields."),
+    as_csv: bool = typer.Option(False, "--csv", help="Print CSV. This is the default."),
+    as_json: bool = typer.Option(False, "--json", help="Print an array of JSON objects."),
+    every: bool = typer.Option(False, "--all", help="Every id and interval of time, with where its rows end."),
+) -> None:
+    """Print every entity of a file of requests: the id it had before its first request, and the one it ends with.
+
+    An id that two entities used in turn gives two rows; a deleted one has no final id.
+    """
+    from deltaworks.mutations.request_file import read_request_file
+
+    if as_csv and as_json:
+        raise typer.BadParameter("give one of --csv and --json")
+    form = Form.JSON if as_json else Form.CSV
+    requests = read_request_file(file)
+    if requests.ignored:
+        Console(stderr=True, soft_wrap=True).print(f"Ignored columns: {', '.join(requests.ignored)}", highlight=False)
+    rows = intervals_of if every else entities_of
+    print_rows(rows(_session(), requests), INTERVAL_COLUMNS if every else ENTITY_COLUMNS, form, sys.stdout)
+
+
+def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
+    """The entities of a file, by organisation, origin and time."""
+    from deltaworks.mutations.entities import resolve_entities
+
+    found = resolve_entities(spark.createDataFrame(file.requests)).orderBy("org_id", "origin_id", "valid_from")
+    for row in found.toLocalIterator():
+        yield {name: row[name] for name in ENTITY_COLUMNS}
+
+
+def intervals_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:
+    """The intervals of a file, by organisation, id and time, with times as the file writes them.
+
+    Between two commits of one time there is no time a row could have: such an interval is left out.
+    """
+    from deltaworks.mutations.resolve import resolve as resolve_requests
+
+    found = resolve_requests(spark.createDataFrame(file.requests)).orderBy("org_id", "id", "valid_from")
+    for row in found.toLocalIterator():
+        written = _written(row, file)
+        if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
+            yield written
+
+
+def _written(row: Row, file: RequestFile) -> dict[str, Any]:
+    times = {name: file.time_of(row[name]) for name in ("valid_from", "valid_to")}
+    return {name: row[name] for name in INTERVAL_COLUMNS} | times
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], form: Form, to: TextIO) -> None:
+    """Write rows as CSV with a header, or as a JSON array with one object a line."""
+    if form is Form.JSON:
+        separator = "["
+        for row in rows:
+            to.write(f"{separator}\n{json.dumps(row, ensure_ascii=False)}")
+            separator = ","
+        to.write("[]\n" if separator == "[" else "\n]\n")
+        return
+    writer = csv.DictWriter(to, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+
+def _session() -> SparkSession:
+    """A session of its own, which needs no stack and no lake."""
+    from deltaworks.spark_session import build_session
+    from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
+    from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+    nowhere = StorageSpec(root=f"file://{tempfile.gettempdir()}")
+    environment = EnvironmentSpec(
+        environment="file", lake=nowhere, landing=nowhere, messaging=AwsSpec(), spark=SparkSpec(driver_memory="2g")
+    )
+    return build_session(environment, app_name="mutations.resolve")

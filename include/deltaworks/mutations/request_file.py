@@ -1,0 +1,260 @@
+"""Reads a file of requests that anyone may have: CSV with a header, one request a row.
+
+Columns: `ts` (seconds since 1970 or ISO 8601), `old_id`, `new_id`, and optionally `org_id`, `seq`, `commit`, `op` (by
+default a rename) and `fields` (a JSON object, for an update). Rows of one commit are simultaneous; commits of one time
+come one after the other by their least `seq`, or as the file has them. Without commits, rows of one time are
+simultaneous.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import pyarrow as pa
+
+from deltaworks.errors import ConfigError
+from deltaworks.mutations.requests import MOVING, RENAMING, UPDATE
+
+_REQUIRED = ("ts", "old_id", "new_id")
+_OPTIONAL = ("org_id", "seq", "commit", "op", "fields")
+_OPERATIONS = (*MOVING, UPDATE)
+_SHOWN = 10
+_ARROW = pa.schema(
+    [
+        ("org_id", pa.string()),
+        ("op", pa.string()),
+        ("id", pa.string()),
+        ("new_id", pa.string()),
+        ("fields", pa.map_(pa.string(), pa.string())),
+        ("seq", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_HINT = (
+    "The file is CSV with the columns ts, old_id, new_id and optionally org_id, seq, commit, op, fields; "
+    "docs/mutations.md describes them."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFile:
+    """What a file holds. A request's time is its place among all moments of the file, so that commits of one time stay
+    apart: `written` has the time of each moment as the file writes it, and `ignored` the columns nobody asked for."""
+
+    requests: pa.Table
+    written: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    def time_of(self, moment: datetime | None) -> str | None:
+        """The time of a resolved moment as the file writes it."""
+        return None if moment is None else self.written[_ordinal(moment)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One row. `at` is its time in seconds; without a column for it, `seq` is the place in the file."""
+
+    line: int
+    at: Decimal
+    ts: str
+    org: str
+    commit: str
+    seq: int | None
+    op: str
+    old: str
+    new: str | None
+    fields: Mapping[str, str | None] | None
+
+
+def read_request_file(path: Path) -> RequestFile:
+    """Read the requests of a file.
+
+    Raises:
+        ConfigError: MUTATION_FILE_UNREADABLE, MUTATION_FILE_INVALID (every mistake with its line, the first ten).
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            columns = _columns(path, next(reader, []))
+            requests, mistakes = _rows(reader, columns)
+    except OSError as error:
+        raise ConfigError(
+            "MUTATION_FILE_UNREADABLE", f"{path} cannot be read: {error.strerror}.", hint="Give the path of a CSV file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            "MUTATION_FILE_UNREADABLE", f"{path} is no UTF-8 text: {error.reason}.", hint="Save it as UTF-8."
+        ) from error
+    mistakes += _split_commits(requests)
+    if mistakes:
+        raise _invalid(path, sorted(mistakes))
+    known = {*_REQUIRED, *_OPTIONAL}
+    moments = _moments(requests)
+    return RequestFile(
+        requests=_table(requests, moments),
+        written=_written(requests, moments),
+        ignored=tuple(name for name in columns if name not in known),
+    )
+
+
+def _columns(path: Path, header: list[str]) -> list[str]:
+    names = [name.strip() for name in header]
+    missing = [name for name in _REQUIRED if name not in names]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if missing:
+        raise _invalid(path, [(1, f"there is no column {', '.join(missing)}")])
+    if doubled:
+        raise _invalid(path, [(1, f"column {', '.join(doubled)} is there more than once")])
+    return names
+
+
+def _rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_Request], list[tuple[int, str]]]:
+    requests: list[_Request] = []
+    mistakes: list[tuple[int, str]] = []
+    line = 2
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            # Where the quotes are wrong, the rows behind them cannot be told apart.
+            return requests, [*mistakes, (line, f"this is no CSV: {error}")]
+        if cells is None:
+            return requests, mistakes
+        try:
+            if cells:
+                requests.append(_request(line, columns, cells))
+        except ValueError as error:
+            mistakes.append((line, str(error)))
+        line = reader.line_num + 1  # type: ignore[attr-defined]
+
+
+def _request(line: int, columns: list[str], cells: list[str]) -> _Request:
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} values for {len(columns)} columns")
+    row = dict(zip(columns, cells, strict=True))
+    op = row.get("op", "").strip() or "rename"
+    if op not in _OPERATIONS:
+        raise ValueError(f"op {op!r} is none of {', '.join(_OPERATIONS)}")
+    if not row["old_id"]:
+        raise ValueError("old_id is empty")
+    if (op in RENAMING) != bool(row["new_id"]):
+        raise ValueError("new_id is empty" if op in RENAMING else f"{op} takes no new_id")
+    return _Request(
+        line=line,
+        at=_seconds(row["ts"].strip()),
+        ts=row["ts"].strip(),
+        org=row.get("org_id", ""),
+        commit=row.get("commit", "").strip(),
+        seq=_seq(row["seq"].strip()) if "seq" in row else line,
+        op=op,
+        old=row["old_id"],
+        new=row["new_id"] or None,
+        fields=_fields(op, row.get("fields", "").strip()),
+    )
+
+
+def _seconds(text: str) -> Decimal:
+    """A time in seconds since 1970; one without an offset is UTC."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"ts {text!r} is neither a number of seconds nor ISO 8601") from None
+        passed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return Decimal(passed.days * 86_400 + passed.seconds) + Decimal(passed.microseconds) / 1_000_000
+    if not number.is_finite():
+        raise ValueError(f"ts {text!r} is no time")
+    return number
+
+
+def _seq(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"seq {text!r} is no whole number") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"seq {text!r} does not fit 64 bits")
+    return number
+
+
+def _fields(op: str, text: str) -> Mapping[str, str | None] | None:
+    if op != UPDATE:
+        if text:
+            raise ValueError(f"{op} takes no fields")
+        return None
+    try:
+        found = json.loads(text or "null")
+    except ValueError as error:
+        raise ValueError(f"fields is no JSON: {error}") from None
+    if not isinstance(found, dict) or not found:
+        raise ValueError('an update sets fields, such as {"stage": "won"}')
+    if not all(value is None or isinstance(value, str) for value in found.values()):
+        raise ValueError("a value of fields is neither text nor null")
+    return found
+
+
+def _split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
+    """Rows of one commit that have different times."""
+    first: dict[tuple[str, str], _Request] = {}
+    mistakes = []
+    for request in requests:
+        known = first.setdefault((request.org, request.commit), request)
+        if request.commit and known.at != request.at:
+            mistakes.append((request.line, f"commit {request.commit} has another ts on line {known.line}: {known.ts}"))
+    return mistakes
+
+
+def _moments(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
+    """What is simultaneous, in order: by time, within a time by the least sequence, then as the file has it."""
+    first: dict[tuple[Decimal, str, str], tuple[bool, int, int]] = {}
+    for request in requests:
+        key, place = _moment(request), (request.seq is not None, request.seq or 0, request.line)
+        first[key] = min(first.get(key, place), place)
+    return {key: number for number, key in enumerate(sorted(first, key=lambda key: (key[0], first[key])))}
+
+
+def _moment(request: _Request) -> tuple[Decimal, str, str]:
+    return request.at, request.org, request.commit
+
+
+def _written(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> tuple[str, ...]:
+    texts = dict.fromkeys(range(len(moments)), "")
+    for request in reversed(requests):
+        texts[moments[_moment(request)]] = request.ts
+    return tuple(texts.values())
+
+
+def _table(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> pa.Table:
+    return pa.table(
+        {
+            "org_id": [each.org for each in requests],
+            "op": [each.op for each in requests],
+            "id": [each.old for each in requests],
+            "new_id": [each.new for each in requests],
+            "fields": [None if each.fields is None else list(each.fields.items()) for each in requests],
+            "seq": [each.seq for each in requests],
+            "time": [moments[_moment(each)] for each in requests],
+        },
+        schema=_ARROW,
+    )
+
+
+def _ordinal(moment: datetime) -> int:
+    passed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+
+
+def _invalid(path: Path, mistakes: list[tuple[int, str]]) -> ConfigError:
+    shown = "; ".join(f"line {line}: {what}" for line, what in mistakes[:_SHOWN])
+    more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
+    return ConfigError("MUTATION_FILE_INVALID", f"{path}: {shown}{more}.", hint=_HINT)

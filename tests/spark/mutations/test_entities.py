@@ -1,0 +1,109 @@
+"""Entities of a file of requests: real renames end where they are known to end, and rows come out as stated."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.cli.mutations import ENTITY_COLUMNS, Form, entities_of, intervals_of, print_rows
+from deltaworks.mutations.request_file import RequestFile, read_request_file
+from deltaworks.specs.catalog import project_root
+
+RENAMES = Path(os.environ.get("DELTAWORKS_SHARED_DATA", project_root().parent / "shared" / "data")) / "id_mutations"
+published = pytest.mark.skipif(not RENAMES.is_dir(), reason=f"the published renames are not at {RENAMES}")
+
+
+def file_of(folder: Path, text: str) -> RequestFile:
+    path = folder / "requests.csv"
+    path.write_text(text)
+    return read_request_file(path)
+
+
+@published
+def test_real_renames_end_at_their_known_final_ids_all_of_them(spark: SparkSession) -> None:
+    with (RENAMES / "networkx_expected.csv").open() as file:
+        expected = list(csv.DictReader(file))
+    printed = io.StringIO()
+
+    requests = read_request_file(RENAMES / "networkx_renames.csv")
+    print_rows(entities_of(spark, requests), ENTITY_COLUMNS, Form.CSV, printed)
+
+    found = list(csv.DictReader(io.StringIO(printed.getvalue())))
+    assert len(found) == len(expected) == 378
+    ends = ("origin_id", "final_id", "hops", "component_size")
+    assert sorted(tuple(row[name] for name in ends) for row in found) == sorted(
+        tuple(row[name] for name in ends) for row in expected
+    )
+    assert partition(found) == partition(expected)
+    assert len(partition(found)) == 376
+
+
+def partition(rows: Iterable[Mapping[str, Any]]) -> set[frozenset[str]]:
+    """The origins that are of one component, whatever it is called."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        groups[row["component_id"]].add(row["origin_id"])
+    return {frozenset(group) for group in groups.values()}
+
+
+def test_an_entity_is_named_by_the_id_it_had_before_its_first_request(spark: SparkSession, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "ts,org_id,op,old_id,new_id,fields\n"
+        # An id that two entities used in turn; the id they went to is none of its own.
+        "10,used again,rename,a,b,\n20,used again,rename,a,c,\n30,used again,rename,b,d,\n"
+        # Both sides of a merge are entities, also where the target came from elsewhere before.
+        "10,merged,merge,a,b,\n10,merged later,rename,x,b,\n20,merged later,merge,a,b,\n"
+        '10,deleted,rename,a,b,\n20,deleted,delete,b,,\n30,deleted,update,b,,"{""stage"": ""won""}"\n'
+        "10,back,delete,a,,\n20,back,undelete,a,,\n30,back,rename,a,b,\n"
+        "10,nothing,undelete,a,,\n10,itself,rename,a,a,\n",
+    )
+
+    found = [tuple(row.values()) for row in entities_of(spark, file)]
+
+    assert found == [
+        ("back", "a", "b", 3, "a", 2),
+        ("deleted", "a", None, 2, "a", 2),
+        ("deleted", "b", "b", 0, "a", 2),
+        ("merged", "a", "b", 1, "a", 2),
+        ("merged", "b", "b", 0, "a", 2),
+        ("merged later", "a", "b", 1, "a", 3),
+        ("merged later", "x", "b", 1, "a", 3),
+        ("used again", "a", "d", 2, "a", 4),
+        ("used again", "a", "c", 1, "a", 4),
+    ]
+
+
+def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSession, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "ts,old_id,new_id,commit,op,fields\n"
+        "2026-01-01,a,b,one,,\n2026-01-01,b,c,two,,\n2026-01-02,c,,three,delete,\n"
+        '2026-01-03,a,,four,update,"{""stage"": ""won""}"\n',
+    )
+
+    rows = list(intervals_of(spark, file))
+
+    printed = io.StringIO()
+    print_rows(rows, tuple(rows[0]), Form.CSV, printed)
+    # Between the two commits of one time no row can be: b has no interval there.
+    assert printed.getvalue() == (
+        "org_id,id,valid_from,valid_to,final_id,deleted,fields,hops\n"
+        ",a,,2026-01-01,c,true,{},3\n"
+        ',a,2026-01-01,2026-01-03,a,false,"{""stage"": ""won""}",0\n'
+        ",b,,2026-01-01,c,true,{},2\n"
+        ",c,,2026-01-02,c,true,{},1\n"
+    )
+    printed = io.StringIO()
+    print_rows(rows, tuple(rows[0]), Form.JSON, printed)
+    assert json.loads(printed.getvalue()) == rows
+    assert (rows[0]["valid_from"], rows[0]["deleted"]) == (None, True)
