@@ -25,7 +25,8 @@ from deltaworks.sources.kinesis.shares import Share, ShareLimits
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
 from tests.faults.records.conftest import Tell
-from tests.spark.sources.kinesis.conftest import KEYS, Server, kinesis_server
+from tests.kinesis_server import KEYS
+from tests.spark.sources.kinesis.conftest import Server, kinesis_server
 
 __all__ = ["kinesis_server"]
 

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 from deltaworks.cli import app, consumers
 from deltaworks.errors import ConfigError
-from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.specs.source import KafkaSourceSpec, KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec
+from tests.kinesis_server import kinesis_client, running_kinesis
 
 SOURCES = {
     "games": KinesisSourceSpec(kind="kinesis", stream="games", consumer_mode="fan_out"),
@@ -25,21 +23,17 @@ SOURCES = {
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     monkeypatch.setenv("KEY", "testing")
-    aws = AwsSpec(endpoint=f"http://{host}:{port}", access_key="env:KEY", secret_key="env:KEY")
-    project = SimpleNamespace(
-        environment=SimpleNamespace(messaging=aws), pipeline=lambda name: SimpleNamespace(source=SOURCES[name])
-    )
-    monkeypatch.setattr(consumers, "catalog", lambda: project)
-    client = boto3.client("kinesis", **aws.boto3_options())
-    client.create_stream(StreamName="games", ShardCount=1)
-    yield client
-    client.delete_stream(StreamName="games")
-    server.stop()
+    with running_kinesis() as endpoint:
+        aws = AwsSpec(endpoint=endpoint, access_key="env:KEY", secret_key="env:KEY")
+        project = SimpleNamespace(
+            environment=SimpleNamespace(messaging=aws), pipeline=lambda name: SimpleNamespace(source=SOURCES[name])
+        )
+        monkeypatch.setattr(consumers, "catalog", lambda: project)
+        client = kinesis_client(endpoint)
+        client.create_stream(StreamName="games", ShardCount=1)
+        yield client
+        client.delete_stream(StreamName="games")
 
 
 def register(client: Any, *names: str) -> str:

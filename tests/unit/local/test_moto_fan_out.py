@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
-from moto.server import ThreadedMotoServer
 
-from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.local.moto_kinesis import MotoKinesis
+from tests.kinesis_server import WireStream, kinesis_client, running_kinesis, shard_id, switched
 
-REGION = "us-east-1"
-A = "shardId-000000000000"
+A = shard_id(0)
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-    once = Config(retries={"total_max_attempts": 1})
-    yield boto3.client("kinesis", endpoint_url=f"http://{host}:{port}", region_name=REGION, config=once, **keys)
-    server.stop()
+    with running_kinesis() as endpoint:
+        yield kinesis_client(endpoint)
 
 
 @pytest.fixture(autouse=True)
 def switches() -> Iterator[MotoKinesis]:
-    before, MotoKinesis.current = MotoKinesis.current, MotoKinesis(heartbeat_seconds=0.1, taken_seconds=0.0)
-    yield MotoKinesis.current
-    MotoKinesis.current = before
+    with switched(heartbeat_seconds=0.1, taken_seconds=0.0) as found:
+        yield found
 
 
-class Stream:
-    """A stream of its own on the server, and its consumers."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.name = f"games-{uuid.uuid4().hex[:8]}"
-        client.create_stream(StreamName=self.name, ShardCount=1)
-        self.arn = client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamARN"]
-
-    def put(self, *texts: str) -> list[str]:
-        records = [{"Data": text.encode(), "PartitionKey": text} for text in texts]
-        answer = self.client.put_records(StreamName=self.name, Records=records)
-        return [record["SequenceNumber"] for record in answer["Records"]]
+class Stream(WireStream):
+    """Read by subscriptions."""
 
     def register(self, name: str) -> str:
         answer = self.client.register_stream_consumer(StreamARN=self.arn, ConsumerName=name)
@@ -64,6 +41,10 @@ class Stream:
         place = {"Type": kind, **more}
         answer = self.client.subscribe_to_shard(ConsumerARN=consumer, ShardId=A, StartingPosition=place)
         return answer["EventStream"]
+
+
+def sequence_numbers(landed: list[dict[str, str]]) -> list[str]:
+    return [each["SequenceNumber"] for each in landed]
 
 
 def texts(event: Any) -> list[str]:
@@ -102,7 +83,7 @@ def test_a_consumer_is_active_after_a_while(stream: Stream, switches: MotoKinesi
 
 
 def test_boto3_reads_events_with_records_and_without(stream: Stream) -> None:
-    numbers = stream.put("a", "b")
+    numbers = sequence_numbers(stream.put("a", "b"))
     events = iter(stream.subscribe(stream.register("games")))
     first, idle = next(events), next(events)
     stream.put("c")
@@ -115,7 +96,7 @@ def test_boto3_reads_events_with_records_and_without(stream: Stream) -> None:
 
 
 def test_subscriptions_begin_where_they_are_asked_to(stream: Stream) -> None:
-    numbers, consumer = stream.put("a", "b", "c"), stream.register("games")
+    numbers, consumer = sequence_numbers(stream.put("a", "b", "c")), stream.register("games")
 
     def first(kind: str, **more: Any) -> list[str]:
         return texts(next(iter(stream.subscribe(consumer, kind, **more))))
@@ -128,13 +109,13 @@ def test_subscriptions_begin_where_they_are_asked_to(stream: Stream) -> None:
 
 def test_the_end_of_a_closed_shard_names_its_children(stream: Stream) -> None:
     stream.put("a")
-    stream.client.split_shard(StreamName=stream.name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
+    stream.split(0)
 
     *_, last = stream.subscribe(stream.register("games"))
 
     assert texts(last) == ["a"]
     children = [each["ShardId"] for each in last["SubscribeToShardEvent"]["ChildShards"]]
-    assert children == ["shardId-000000000001", "shardId-000000000002"]
+    assert children == [shard_id(1), shard_id(2)]
 
 
 def test_a_second_subscription_is_refused_at_first_and_takes_over_later(stream: Stream, switches: MotoKinesis) -> None:

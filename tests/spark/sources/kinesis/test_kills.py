@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.sources.kinesis.conftest import HERE, Stage, eventually
+from tests.spark.sources.kinesis.conftest import HERE, Stage
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 PROCESSES = HERE / "processes"

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.local.moto_kinesis import MotoKinesis
 from deltaworks.sources.kinesis.data_source import register
-from tests.spark.sources.kinesis.conftest import Stage, eventually
+from tests.spark.sources.kinesis.conftest import Stage
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 Make = Callable[..., Stage]
@@ -235,6 +236,9 @@ def test_expired_iterators_are_replaced(make_stage: Make, switches: MotoKinesis)
     stage.put("b")
     eventually(lambda: texts(stage) == ["a", "b"], "the next record")
     query.stop()
+
+    assert query.exception() is None
+    assert [row["ordinal"] for batch in stage.batches for row in batch.rows] == [0, 1]
 
 
 def test_a_missing_state_location_says_why_it_is_needed(make_stage: Make, spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.read import read_share
 from deltaworks.sources.kinesis.shares import Share
 from deltaworks.sources.kinesis.state import QueryState
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream
+from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
 
 
 class Killed(Exception):
@@ -133,3 +133,19 @@ class UnprotectedEngine(Engine):
         found = fetched.rows.batches(stream="games", shard_id=share.shard_id, first_ordinal=share.start.rows)
         wanted = Row.__dataclass_fields__
         return [Row(**{name: row[name] for name in wanted}) for batch in found for row in batch.to_pylist()]
+
+
+def engine_on(stream: ModelStream, **changes: str) -> Engine:
+    """A query with a state of its own."""
+    return Engine(stream, MemoryObjects(), options(**changes))
+
+
+def put(stream: ModelStream, *texts: str) -> None:
+    """Records of one key."""
+    for text in texts:
+        stream.put("a", text.encode())
+
+
+def read(engine: Engine) -> list[str]:
+    """What the query still has to read."""
+    return [row.data.decode() for row in engine.drain()]

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from deltaworks.errors import TransientError
 from deltaworks.sources.kinesis.shards import row_seq
-from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine
+from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine, engine_on, put, read
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
 
 MODES = ["polling", "fan_out"]
@@ -170,35 +170,29 @@ Reading.TestCase.settings = settings(
 TestReading = Reading.TestCase
 
 
-def test_the_control_without_records_gives_two_actions_different_rows() -> None:
-    stream = ModelStream()
-    engine = UnprotectedEngine(stream, MemoryObjects(), options())
-    for number in range(100):
-        stream.put("a", f"{number}".encode())
+def two_actions(engine: Engine) -> tuple[list[Row], list[Row]]:
+    """100 records, an action, 50 more, another action on the same batch."""
+    put(engine.stream, *map(str, range(100)))
     engine.plan()
     first = engine.action()
-    for number in range(100, 150):
-        stream.put("a", f"{number}".encode())
+    put(engine.stream, *map(str, range(100, 150)))
+    return first, engine.action()
 
-    second = engine.action()
+
+def test_the_control_without_records_gives_two_actions_different_rows() -> None:
+    first, second = two_actions(UnprotectedEngine(ModelStream(), MemoryObjects(), options()))
 
     assert (len(first), len(second)) == (100, 150)
 
 
 def test_two_actions_get_the_same_rows_though_more_arrive_between_them() -> None:
-    stream = ModelStream()
-    engine = Engine(stream, MemoryObjects(), options())
-    for number in range(100):
-        stream.put("a", f"{number}".encode())
-    engine.plan()
-    first = engine.action()
-    for number in range(100, 150):
-        stream.put("a", f"{number}".encode())
+    engine = engine_on(ModelStream())
+    first, second = two_actions(engine)
 
-    assert engine.action() == first
+    assert second == first
     engine.complete(first)
     assert len(first) == 100
-    assert [row.data for row in engine.drain()] == [f"{number}".encode() for number in range(100, 150)]
+    assert read(engine) == [str(number) for number in range(100, 150)]
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.local.moto_kinesis import MotoKinesis
 from deltaworks.sources.kinesis.calls import ShardGone
 from deltaworks.sources.kinesis.client import KinesisStream
@@ -24,6 +20,7 @@ from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.pushed_pages import PushedPages
 from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages
 from deltaworks.specs.storage import AwsSpec
+from tests.kinesis_server import WireStream, kinesis_client, running_kinesis, switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
 
@@ -33,33 +30,25 @@ FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_kinesis() as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
     monkeypatch.setenv("KEY", "testing")
-    before, MotoKinesis.current = MotoKinesis.current, MotoKinesis(taken_seconds=0.3, heartbeat_seconds=0.2)
-    yield MotoKinesis.current
-    MotoKinesis.current = before
+    with switched(taken_seconds=0.3, heartbeat_seconds=0.2) as found:
+        yield found
 
 
 @pytest.fixture
 def raw(endpoint: str) -> Any:
-    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
-    return boto3.client("kinesis", endpoint_url=endpoint, **keys)
+    return kinesis_client(endpoint)
 
 
 @pytest.fixture
 def name(raw: Any) -> str:
-    made = f"games-{uuid.uuid4().hex[:8]}"
-    raw.create_stream(StreamName=made, ShardCount=1)
-    return made
+    return WireStream(raw).name
 
 
 @pytest.fixture

@@ -11,26 +11,13 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.state import QueryState
-from tests.unit.sources.kinesis.engine import Engine
+from tests.unit.sources.kinesis.engine import Engine, engine_on, put, read
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
 
 
 @pytest.fixture
 def stream() -> ModelStream:
     return ModelStream()
-
-
-def engine_on(stream: ModelStream, **changes: str) -> Engine:
-    return Engine(stream, MemoryObjects(), options(**changes))
-
-
-def put(stream: ModelStream, *texts: str) -> None:
-    for text in texts:
-        stream.put("a", text.encode())
-
-
-def read(engine: Engine) -> list[str]:
-    return [row.data.decode() for row in engine.drain()]
 
 
 def test_it_begins_at_the_same_place_each_time_it_is_asked(stream: ModelStream) -> None:

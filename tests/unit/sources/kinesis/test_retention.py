@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from deltaworks.errors import ContractError
-from tests.unit.sources.kinesis.engine import Engine
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
+from tests.unit.sources.kinesis.engine import Engine, engine_on, put, read
+from tests.unit.sources.kinesis.model import ModelStream, options, shard_id
 
 HOURS = timedelta(hours=1)
 
@@ -16,19 +16,6 @@ HOURS = timedelta(hours=1)
 @pytest.fixture
 def stream() -> ModelStream:
     return ModelStream()
-
-
-def engine_on(stream: ModelStream, **changes: str) -> Engine:
-    return Engine(stream, MemoryObjects(), options(**changes))
-
-
-def put(stream: ModelStream, *texts: str) -> None:
-    for text in texts:
-        stream.put("a", text.encode())
-
-
-def read(engine: Engine) -> list[str]:
-    return [row.data.decode() for row in engine.drain()]
 
 
 def restarted(engine: Engine, **changes: str) -> Engine:

@@ -1,0 +1,91 @@
+"""A corrected moto in place of Kinesis, and streams of a test's own on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.kinesis.models import kinesis_backends
+from moto.server import ThreadedMotoServer
+
+from deltaworks.local.moto_corrections import correct_moto
+from deltaworks.local.moto_kinesis import MotoKinesis
+from tests.unit.sources.kinesis.model import shard_id
+
+REGION = "us-east-1"
+KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": REGION}
+#: A hash key that divides all keys into two halves.
+HALF = str(1 << 127)
+
+__all__ = ["HALF", "KEYS", "WireStream", "kinesis_client", "running_kinesis", "shard_id", "switched"]
+
+
+@contextmanager
+def running_kinesis() -> Iterator[str]:
+    """A server of this process; its address."""
+    correct_moto()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def kinesis_client(endpoint: str) -> Any:
+    """boto3's own client, which tries once."""
+    return boto3.client("kinesis", endpoint_url=endpoint, config=Config(retries={"total_max_attempts": 1}), **KEYS)
+
+
+@contextmanager
+def switched(**switches: Any) -> Iterator[MotoKinesis]:
+    """The server's switches, so set and put back at the end."""
+    before, MotoKinesis.current = MotoKinesis.current, MotoKinesis(**switches)
+    try:
+        yield MotoKinesis.current
+    finally:
+        MotoKinesis.current = before
+
+
+class WireStream:
+    """A stream of its own on the server."""
+
+    def __init__(self, client: Any, shards: int = 1) -> None:
+        self.client = client
+        self.name = f"games-{uuid.uuid4().hex[:8]}"
+        client.create_stream(StreamName=self.name, ShardCount=shards)
+
+    @property
+    def arn(self) -> str:
+        """How AWS names it."""
+        summary = self.client.describe_stream_summary(StreamName=self.name)
+        return str(summary["StreamDescriptionSummary"]["StreamARN"])
+
+    def put(self, *texts: str, key: str | None = None, data: bytes | None = None) -> list[dict[str, str]]:
+        """Put records, a text each or `data` in its place; where each of them went."""
+        records = [{"Data": data or text.encode(), "PartitionKey": key or text} for text in texts]
+        landed: list[dict[str, str]] = []
+        for begin in range(0, len(records), 500):
+            answer = self.client.put_records(StreamName=self.name, Records=records[begin : begin + 500])
+            landed += answer["Records"]
+        return landed
+
+    def split(self, shard: int, at: str = HALF) -> None:
+        """Divide a shard in two."""
+        self.client.split_shard(StreamName=self.name, ShardToSplit=shard_id(shard), NewStartingHashKey=at)
+
+    def merge(self, left: int, right: int) -> None:
+        """Make one shard of two neighbours."""
+        merged = {"ShardToMerge": shard_id(left), "AdjacentShardToMerge": shard_id(right)}
+        self.client.merge_shards(StreamName=self.name, **merged)
+
+    def age(self, hours: float) -> None:
+        """Make every record that is there older."""
+        backends = (regions[REGION] for regions in kinesis_backends.values())
+        stream = next(each.streams[self.name] for each in backends if self.name in each.streams)
+        for shard in stream.shards.values():
+            for record in shard.records.values():
+                record.created_at -= hours * 3600
