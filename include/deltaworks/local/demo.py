@@ -37,6 +37,8 @@ from generator.settings import GamesSettings
 from generator.truth import GamesTruth
 
 Progress = Callable[[str], None]
+#: What the demo sends events to: no other stream is started, and no store that only others read.
+PIPELINES = ("edits", "games")
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
 INGEST_TIMEOUT_SECONDS = 900.0
 RUN_TIMEOUT_SECONDS = 600.0
@@ -76,7 +78,7 @@ class Demo:
         with PeakMemory(self._home) as memory:
             try:
                 with self._phase("stack"):
-                    addresses = stack.up(home=self._home, progress=self._say)
+                    addresses = stack.up(home=self._home, pipelines=PIPELINES, progress=self._say)
                 self.report.addresses = addresses
                 self._on_stack(addresses)
                 self.report.memory, self.report.memory_samples = memory.peak, list(memory.samples)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
@@ -16,6 +16,7 @@ from deltaworks.local.home import StackHome
 from deltaworks.local.landing import queue_url
 from deltaworks.local.ports import HOST
 from deltaworks.local.stack_secrets import StackSecrets, write_private
+from deltaworks.specs.catalog import PIPELINES_VARIABLE
 
 #: Where the stack's broker is; not set where it has none.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
@@ -25,9 +26,19 @@ _LOOPBACK = f"{HOST},localhost"
 
 
 def stack_variables(
-    home: StackHome, *, ports: Mapping[str, int], keys: StackSecrets, java_home: Path, with_broker: bool = False
+    home: StackHome,
+    *,
+    ports: Mapping[str, int],
+    keys: StackSecrets,
+    java_home: Path,
+    with_broker: bool = False,
+    pipelines: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """All variables of the stack: addresses and keys of its servers, Spark's and Airflow's settings."""
+    """All variables of the stack: addresses and keys of its servers, Spark's and Airflow's settings.
+
+    Args:
+        pipelines: those that run; by default what DELTAWORKS_PIPELINES says now.
+    """
     aws_endpoint = f"http://{HOST}:{ports['moto']}"
     variables = {
         "DELTAWORKS_HOME": str(home.root),
@@ -54,6 +65,9 @@ def stack_variables(
         "NO_PROXY": _LOOPBACK,
         "no_proxy": _LOOPBACK,
     }
+    wanted = os.environ.get(PIPELINES_VARIABLE, "") if pipelines is None else ",".join(pipelines)
+    # Written even where it is empty, or what the calling shell says later would change what the stack runs.
+    variables[PIPELINES_VARIABLE] = wanted
     if with_broker:
         variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)

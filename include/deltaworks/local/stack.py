@@ -40,6 +40,7 @@ from deltaworks.local.stack_secrets import ADMIN_USER, StackSecrets, keep_secret
 from deltaworks.local.state import exclusive, load_state, save_state
 from deltaworks.local.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
 from deltaworks.local.supervision import ProgramState, Supervisor, last_lines, wait_until
+from deltaworks.specs.catalog import PIPELINES_VARIABLE
 
 Progress = Callable[[str], None]
 _STORES_SECONDS = 60.0
@@ -51,7 +52,13 @@ def quiet(_line: str) -> None:
     """Report progress to nobody."""
 
 
-def up(*, home: StackHome | None = None, foreground: bool = False, progress: Progress = quiet) -> StackAddresses:
+def up(
+    *,
+    home: StackHome | None = None,
+    foreground: bool = False,
+    pipelines: Sequence[str] | None = None,
+    progress: Progress = quiet,
+) -> StackAddresses:
     """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
 
     Goes on where the last `down` stopped: same addresses, same lake, same Airflow history, and what `down` had
@@ -59,6 +66,7 @@ def up(*, home: StackHome | None = None, foreground: bool = False, progress: Pro
 
     Args:
         foreground: stay until SIGINT or SIGTERM, then stop the stack.
+        pipelines: those that run, with the stores they need; by default those DELTAWORKS_PIPELINES names, or all.
         progress: called with one line per step.
 
     Raises:
@@ -72,7 +80,7 @@ def up(*, home: StackHome | None = None, foreground: bool = False, progress: Pro
         supervisor = Supervisor(home)
         already_running = supervisor.pid() is not None
         if not already_running:
-            _prepare(home, supervisor, progress)
+            _prepare(home, supervisor, progress, pipelines)
         addresses = _addresses(home, already_running=already_running)
         _start_programs(home, supervisor, progress)
     progress(f"Airflow: {addresses.airflow_url}  login: {addresses.airflow_user} {addresses.airflow_password}")
@@ -82,7 +90,7 @@ def up(*, home: StackHome | None = None, foreground: bool = False, progress: Pro
     return addresses
 
 
-def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress) -> None:
+def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipelines: Sequence[str] | None) -> None:
     refuse_leftovers(home)
     progress("Checking Python, Java and memory")
     # Maven is asked for where it is needed: a set of jars that is up to date does without.
@@ -94,8 +102,10 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress) -> Non
     ports = choose_ports(state.ports)
     save_state(home, state.replace(ports=ports))
     keys = keep_secrets(home.secrets_file)
-    with_broker = bool(declared_topics(home))
-    variables = stack_variables(home, ports=ports, keys=keys, java_home=found.java.home, with_broker=with_broker)
+    with_broker = bool(declared_topics(home, pipelines))
+    variables = stack_variables(
+        home, ports=ports, keys=keys, java_home=found.java.home, with_broker=with_broker, pipelines=pipelines
+    )
     write_env(home, variables)
     programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
     progress("Starting the process supervisor")
@@ -124,7 +134,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     known = supervisor.programs()
     _start(home, supervisor, checks, _among(known, STORES), seconds=_STORES_SECONDS, progress=progress)
     checks.create_lake_bucket()
-    _create_topics(home, read_env(home).get(KAFKA_BOOTSTRAP), progress)
+    _create_topics(home, read_env(home), progress)
     withdraw_stop_flags(home)
     airflow = AirflowHome(home, process_environment(home))
     airflow.write_password(keys.admin_password)
@@ -141,8 +151,11 @@ def _among(known: Container[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in known]
 
 
-def _create_topics(home: StackHome, bootstrap: str | None, progress: Progress) -> None:
-    topics = declared_topics(home)
+def _create_topics(home: StackHome, environment: Mapping[str, str], progress: Progress) -> None:
+    bootstrap = environment.get(KAFKA_BOOTSTRAP)
+    topics = declared_topics(
+        home, [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
+    )
     if topics and bootstrap is None:
         progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
     elif bootstrap is not None and (created := create_topics(bootstrap, topics)):

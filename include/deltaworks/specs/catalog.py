@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,8 @@ from deltaworks.specs.source import FileSourceSpec
 
 T = TypeVar("T")
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
+#: Names of the pipelines that are read, with commas between; all there are where it is not set.
+PIPELINES_VARIABLE = "DELTAWORKS_PIPELINES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Catalog:
         return self.root / "include" / "pipelines" / pipeline
 
 
-def _named(name: str, known: dict[str, T], kind: str) -> T:
+def _named(name: str, known: Mapping[str, T], kind: str) -> T:
     if name in known:
         return known[name]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
@@ -74,16 +76,23 @@ def project_root() -> Path:
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
 
 
-def load_catalog(environment: str | None = None, *, root: Path | None = None, tolerant: bool = False) -> Catalog:
+def load_catalog(
+    environment: str | None = None,
+    *,
+    root: Path | None = None,
+    tolerant: bool = False,
+    only: Collection[str] | None = None,
+) -> Catalog:
     """Read all specs of the project.
 
     Args:
+        only: the pipelines to read; by default those DELTAWORKS_PIPELINES names, or all.
         environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
         tolerant: leave out what is declared wrongly and keep its error in `broken`, so that one pipeline does not
             stand in the way of the others. The environment itself must be right.
 
     Raises:
-        ConfigError: a file is missing or wrong, with file, line and key.
+        ConfigError: a file is missing or wrong, with file, line and key; PIPELINE_UNKNOWN for a name in `only`.
     """
     root = root or project_root()
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
@@ -100,17 +109,15 @@ def load_catalog(environment: str | None = None, *, root: Path | None = None, to
         _check_place(spec, path, found)
         found.pipelines[name] = spec
 
+    pipelines = {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
+
     def overrides(path: Path) -> None:
-        broken = {kind: {name for of, name in found.broken if of == kind} for kind in ("relay", "pipeline")}
-        known = {"relays": {*found.relays, *broken["relay"]}, "pipelines": {*found.pipelines, *broken["pipeline"]}}
-        _check_overrides(env, path, known)
+        broken = {name for kind, name in found.broken if kind == "relay"}
+        _check_overrides(env, path, {"relays": {*found.relays, *broken}, "pipelines": set(pipelines)})
 
     readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
         *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
-        *(
-            ("pipeline", path.parent.name, pipeline, path)
-            for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))
-        ),
+        *(("pipeline", path.parent.name, pipeline, path) for path in _wanted(pipelines, only)),
         ("overrides", name, overrides, env_file),
     ]
     for kind, called, read, path in readings:
@@ -121,6 +128,13 @@ def load_catalog(environment: str | None = None, *, root: Path | None = None, to
                 raise
             found.broken[kind, called] = error
     return found
+
+
+def _wanted(pipelines: Mapping[str, Path], only: Collection[str] | None) -> list[Path]:
+    """The declarations that are read."""
+    if only is None:
+        only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
+    return [_named(name, pipelines, "pipeline") for name in sorted(only)]
 
 
 def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:

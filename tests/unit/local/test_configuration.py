@@ -44,6 +44,19 @@ def variables(home: StackHome) -> dict[str, str]:
     return found
 
 
+def test_the_stack_runs_what_was_asked_for_whatever_the_shell_says_later(
+    home: StackHome, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keep_secrets(home.secrets_file)
+    options = {"ports": PORTS, "keys": keys, "java_home": Path("/opt/java")}
+
+    assert variables["DELTAWORKS_PIPELINES"] == ""
+    assert stack_variables(home, pipelines=("edits", "games"), **options)["DELTAWORKS_PIPELINES"] == "edits,games"
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "games")
+    assert stack_variables(home, **options)["DELTAWORKS_PIPELINES"] == "games"
+    assert process_environment(home)["DELTAWORKS_PIPELINES"] == ""
+
+
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

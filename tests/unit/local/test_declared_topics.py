@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from deltaworks.local.declared_topics import declared_topics
+from deltaworks.local.demo import PIPELINES
 from deltaworks.local.home import StackHome
 from deltaworks.local.programs import KAFKA, stack_programs
 from deltaworks.local.stack_secrets import keep_secrets
@@ -67,9 +68,29 @@ def test_a_pipeline_that_is_declared_wrongly_does_not_keep_the_stack_from_starti
     assert declared_topics(home_of(source=KAFKA_SOURCE, tables="none")) == ()
 
 
-def test_this_project_reads_no_kafka_and_its_stack_has_no_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_pipelines_that_the_stack_runs_decide(home_of: HomeOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = home_of(source=KAFKA_SOURCE)
+    plain = home.project / "include" / "pipelines" / "plain"
+    plain.mkdir()
+    declared = yaml.safe_load((home.project / "include" / "pipelines" / "shop" / "pipeline.yaml").read_text())
+    plain.joinpath("pipeline.yaml").write_text(
+        yaml.safe_dump(declared | {"pipeline": "plain", "source": KINESIS_SOURCE})
+    )
+
+    assert declared_topics(home) == declared_topics(home, ["shop"]) == ("edits", "orders")
+    assert declared_topics(home, ["plain"]) == ()
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "plain")
+    assert declared_topics(home) == ()
+
+
+def test_the_demo_needs_no_broker_and_a_stack_for_everything_has_the_topics_of_this_project(tmp_path: Path) -> None:
+    home = StackHome.at(tmp_path / "home")
+
+    assert declared_topics(home, PIPELINES) == ()
+    assert {"engagement-activities", "engagement-requests"} <= {*declared_topics(home)}
+
+
+def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = StackHome.at(tmp_path / "home")
     home.create()
     jar = tmp_path / "s3proxy.jar"
@@ -78,5 +99,4 @@ def test_this_project_reads_no_kafka_and_its_stack_has_no_broker(
 
     programs = stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file))
 
-    assert declared_topics(home) == ()
     assert KAFKA not in {program.name for program in programs}

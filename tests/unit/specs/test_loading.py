@@ -251,3 +251,35 @@ class TestOverrides:
 
         assert error.condition == "OVERRIDE_INVALID"
         assert "DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds" in error.message
+
+
+@pytest.fixture
+def two_pipelines(make_project: MakeProject, pipeline_text: str) -> Path:
+    """`shop`, and `wrong`, which is declared wrongly."""
+    root = make_project()
+    folder = root / "include" / "pipelines" / "wrong"
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text("pipeline: wrong\ncolour: blue\n")
+    return root
+
+
+def test_pipelines_that_are_not_wanted_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__wrong__owner", "x")
+    assert "SPEC_INVALID" in str(refusal(two_pipelines))
+
+    assert list(load_catalog("local", root=two_pipelines, only=["shop"]).pipelines) == ["shop"]
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", " shop, ")
+    assert list(load_catalog("local", root=two_pipelines).pipelines) == ["shop"]
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "")
+    assert "SPEC_INVALID" in str(refusal(two_pipelines))
+
+
+def test_a_wanted_pipeline_that_is_not_there_is_met_with_the_nearest(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "shopp")
+
+    caught = refusal(make_project())
+
+    assert caught.condition == "PIPELINE_UNKNOWN"
+    assert "Did you mean 'shop'?" in caught.hint
