@@ -1,6 +1,7 @@
 """The options of `format("s3-sqs")`, checked.
 
-Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `stateLocation`, and `.schema(...)`.
+Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `stateLocation`, and `.schema(...)` or
+`inferredSchemaLocation`, with the options of `schema_options`.
 
 - `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
   are references such as `env:NAME`, without them the roles and profiles of the machine apply.
@@ -35,6 +36,13 @@ from deltaworks.sources.stream_options import (
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.source import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.streaming.s3_sqs.schema_options import (
+    LOCATION,
+    SCHEMA_OPTIONS,
+    SchemaOptions,
+    refuse_name_of_delta,
+    schema_options,
+)
 
 FORMAT = "s3-sqs"
 #: The name of the relay inside the state.
@@ -79,6 +87,7 @@ _OPTIONS = (
     *("pathStyle", "stateEndpoint", "maxPartitions", "bucket", "partitionColumns", "delimiter", "columns"),
     *_READ.values(),
     *_RELAYED.values(),
+    *SCHEMA_OPTIONS,
 )
 
 
@@ -93,6 +102,7 @@ class S3SqsOptions:
     path_style: bool
     any_bucket: bool
     max_partitions: int
+    inference: SchemaOptions | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> S3SqsOptions:
@@ -101,20 +111,23 @@ class S3SqsOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
+        refuse_name_of_delta(FORMAT, options)
         given = known_options(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
             if not given.get(name):
                 raise invalid_option(FORMAT, name, why)
         path_style = truth_option(FORMAT, given, "pathStyle", default=False)
+        reached = _aws(given) | _chosen(given, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
         try:
             return cls(
                 messaging=AwsSpec.model_validate(_aws(given)),
-                state=_state(given, path_style=path_style),
+                state=StorageSpec.model_validate(reached | {"root": storage_root(given["stateLocation"])}),
                 source=_source(given),
                 relay=_relay(given),
                 path_style=path_style,
                 any_bucket="bucket" not in given,
                 max_partitions=number_option(FORMAT, given, "maxPartitions", 8),
+                inference=schema_options(FORMAT, given, reached),
             )
         except ValidationError as error:
             names = _REACHED | _READ | _RELAYED | _NAMED
@@ -126,9 +139,13 @@ class S3SqsOptions:
 
 
 def schema_missing() -> ConfigError:
-    """The error where no schema is given."""
+    """The error where no schema is given, and no place for one that is found."""
     return invalid_option(
-        FORMAT, "schema", 'is required: give it by .schema("id long, at timestamp"); files are not looked at for one'
+        FORMAT,
+        LOCATION,
+        'is required where no schema is given by .schema("id long, at timestamp"): columns are then found in the first '
+        "files, and kept there, so that they are the same when the query starts again or beside another, and change by "
+        "rules. Give a folder of this source's own, s3://bucket/folder",
     )
 
 
@@ -148,13 +165,6 @@ def _list(given: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 def _aws(given: Mapping[str, str]) -> dict[str, Any]:
     return _chosen(given, _REACHED)
-
-
-def _state(given: Mapping[str, str], *, path_style: bool) -> StorageSpec:
-    reached = _aws(given) | _chosen(given, {"endpoint": "stateEndpoint"})
-    return StorageSpec.model_validate(
-        reached | {"root": storage_root(given["stateLocation"]), "path_style": path_style}
-    )
 
 
 def _source(given: Mapping[str, str]) -> FileSourceSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import ConfigError
-from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.sources.file_events.planning import patiently, slice_limits
-from deltaworks.sources.file_events.slices import SlicePlanner
-from deltaworks.streaming.file_payloads import FileOpener, FileReference, resolved_variables
-from deltaworks.streaming.s3_sqs.options import RELAY, S3SqsOptions
+from deltaworks.streaming.file_payloads import resolved_variables
+from deltaworks.streaming.s3_sqs.inferred_schema import version_of
+from deltaworks.streaming.s3_sqs.new_columns import ColumnWatch, NewFields
+from deltaworks.streaming.s3_sqs.options import S3SqsOptions
+from deltaworks.streaming.s3_sqs.planning import Located, ObjectOpener, located, open_log
 from deltaworks.streaming.s3_sqs.receiving import Receiving
 from deltaworks.streaming.s3_sqs.rows import RowReader, Unread, batches_of
 from deltaworks.streaming.s3_sqs.unread import UnreadTable, note_unread, query_name
@@ -32,7 +33,7 @@ from deltaworks.tables.lake import Lake
 class FilesPartition(InputPartition):
     """The files of one task, with the values of the references that reach them."""
 
-    def __init__(self, files: list[tuple[str, FileReference]], variables: dict[str, str]) -> None:
+    def __init__(self, files: list[Located], variables: dict[str, str]) -> None:
         self.files = files
         self.variables = variables
 
@@ -44,7 +45,11 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._query = query_name(schema.json(), options.source.model_dump_json())
+        inference = options.inference
+        self._version = None if inference is None else version_of(schema, inference)
+        # Columns that were found change while the query stays the same.
+        columns = schema.json() if inference is None else inference.location.root
+        self._query = query_name(columns, options.source.model_dump_json())
         RowReader(schema, options.source)  # refuses what it cannot make before anything runs
         self._planning: _Planning | None = None
         self._target: int | None = None
@@ -82,9 +87,8 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planning = self._planned()
         self._check(end)
-        rows = patiently(lambda: planning.slices.rows(start["seq"], end["seq"])).to_pylist()
-        files = [(row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])) for row in rows]
-        sizes = [max(1, row["size"] or 1) for row in rows]
+        found = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
+        files, sizes = [where for where, _ in found], [max(1, size) for _, size in found]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
         parts = balanced(files, sizes, self._options.max_partitions) if files else []
         return [FilesPartition(part, variables) for part in parts]
@@ -93,13 +97,18 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, FilesPartition)
         for name, value in partition.variables.items():
             os.environ.setdefault(name, value)
-        reader, openers = RowReader(self._schema, self._options.source), dict[str, FileOpener]()
-        objects = open_objects(self._options.state)
-        for bucket, reference in partition.files:
-            if bucket not in openers:
-                openers[bucket] = self._opener(bucket)
+        watch = self._watch()
+        reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=watch)
+        objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
+        for index, (bucket, reference) in enumerate(partition.files):
             unread: list[Unread] = []
-            yield from batches_of(reader.read(openers[bucket](reference), bucket=bucket, unread=unread))
+            payload = opener((bucket, reference))
+            try:
+                yield from batches_of(reader.read(payload, bucket=bucket, unread=unread))
+            except NewFields:
+                assert watch is not None
+                following = chain([payload], map(opener, partition.files[index + 1 :]))
+                raise watch.end_query(f"s3://{bucket}/{reference.key}", following) from None
             if unread:
                 note_unread(
                     objects,
@@ -122,9 +131,11 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             patiently(lambda: log.check(position))
             self._checked = True
 
-    def _opener(self, bucket: str) -> FileOpener:
-        source, landing = self._options.source, self._options.landing(bucket)
-        return FileOpener(landing, compression=source.compression, max_object_bytes=source.max_object_bytes)
+    def _watch(self) -> ColumnWatch | None:
+        inference = self._options.inference
+        if self._version is None or inference is None or not inference.mode.watches:
+            return None
+        return ColumnWatch(self._version, inference, self._options.source)
 
     def _planned(self) -> _Planning:
         if self._planning is None:
@@ -136,25 +147,6 @@ class _Planning:
     """What the planner process holds open."""
 
     def __init__(self, options: S3SqsOptions, query: str) -> None:
-        objects = open_objects(options.state)
-        _keep_to_one_queue(options)
-        self.log = FileEventLog(Lake(options.state), RELAY)
-        bucket = None if options.any_bucket else options.source.bucket
-        source = options.source
-        self.slices = SlicePlanner(self.log, bucket=bucket, prefix=source.prefix, glob=source.glob)
-        self.unread = UnreadTable(Lake(options.state), objects, query)
+        self.log, self.slices = open_log(options)
+        self.unread = UnreadTable(Lake(options.state), open_objects(options.state), query)
         self.receiving = Receiving(options)
-
-
-def _keep_to_one_queue(options: S3SqsOptions) -> None:
-    """Refuse a state that was begun for another queue: its log would mix the files of both."""
-    named = str(options.relay.queue_url).encode()
-    objects = open_objects(options.state)
-    if objects.put_if_absent("queue_url", named):
-        return
-    found = objects.get("queue_url")
-    raise ConfigError(
-        "STATE_OF_ANOTHER_QUEUE",
-        f"{options.state.root} holds what was announced by {found.data.decode() if found else '?'}.",
-        hint="Give this query a stateLocation of its own.",
-    )

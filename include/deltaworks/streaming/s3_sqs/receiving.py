@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError, FencedError, TransientError
 from deltaworks.sources.file_events.queue import NotificationQueue
@@ -19,6 +20,8 @@ _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
 _DRAIN_SECONDS = 900.0
 _EMPTY_LOOKS = 3
+_LOOK_AHEAD_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
 
 
 class Receiving:
@@ -42,6 +45,21 @@ class Receiving:
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_on, name="relay", daemon=True)
             self._thread.start()
+
+    def keep_on_until(self, enough: Callable[[], bool], *, seconds: float = _LOOK_AHEAD_SECONDS) -> None:
+        """Relay until there is enough in the log, the queue is empty, or time is over; `stop` has to follow.
+
+        Raises:
+            ConfigError: the queue or the state cannot be used.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.keep_on()
+            # The order matters: what was announced before the queue is seen to be empty is in the log then.
+            empty = self._stays_empty()
+            if enough() or empty:
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def drain(self) -> None:
         """Relay until the queue is empty, then let go of the lease.

@@ -20,8 +20,12 @@ class S3SqsDataSource(DataSource):
     def schema(self) -> StructType:
         from deltaworks.streaming.s3_sqs.options import S3SqsOptions, schema_missing
 
-        S3SqsOptions.parse(self.options)
-        raise schema_missing()
+        options = S3SqsOptions.parse(self.options)
+        if options.inference is None:
+            raise schema_missing()
+        from deltaworks.streaming.s3_sqs.inferred_schema import inferred_schema
+
+        return inferred_schema(options, options.inference)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from deltaworks.streaming.s3_sqs.options import S3SqsOptions

@@ -6,6 +6,7 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.streaming.s3_sqs.options import S3SqsOptions
+from deltaworks.streaming.s3_sqs.schema_options import EvolutionMode
 
 GIVEN = {"queueUrl": "http://localhost/1/queue", "fileFormat": "json", "stateLocation": "s3://lake/state"}
 
@@ -89,3 +90,38 @@ def test_names_of_columns_stand_for_a_header() -> None:
     without = parsed(fileFormat="csv", columns="a, b", delimiter=";").source.csv
     assert (without.header, without.columns, without.delimiter) == (False, ("a", "b"), ";")
     assert parsed(fileFormat="tsv", columns="a,b").source.tsv.columns == ("a", "b")
+
+
+def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
+    assert parsed().inference is None
+    found = parsed(inferredSchemaLocation="/data/schema", endpoint="http://localhost:1", pathStyle="true").inference
+    assert found is not None
+    assert (found.location.root, found.location.path_style) == ("file:///data/schema", True)
+    assert (found.hints, found.typed, found.mode) == ("", True, EvolutionMode.ADD_NEW_COLUMNS)
+    assert (found.sample_files, found.sample_bytes) == (100, 64 << 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schemaHints": "a INT"}, "'schemaHints' goes with inferredSchemaLocation"),
+        ({"schemaLocation": "/data/schema"}, "Delta's, which takes it of any source: write inferredSchemaLocation"),
+        ({"inferredSchemaLocation": "ftp://x"}, "'inferredSchemaLocation' is wrong: write s3://"),
+        ({"inferredSchemaLocation": "/s", "schemaHints": "a"}, "'schemaHints' cannot be read: 'a' is no hint"),
+        ({"inferredSchemaLocation": "/s", "inferColumnTypes": "no"}, "'inferColumnTypes' must be true or false"),
+        ({"inferredSchemaLocation": "/s", "schemaEvolutionMode": "all"}, "addNewColumns, rescue, failOnNewColumns"),
+        ({"inferredSchemaLocation": "/s", "schemaSampleFiles": "0"}, "'schemaSampleFiles' must be between 1 and"),
+        ({"inferredSchemaLocation": "/s", "schemaSampleBytes": "x"}, "'schemaSampleBytes' must be a whole number"),
+    ],
+)
+def test_what_cannot_be_used_of_a_schema_to_be_found_is_named(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as raised:
+        parsed(**changes)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize("written", ["failonnewcolumns", "failOnNewColumns"])
+def test_a_mode_is_known_in_any_case(written: str) -> None:
+    found = parsed(inferredSchemaLocation="/s", schemaEvolutionMode=written).inference
+    assert found is not None
+    assert found.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS

@@ -1,0 +1,1 @@
+"""Columns for events nobody has declared: found in a bounded sample, kept in versions, changed by stated rules."""

@@ -1,0 +1,137 @@
+"""`format("s3-sqs")` without a schema: columns found in the first files, kept in versions, changed by a mode's rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from deltaworks.control.objects import open_objects
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.streaming.inference.versions import SchemaVersion, SchemaVersions
+from tests.spark.sources.s3_sqs_stage import Stage
+
+pytestmark = pytest.mark.spark
+
+FIRST = b'{"id": 1, "user": {"name": "a"}}\n{"id": 2, "score": 1.5}\n{broken\n'
+LATER = b'{"id": 3, "level": 7, "user": {"name": "b", "age": 9}}{"id": "four", "ID": 4}{"id": 5}'
+
+
+class SchemaStage(Stage):
+    """Queries that find their columns."""
+
+    def options(self, **changes: str) -> dict[str, str]:
+        return super().options(**({"inferredSchemaLocation": f"file://{self.root}/schema"} | changes))
+
+    def versions(self) -> list[SchemaVersion]:
+        """Oldest first."""
+        place = f"file://{self.root}/schema"
+        return list(SchemaVersions(open_objects(StorageSpec(root=place)), place).newest_first())[::-1]
+
+    def by_id(self) -> dict[Any, dict[str, Any]]:
+        return {row["id"]: row for row in self.rows()}
+
+
+@pytest.fixture
+def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> SchemaStage:
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
+    return SchemaStage(spark, landing, tmp_path)
+
+
+def rescued(row: dict[str, Any]) -> Any:
+    return row["_rescued_data"] and json.loads(row["_rescued_data"])["fields"]
+
+
+def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_with_it(stage: SchemaStage) -> None:
+    stage.landing.put("games/1.json", body=FIRST)
+    stage.drain()
+    assert stage.by_id()[1] == {"id": 1, "user": {"name": "a"}, "score": None, "_rescued_data": None}
+    assert sorted(stage.by_id()) == [1, 2]
+    stage.landing.put("games/2.json", body=LATER)
+    with pytest.raises(PySparkException, match="SCHEMA_COLUMNS_ADDED") as raised:
+        stage.drain()
+    assert "user.age long, level long" in str(raised.value)
+    assert "Start the query again" in str(raised.value)
+    stage.drain()
+    rows = stage.rows()
+    assert [(row["id"], row["level"], row["user"]) for row in rows if row["level"]] == [(3, 7, {"name": "b", "age": 9})]
+    assert sorted(rescued(row) or {} for row in rows if row["id"] is None) == [{"id": "four", "ID": 4}]
+    assert len(rows) == 3
+    assert stage.unread() == [("games/1.json", 2, "malformed")]
+    first, second = stage.versions()
+    assert (first.sample["keys"], first.sample["events"], first.sample["unread"]) == (["games/1.json"], 2, 1)
+    assert (second.number, second.added, second.sample["keys"]) == (
+        2,
+        ("user.age long", "level long"),
+        ["games/2.json"],
+    )
+
+
+@pytest.mark.integration
+def test_without_evolution_a_new_field_is_ignored_and_a_misfit_is_unread(stage: SchemaStage) -> None:
+    stage.landing.put("games/1.json", body=FIRST)
+    stage.drain(schemaEvolutionMode="none")
+    stage.landing.put("games/2.json", body=LATER)
+    stage.drain(schemaEvolutionMode="none")
+    assert stage.by_id() == {
+        3: {"id": 3, "user": {"name": "b"}, "score": None},
+        5: {"id": 5, "user": None, "score": None},
+    }
+    assert stage.unread() == [("games/1.json", 2, "malformed"), ("games/2.json", 1, "type_mismatch")]
+    assert len(stage.versions()) == 1
+
+
+@pytest.mark.integration
+def test_rescue_keeps_new_fields_misfits_and_other_cases_with_their_object(stage: SchemaStage) -> None:
+    stage.landing.put("games/1.json", body=FIRST)
+    stage.drain(schemaEvolutionMode="rescue")
+    stage.landing.put("games/2.json", body=LATER)
+    stage.drain(schemaEvolutionMode="rescue")
+    found = {row["id"]: rescued(row) for row in stage.rows()}
+    assert found == {3: {"level": 7, "user": {"age": 9}}, None: {"id": "four", "ID": 4}, 5: None}
+    uri = f"s3://{stage.landing.bucket}/games/2.json"
+    assert {json.loads(row["_rescued_data"])["object"] for row in stage.rows() if row["_rescued_data"]} == {uri}
+    assert stage.unread() == [("games/1.json", 2, "malformed")]
+    assert len(stage.versions()) == 1
+
+
+@pytest.mark.integration
+def test_a_query_that_fails_on_new_columns_says_what_to_do_and_goes_on_by_it(stage: SchemaStage) -> None:
+    stage.landing.put("games/1.json", body=FIRST)
+    stage.drain(schemaEvolutionMode="failOnNewColumns")
+    stage.landing.put("games/2.json", body=LATER)
+    for _ in range(2):
+        with pytest.raises(PySparkException, match="SCHEMA_COLUMNS_NEW") as raised:
+            stage.drain(schemaEvolutionMode="failOnNewColumns")
+    assert len(stage.versions()) == 1
+    assert 'schemaHints: "user.age long, level long"' in str(raised.value)
+    stage.drain(schemaEvolutionMode="failOnNewColumns", schemaHints="user.age long, level long")
+    assert stage.by_id()[3]["level"] == 7
+    assert stage.versions()[-1].added == ("user.age long", "level long")
+
+
+@pytest.mark.integration
+def test_two_queries_that_start_at_once_have_the_same_columns(stage: SchemaStage) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    stage.landing.put(*(f"games/{number}.json" for number in range(20)), body=FIRST)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: stage.frame(), range(2))
+    assert one.schema == other.schema
+    assert [version.number for version in stage.versions()] == [1]
+
+
+@pytest.mark.integration
+def test_where_nothing_lies_it_is_said_and_nothing_is_kept(stage: SchemaStage) -> None:
+    with pytest.raises(PySparkException, match=r"SCHEMA_NOTHING_TO_SAMPLE.*nothing has been announced yet"):
+        stage.frame()
+    assert stage.versions() == []
+
+
+def test_a_schema_or_a_place_for_one_is_required_and_it_is_said_why(stage: SchemaStage) -> None:
+    with pytest.raises(PySparkException, match=r"'inferredSchemaLocation' is required .*found in the first files"):
+        stage.frame(inferredSchemaLocation="")
