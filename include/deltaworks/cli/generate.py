@@ -1,7 +1,9 @@
-"""`deltaworks generate`: games events, deterministic by seed, into a folder, the landing bucket or a collector."""
+"""`deltaworks generate`: events, deterministic by seed, with the right answers about them: of the games pipeline, and
+with `deltaworks generate engagement` of that one."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
@@ -9,16 +11,23 @@ import typer
 from deltaworks.cli.context import catalog, console
 from deltaworks.errors import ConfigError
 from generator.delivery import Sink
+from generator.engagement import generate_engagement, write_engagement
+from generator.engagement_settings import EngagementSettings
+from generator.engagement_truth import EngagementTruth
 from generator.games import generate_games, write_files
 from generator.settings import GamesSettings
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(generate)
+    """Add the command and the one below it."""
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(generate)
+    group.command()(engagement)
+    app.add_typer(group, name="generate")
 
 
 def generate(
+    context: typer.Context,
     events: int = typer.Option(100_000, help="About how many events."),
     days: int = typer.Option(10, help="Days of play."),
     seed: int = typer.Option(1, help="The same seed gives the same bytes."),
@@ -33,6 +42,8 @@ def generate(
 
     Events that are posted get the collector's time, so that answers by hour or day are not those of --truth.
     """
+    if context.invoked_subcommand is not None:
+        return
     settings = GamesSettings(target_events=events, days=days, seed=seed, events_per_file=events_per_file)
     if [directory is not None, land, bool(post)].count(True) != 1:
         raise ConfigError(
@@ -58,3 +69,52 @@ def _sink(post: str) -> Sink:
     from deltaworks.local.landing_sink import landing_sink
 
     return landing_sink(catalog().environment.landing)
+
+
+def engagement(
+    activities: int = typer.Option(100_000, help="How many activities."),
+    organisations: int = typer.Option(300, help="Organisations, of sizes of a power law."),
+    requests_per_hundred: float = typer.Option(20.0, help="Requests for each hundred activities."),
+    days: int = typer.Option(30, help="Days they span."),
+    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    directory: Path | None = typer.Option(None, help="Write a file for each topic, and the right answers beside them."),
+    send: bool = typer.Option(False, help="Send them to the broker of the running stack."),
+    truth: Path | None = typer.Option(None, help="With --send: a folder for the right answers."),
+) -> None:
+    """Generate activities and requests of the engagement pipeline, and what every row must end as."""
+    settings = EngagementSettings(
+        activities=activities,
+        organisations=organisations,
+        requests_per_hundred=requests_per_hundred,
+        days=days,
+        seed=seed,
+    )
+    if (directory is not None) == send:
+        raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --send.")
+    if directory is not None:
+        answers = write_engagement(settings, directory)
+    else:
+        answers = _send(settings)
+        if truth is not None:
+            answers.write(truth)
+    console.print(
+        f"{answers.activities:,} activities of {answers.rows.num_rows:,} events, {answers.requests:,} requests, "
+        f"{answers.malformed:,} records that will be quarantined."
+    )
+
+
+def _send(settings: EngagementSettings) -> EngagementTruth:
+    from deltaworks.local.environment import KAFKA_BOOTSTRAP
+    from deltaworks.local.kafka_broker import BrokerAddress
+    from deltaworks.local.topic_sink import topic_sink
+
+    catalog()
+    bootstrap = os.environ.get(KAFKA_BOOTSTRAP)
+    if not bootstrap:
+        raise ConfigError(
+            "GENERATE_WHERE",
+            "There is no broker to send to: the stack does not run, or runs no pipeline that reads Kafka.",
+            hint="Start it with `deltaworks up`, or write files with --directory PATH.",
+        )
+    with topic_sink(BrokerAddress(bootstrap)) as send:
+        return generate_engagement(settings, send)

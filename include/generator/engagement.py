@@ -1,0 +1,181 @@
+"""A simulated sales platform: activities and requests as they are delivered, and what must become of them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from generator.engagement_org import Activity, Organisation, Request
+from generator.engagement_settings import EngagementSettings
+from generator.engagement_truth import EngagementLog, EngagementTruth
+
+ACTIVITIES_TOPIC, REQUESTS_TOPIC = "engagement-activities", "engagement-requests"
+_HOUR_MS = 3_600_000
+_LEAST_LATENESS_MS = 60_000
+_ORGANISATIONS_AT_ONCE = 10_000
+#: Takes a topic, a key and a value: a producer's, or a file's writing.
+Send = Callable[[str, str, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One record as it is delivered; `event` is None where nobody can read it."""
+
+    topic: str
+    key: str
+    value: bytes
+    event: Activity | Request | None
+
+
+def pieces(settings: EngagementSettings) -> Iterator[Piece]:
+    """Every record in order of delivery. A seed decides every byte; no clock is read."""
+    rng = Random(settings.seed)
+    late: list[tuple[float, int, Piece]] = []
+    ordinals = itertools.count()
+    now = settings.start_ms
+    for made in _made(settings, rng):
+        now = max(now, made.at_ms)
+        while late and late[0][0] <= now:
+            yield heapq.heappop(late)[2]
+        for event in _deliveries(made, settings, rng):
+            piece = _piece(event, settings, rng)
+            rate = settings.rates.late_requests if isinstance(event, Request) else settings.rates.late_activities
+            if rng.random() < rate:
+                heapq.heappush(late, (now + _lateness_ms(settings, rng), next(ordinals), piece))
+            else:
+                yield piece
+    while late:
+        yield heapq.heappop(late)[2]
+
+
+def _made(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Request]:
+    """What happens, in order of time."""
+    organisations = [Organisation(f"org{n:05}", settings, rng) for n in range(1, settings.organisations + 1)]
+    weights = list(itertools.accumulate(1 / n**settings.skew for n in range(1, settings.organisations + 1)))
+    share = settings.requests_per_hundred / (100 + settings.requests_per_hundred)
+    # Requests that come in twos, and those asked for again, count as well.
+    share /= 1 + share * (settings.rates.repeated_requests + 0.4 * (settings.rates.swaps + settings.rates.ties))
+    step = settings.days * 24 * _HOUR_MS / settings.activities * (1 - share)
+    start_ms = settings.start_ms
+    made = ticks = 0
+    while made < settings.activities:
+        for organisation in rng.choices(organisations, cum_weights=weights, k=_ORGANISATIONS_AT_ONCE):
+            at_ms = start_ms + int(ticks * step)
+            ticks += 1
+            if rng.random() < share:
+                for request in organisation.requests(at_ms):
+                    yield request
+                    if rng.random() < settings.rates.repeated_requests:
+                        yield organisation.again(request)
+                continue
+            yield organisation.activity(at_ms)
+            made += 1
+            if made >= settings.activities:
+                return
+
+
+def _deliveries(event: Activity | Request, settings: EngagementSettings, rng: Random) -> tuple[Activity | Request, ...]:
+    return (event, event) if rng.random() < settings.rates.duplicates else (event,)
+
+
+def _lateness_ms(settings: EngagementSettings, rng: Random) -> float:
+    most = max(settings.late_max_hours * _HOUR_MS, 2 * _LEAST_LATENESS_MS)
+    return float(_LEAST_LATENESS_MS * (most / _LEAST_LATENESS_MS) ** rng.random())
+
+
+def _piece(event: Activity | Request, settings: EngagementSettings, rng: Random) -> Piece:
+    if isinstance(event, Request):
+        return Piece(REQUESTS_TOPIC, event.org_id, request_json(event), event)
+    value = activity_json(event)
+    if rng.random() < settings.rates.malformed:
+        return Piece(ACTIVITIES_TOPIC, event.org_id, value[: len(value) // 2], None)
+    return Piece(ACTIVITIES_TOPIC, event.org_id, value, event)
+
+
+def activity_json(activity: Activity) -> bytes:
+    """An activity as it is sent."""
+    at = _iso(activity.at_ms)
+    return orjson.dumps(
+        {
+            "kind": "activity",
+            "event_id": activity.event_id,
+            "at": at,
+            "org_id": activity.org_id,
+            "engagement_id": f"e-{activity.org_id}-{activity.number:x}",
+            "contact_id": activity.contact_id,
+            "lead_id": activity.lead_id,
+            "activity_type": activity.activity_type,
+            "engagement_date": at[:10],
+            "template_id": activity.template_id,
+            "channel": activity.channel,
+            "duration_seconds": activity.duration_seconds,
+        }
+    )
+
+
+def request_json(request: Request) -> bytes:
+    """A request as it is sent; what it does not say is left out."""
+    said = {
+        "kind": "request",
+        "event_id": request.event_id,
+        "at": _iso(request.at_ms),
+        "org_id": request.org_id,
+        "op": request.op,
+        "id": request.id,
+        "new_id": request.new_id,
+        "name": request.name,
+        "fields": None if request.template_id is None else {"template_id": request.template_id},
+        "seq": request.seq,
+    }
+    return orjson.dumps({name: value for name, value in said.items() if value is not None})
+
+
+@lru_cache(maxsize=2)
+def _minute(minute: int) -> str:
+    return datetime.fromtimestamp(minute * 60, UTC).strftime("%Y-%m-%dT%H:%M:")
+
+
+def _iso(at_ms: int) -> str:
+    minute, ms = divmod(at_ms, 60_000)
+    return f"{_minute(minute)}{ms // 1000:02}.{ms % 1000:03}Z"
+
+
+def generate_engagement(settings: EngagementSettings, send: Send) -> EngagementTruth:
+    """Deliver everything in order.
+
+    Raises:
+        Whatever `send` raises; what was sent before stays.
+    """
+    log = EngagementLog(settings)
+    for piece in pieces(settings):
+        send(piece.topic, piece.key, piece.value)
+        if piece.event is None:
+            log.malformed += 1
+        else:
+            log.note(piece.event)
+    return log.truth()
+
+
+def write_engagement(settings: EngagementSettings, directory: Path) -> EngagementTruth:
+    """Write a file of lines for each topic and the right answers below `directory`, replacing what is there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = {topic: (directory / f"{topic}.jsonl").open("wb") for topic in (ACTIVITIES_TOPIC, REQUESTS_TOPIC)}
+    try:
+        truth = generate_engagement(settings, lambda topic, _key, value: _line(files[topic].write, value))
+    finally:
+        for file in files.values():
+            file.close()
+    truth.write(directory)
+    return truth
+
+
+def _line(write: Callable[[bytes], int], value: bytes) -> None:
+    write(value + b"\n")

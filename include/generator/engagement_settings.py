@@ -1,0 +1,98 @@
+"""What a simulated sales platform is made of: organisations, their activities, and how much is asked to be changed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, date, datetime
+from typing import Any
+
+from deltaworks.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngagementRates:
+    """Shares, each between 0 and 1.
+
+    Attributes:
+        late_activities: of activities, delivered up to `late_max_hours` after their time, under the id of that time.
+        late_requests: of requests, delivered as late.
+        duplicates: of both, delivered a second time as they are.
+        repeated_requests: of requests, asked for again: all the same but their `seq`.
+        cascades: of renames and merges, of an id that was itself the new id of a recent one.
+        cycles: of renames, to an id that was renamed away before.
+        self_renames: of renames, of an id to itself.
+        swaps: of renames, two at one time that swap two ids.
+        ties: of renames and deletes, with another move of the same id at the same time.
+        before_target: of requests, about an id nothing has had so far, and that something may have later.
+        reused: of contacts that are new, under an id that another one had.
+        stale: of activities, under an id that was renamed away: somebody else from then on.
+        malformed: of activities, cut off on their way.
+    """
+
+    late_activities: float = 0.02
+    late_requests: float = 0.03
+    duplicates: float = 0.01
+    repeated_requests: float = 0.02
+    cascades: float = 0.5
+    cycles: float = 0.15
+    self_renames: float = 0.01
+    swaps: float = 0.03
+    ties: float = 0.03
+    before_target: float = 0.03
+    reused: float = 0.05
+    stale: float = 0.02
+    malformed: float = 0.001
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 <= value <= 1:
+                raise _invalid(f"the rate {each.name} is {value}; a rate lies between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngagementSettings:
+    """Everything that decides the emitted bytes.
+
+    Attributes:
+        activities: how many are made, without second deliveries.
+        organisations: how many there are; the n-th has a share like 1 / n ** `skew` of all.
+        requests_per_hundred: requests for each hundred activities.
+        new_contacts: share of activities that are the first of a contact.
+    """
+
+    seed: int = 1
+    activities: int = 100_000
+    organisations: int = 300
+    skew: float = 1.1
+    days: int = 30
+    start_date: date = date(2024, 3, 4)
+    requests_per_hundred: float = 20.0
+    new_contacts: float = 0.15
+    late_max_hours: float = 72.0
+    rates: EngagementRates = field(default_factory=EngagementRates)
+
+    def __post_init__(self) -> None:
+        for name in ("activities", "organisations", "days"):
+            if getattr(self, name) < 1:
+                raise _invalid(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.requests_per_hundred < 0 or self.late_max_hours <= 0 or self.skew < 0:
+            raise _invalid("requests_per_hundred and skew must be 0 or more, late_max_hours more than 0")
+        if not 0 < self.new_contacts <= 1:
+            raise _invalid("new_contacts is a share, more than 0 and at most 1")
+
+    @property
+    def start_ms(self) -> int:
+        """Midnight UTC of the first day, in milliseconds since 1970."""
+        return (
+            int(datetime(self.start_date.year, self.start_date.month, self.start_date.day, tzinfo=UTC).timestamp())
+            * 1000
+        )
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The settings as plain JSON values."""
+        return asdict(self) | {"start_date": self.start_date.isoformat()}
+
+
+def _invalid(what: str) -> ConfigError:
+    return ConfigError("GENERATOR_SETTINGS", f"The generator's settings are wrong: {what}.", hint="Correct the option.")
