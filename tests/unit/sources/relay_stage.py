@@ -52,5 +52,5 @@ def running(relay: Relay) -> Iterator[Relay]:
 def relay_of(landing: Any, **options: Any) -> Relay:
     queue = options.pop("queue", None) or landing.queue()
     opened = {"open_log": options.pop("open_log")} if "open_log" in options else {}
-    wait = options.pop("lease_wait_seconds", None)
+    wait = options.pop("lease_wait_seconds", PATIENCE_SECONDS)
     return Relay(landing.spec(**options), lake=landing.lake, queue=queue, lease_wait_seconds=wait, **opened)
