@@ -57,6 +57,26 @@ def schema() -> None:
 
 
 @app.command()
+def infer(
+    pipeline: str,
+    files: int = typer.Option(100, min=1, max=10_000, help="Look at no more objects, in the order of their keys."),
+    mebibytes: int = typer.Option(64, min=1, max=4_096, help="Look at no more than about so much."),
+    hints: str = typer.Option("", help="Types known better, by the paths of fields: 'price DECIMAL(12,2), u.id INT'."),
+) -> None:
+    """Propose columns for the tables of a pipeline, from what lies in its landing bucket; nothing is changed."""
+    from deltaworks.cli.proposals import proposal_lines
+    from deltaworks.streaming.inference.hints import parse_hints
+    from deltaworks.streaming.inference.proposal import propose
+
+    try:
+        parsed = parse_hints(hints)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--hints") from None
+    for line in proposal_lines(propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)):
+        console.print(line, highlight=False, markup=False)
+
+
+@app.command()
 def diff(
     pipeline: str,
     accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
