@@ -12,6 +12,7 @@ from benchmarks import (
     kinesis,
     partitioning,
     prices,
+    read_changes,
     relay,
     single_table,
     trigger,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         kafka,
         kinesis,
         partitioning,
+        read_changes,
         relay,
         freshness,
     )

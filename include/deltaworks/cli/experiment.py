@@ -39,7 +39,7 @@ def partitioning(
     update_share: Annotated[float, typer.Option(help="The share of contacts a mutation batch renames.")] = 0.02,
     repeats: Annotated[int, typer.Option(help="Counted rounds, after one that warms up.")] = 3,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows and requests.")] = 1,
-    file_mib: Annotated[int, typer.Option(help="How large OPTIMIZE makes files, in MiB.")] = 32,
+    file_mib: Annotated[int, typer.Option(help="How large OPTIMIZE makes files, in MiB.")] = 2,
     deletion_vectors: Annotated[bool, typer.Option(help="A third side: the new layout, merge on read.")] = False,
     folder: Annotated[
         Path | None, typer.Option(help="Work below this folder; by default below the checkout's .deltaworks.")

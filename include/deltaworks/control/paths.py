@@ -92,3 +92,8 @@ def prepared_replay(pipeline: str, ordinal: int) -> str:
 def experiment(name: str, run: str) -> str:
     """The folder of one run of an experiment, which it removes in the end."""
     return f"experiments/{name}-{run}"
+
+
+def reader(name: str) -> str:
+    """The table a reader of changes keeps up to date."""
+    return f"readers/{name}"

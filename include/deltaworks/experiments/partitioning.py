@@ -91,7 +91,7 @@ def run_partitioning(
     *,
     prefix: str,
     repeats: int = 3,
-    max_file_bytes: int = 32 << 20,
+    max_file_bytes: int = 2 << 20,
     deletion_vectors: bool = False,
     reads: Sequence[str] = (),
     keep: bool = False,

@@ -1,0 +1,106 @@
+"""A table of engagements with notifications and a change data feed, as a stream and a mutation batch leave it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.harness import Clock
+from deltaworks.control import paths
+from deltaworks.experiments.engagement_rows import Workload, batch_rows, rename_requests
+from deltaworks.experiments.schemes import BY_ORG, SchemeTable
+from deltaworks.mutations.positions import ChangePosition, Through
+from deltaworks.mutations.read_changes import Changes, read_changes
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.storage import StorageSpec
+
+PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
+WAYS: tuple[Through, ...] = ("notifications", "change_feed")
+_NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+_FILE_BYTES = 32 << 20
+
+
+class FollowedTable:
+    """The table at the place the engagement pipeline has it, and the same beside it without a feed."""
+
+    def __init__(self, spark: SparkSession, storage: StorageSpec, workload: Workload) -> None:
+        declared = load_catalog(tolerant=True)
+        environment = declared.environment.model_copy(update={"lake": storage})
+        self._spark, self._storage, self.workload = spark, storage, workload
+        self._catalog = replace(declared, environment=environment)
+        feed = replace(BY_ORG, name="with_feed", properties={"delta.enableChangeDataFeed": "true"})
+        key, plain = paths.table(PIPELINE, DATA), paths.table(PIPELINE, f"{DATA}_plain")
+        self._feed = SchemeTable(spark, storage, key, feed, max_file_bytes=_FILE_BYTES)
+        self._plain = SchemeTable(spark, storage, plain, BY_ORG, max_file_bytes=_FILE_BYTES)
+        self._since: dict[Through, ChangePosition] = {}
+        self._mutations = {True: 1, False: 1}
+
+    def fill(self, progress: Callable[[str], None]) -> dict[Through, int]:
+        """Land all batches and apply a mutation batch; how many rows each way reads, from before the last batch on."""
+        last = self.workload.load_batches - 1
+        for batch in range(last + 1):
+            if batch == last:
+                self._since = {way: self._changes(way, None).position for way in WAYS}
+            # What tells a row from all others, as a stream numbers its rows.
+            rows = batch_rows(self._spark, self.workload, batch)
+            rows = rows.withColumn("_seq", F.xxhash64("engagement_id")).withColumn("_position", F.lit(0).cast("long"))
+            for table in (self._feed, self._plain):
+                table.append(rows)
+            self._tell(rows, batch, "stream")
+            progress(f"batch {batch + 1} of {last + 1}")
+        requests = rename_requests(self._spark, self.workload, 1, last + 1)
+        for table in (self._feed, self._plain):
+            table.update(requests, 1)
+        self._tell(self._whole().where("_mutation = 1"), 1, "mutation")
+        return {way: self._changes(way, self._since[way]).rows.count() for way in WAYS}
+
+    def poll(self, way: Through, clock: Clock) -> None:
+        """Read what changed since the position, every row of it."""
+        with clock:
+            _take(self._changes(way, self._since[way]).rows)
+
+    def full_read(self, clock: Clock) -> None:
+        """Read every row of the table."""
+        with clock:
+            _take(self._whole())
+
+    def merge(self, feed: bool, clock: Clock) -> None:
+        """Apply another mutation batch, to the table with a feed or to the one without."""
+        self._mutations[feed] += 1
+        number = self._mutations[feed]
+        requests = rename_requests(self._spark, self.workload, number, self.workload.load_batches).persist()
+        requests.count()
+        with clock:
+            (self._feed if feed else self._plain).update(requests, number)
+        requests.unpersist()
+
+    def _whole(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._feed.uri)
+
+    def _changes(self, way: Through, since: ChangePosition | None) -> Changes:
+        name = f"{PIPELINE}.{DATA}"
+        return read_changes(self._spark, name, since, tombstones=True, through=way, catalog=self._catalog)
+
+    def _tell(self, rows: DataFrame, number: int, kind: str) -> None:
+        gathered = rows.groupBy("org_id", "engagement_date").agg(F.collect_list("engagement_id").alias("keys"))
+        told = gathered.select(
+            "org_id",
+            "engagement_date",
+            F.lit(_NOW).alias("ingested_at"),
+            F.lit(_NOW.date()).alias("ingested_date"),
+            F.lit("insert" if kind == "stream" else "rename").alias("change"),
+            "keys",
+            F.lit(number).cast("long").alias("batch"),
+            F.lit(kind).alias("batch_kind"),
+            F.lit(None).cast("long").alias("data_version"),
+        )
+        writer = told.repartition(2, "org_id").write.format("delta").mode("append")
+        writer.partitionBy("org_id", "ingested_date").save(self._storage.spark_uri(paths.table(PIPELINE, TOLD)))
+
+
+def _take(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,64 @@
+"""`read_changes`: what a reader pays for the rows that changed, and what a change data feed costs whoever changes them.
+
+A table of engagements by organisation gets twenty batches and a mutation batch that renames two contacts in a hundred;
+notifications tell of each. A reader that has everything but the last batch and the mutation reads these:
+
+- `poll_vs_feed`: through notifications, against Delta's change data feed of the same table.
+- `poll_vs_full_read`: the same, against reading the whole table, which is what a reader without either does.
+
+And the writer's price:
+
+- `merge_vs_merge_with_feed`: a mutation batch's MERGE on the table as it is, against one with the feed switched on.
+
+Reads end in Spark's `noop`, which takes every row and keeps none.
+"""
+
+from __future__ import annotations
+
+from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
+
+_BATCHES = 20
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparisons."""
+    from benchmarks import places, sides
+    from benchmarks.followed_table import FollowedTable
+    from deltaworks.experiments.engagement_rows import Workload
+
+    spark, workload = sides.session(), Workload(rows=options.events, days=_BATCHES, batches_per_day=1)
+    with places.local_disk().new_root() as storage:
+        table = FollowedTable(spark, storage, workload)
+        counts = table.fill(lambda line: options.progress(f"{BENCHMARK.name}: {line}"))
+        if len(set(counts.values())) != 1:
+            raise RuntimeError(f"the ways of reading give different numbers of rows: {counts}")
+        notified = Side("notifications", lambda clock: table.poll("notifications", clock))
+        feed = Side("change_feed", lambda clock: table.poll("change_feed", clock))
+        merges = (
+            Side("merge", lambda clock: table.merge(False, clock)),
+            Side("merge_with_feed", lambda clock: table.merge(True, clock)),
+        )
+        sizes = {"events": workload.rows, "tables": 1, "orgs": workload.orgs, "requests": workload.requests}
+        sizes["changed"] = counts["notifications"]
+
+        def compare(*pairs: tuple[str, Side, Side]) -> list[Figure]:
+            return measure(
+                BENCHMARK.name,
+                [Comparison(metric=name, ours=ours, other=other, sizes=sizes) for name, ours, other in pairs],
+                repeats=options.repeats,
+                progress=options.progress,
+            )
+
+        figures = compare(
+            ("poll_vs_feed", notified, feed), ("poll_vs_full_read", notified, Side("full_read", table.full_read))
+        )
+        figures += compare(("merge_vs_merge_with_feed", *merges))
+    spark.stop()
+    return figures
+
+
+BENCHMARK = Benchmark(
+    name="read_changes",
+    summary="rows that changed since a position, through notifications, a change data feed and a full read",
+    run=run,
+)

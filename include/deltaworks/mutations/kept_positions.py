@@ -1,0 +1,48 @@
+"""Where a reader of changes that writes a Delta table keeps its position: in the commit of what it made of a read.
+
+So neither is ever there without the other, and a reader that is killed anywhere begins again exactly where its table
+ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.mutations.positions import ChangePosition
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+
+#: Key of `userMetadata`: the position whose changes the table has.
+POSITION = "changes_position"
+
+
+@contextmanager
+def keeping(spark: SparkSession, reader: str, position: ChangePosition) -> Iterator[None]:
+    """Commits made by this session within the block carry `position`; make one, and let it have all of the output.
+
+    Args:
+        reader: who reads, for the history of the table.
+    """
+    made = user_metadata(pipeline=reader, batch=position.version, operation="follow_changes", changes_position=position)
+    with session_settings(spark, {USER_METADATA: made}):
+        yield
+
+
+def kept_position(lake: Lake, key: str) -> ChangePosition | None:
+    """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
+
+    Raises:
+        ConfigError: CHANGES_POSITION_UNKNOWN.
+    """
+    table = lake.open(key)
+    if table is None:
+        return None
+    for commit in commit_history(lake, key, newest=table.version()):
+        if POSITION in commit.metadata:
+            return ChangePosition.parse(str(commit.metadata[POSITION]))
+    return None

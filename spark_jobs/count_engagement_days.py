@@ -1,0 +1,59 @@
+"""A sample reader of changes: `spark-submit spark_jobs/count_engagement_days.py --table engagement.activities`.
+
+Keeps activities and contacts by organisation and day, and how often rows of that day changed, in a table of its own. A
+run recounts the days of which rows changed since the last one; counts and position are one commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks import read_changes
+from deltaworks.control import paths
+from deltaworks.job import run_job
+from deltaworks.mutations.kept_positions import keeping, kept_position
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.tables.lake import Lake
+
+READER, DAY = "engagement_days", ["org_id", "engagement_date"]
+KEY = paths.reader(READER)
+COLUMNS = "org_id STRING, engagement_date DATE, activities LONG, contacts LONG, changes LONG"
+
+
+def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
+    """Bring the counts up to date; whether there was anything to do."""
+    lake = Lake(catalog.environment.lake)
+    changes = read_changes(spark, table, kept_position(lake, KEY), tombstones=True, catalog=catalog)
+    if changes.nothing:
+        return False
+    counts = lake.storage.spark_uri(KEY)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{counts}` ({COLUMNS}) USING delta")
+    changed = changes.rows.dropna(subset=DAY).groupBy(*DAY).agg(F.count("*").alias("changes"))
+    living = changes.snapshot.join(F.broadcast(changed.select(*DAY)), DAY, "left_semi").groupBy(*DAY)
+    now = living.agg(F.count("*").alias("activities"), F.countDistinct("contact_id").alias("contacts"))
+    changed.join(now, DAY, "left").fillna(0, ["activities", "contacts"]).createOrReplaceTempView("days_now")
+    with keeping(spark, READER, changes.position):
+        spark.sql(
+            f"MERGE INTO delta.`{counts}` t USING days_now s "
+            "ON t.org_id = s.org_id AND t.engagement_date = s.engagement_date WHEN MATCHED THEN UPDATE SET "
+            "activities = s.activities, contacts = s.contacts, changes = t.changes + s.changes "
+            "WHEN NOT MATCHED THEN INSERT *"
+        ).collect()
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", default="engagement.activities")
+    arguments, catalog = parser.parse_args(), load_catalog(tolerant=True)
+    count_days(build_session(catalog.environment, app_name=f"count.{READER}"), catalog, arguments.table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

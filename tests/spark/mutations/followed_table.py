@@ -1,0 +1,173 @@
+"""A mutable table and its notifications, written by hand in the shapes a stream and a mutation batch leave them in."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.mutations.read_changes import Changes, read_changes
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
+NAME = f"{PIPELINE}.{DATA}"
+DAY = dt.date(2026, 3, 1)
+_NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def _declared() -> PipelineSpec:
+    columns = {"org_id": "string", "contact_id": "string", "origin_contact_id": "string", "engagement_date": "date"}
+    requests = {"org_id": "string", "op": "string", "id": "string", "new_id": "string", "name": "string"}
+    requests |= {"fields": "map<string,string>", "seq": "long"}
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": PIPELINE,
+            "description": "a table whose changes are followed",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
+            "tables": [
+                {
+                    "name": DATA,
+                    "when": {"kind": "activity"},
+                    "columns": [
+                        {"name": name, "path": name.removeprefix("origin_"), "type": kind}
+                        for name, kind in columns.items()
+                    ],
+                    "partition_by": ["org_id"],
+                    "zorder_by": ["engagement_date"],
+                    "mutable": {"id": "contact_id", "origin": "origin_contact_id"},
+                },
+                {
+                    "name": "requests",
+                    "when": {"kind": "request"},
+                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in requests.items()],
+                },
+                {
+                    "name": TOLD,
+                    "announces": {"table": DATA},
+                    "columns": [
+                        {"name": "org_id", "path": "org_id", "type": "string"},
+                        {"name": "engagement_date", "path": "engagement_date", "type": "date"},
+                    ],
+                    "partition_by": ["org_id", "ingested_date"],
+                },
+            ],
+            "mutations": {"requests": "requests", "notifications": TOLD},
+        }
+    )
+
+
+class FollowedLake:
+    """One lake with the two tables. Rows are (event id, organisation, contact, days after DAY)."""
+
+    def __init__(self, root: Path, spark: SparkSession | None, properties: Mapping[str, str] | None = None) -> None:
+        here = StorageSpec(root=f"file://{root}")
+        self.spec = _declared()
+        environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+        self.catalog = Catalog(environment=environment, pipelines={PIPELINE: self.spec}, relays={}, root=root)
+        self.lake = Lake(here)
+        self.data_key, self.told_key = paths.table(PIPELINE, DATA), paths.table(PIPELINE, TOLD)
+        self._spark = spark
+        self._properties = dict(properties or {})
+
+    def land(self, batch: int, rows: Sequence[tuple[str, str, str, int]], *, told: bool = True) -> Callable[[], None]:
+        """A stream's batch: its rows and, where `told`, its notifications; else what it returns tells of them."""
+        filled = [
+            {
+                "event_id": event_id,
+                "event_name": "activity",
+                "event_time": _NOW,
+                "event_date": DAY,
+                "_ingested_at": _NOW,
+                "_batch_id": batch,
+                "_seq": batch,
+                "_position": position,
+                "org_id": org,
+                "contact_id": contact,
+                "origin_contact_id": contact,
+                "engagement_date": DAY + dt.timedelta(days=day),
+            }
+            for position, (event_id, org, contact, day) in enumerate(rows)
+        ]
+        self._append(DATA, self.data_key, filled, batch)
+        return self._tell(batch, "stream", "insert", filled, told=told)
+
+    def mutate(self, number: int, where: str, updates: Mapping[str, str], *, told: bool = True) -> Callable[[], None]:
+        """A mutation batch: rows rewritten with its number, then its notifications."""
+        opened = self.lake.open(self.data_key)
+        assert opened is not None
+        opened.update(updates={**updates, "_mutation": str(number)}, predicate=where)
+        rows = [row for row in self.rows() if row["_mutation"] == number]
+        change = "delete" if updates.get("_deleted") == "true" else "rename"
+        return self._tell(number, "mutation", change, rows, told=told)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The data, deleted rows too."""
+        found = self.lake.rows(self.data_key)
+        return [] if found is None else found.to_pylist()
+
+    def changes(self, since: Any = None, **options: Any) -> Changes:
+        """`read_changes` of the table."""
+        assert self._spark is not None
+        return read_changes(self._spark, NAME, since, catalog=self.catalog, **options)
+
+    def _tell(
+        self, batch: int, kind: str, change: str, rows: Sequence[Mapping[str, Any]], *, told: bool
+    ) -> Callable[[], None]:
+        gathered: dict[tuple[Any, Any], list[str]] = {}
+        for row in rows:
+            gathered.setdefault((row["org_id"], row["engagement_date"]), []).append(row["event_id"])
+        notifications = [
+            {
+                "org_id": org,
+                "engagement_date": date,
+                "ingested_at": _NOW,
+                "ingested_date": _NOW.date(),
+                "change": change,
+                "keys": keys,
+                "batch": batch,
+                "batch_kind": kind,
+                "data_version": None,
+            }
+            for (org, date), keys in gathered.items()
+        ]
+
+        def tell() -> None:
+            self._append(TOLD, self.told_key, notifications, batch, kind)
+
+        if told:
+            tell()
+        return tell
+
+    def _append(self, name: str, key: str, rows: list[dict[str, Any]], batch: int, kind: str = "stream") -> None:
+        table = self.spec.table(name)
+        schema = arrow_schema(table.column_types())
+        made = user_metadata(pipeline=PIPELINE, batch=batch, operation="ingest")
+        opened = self.lake.ensure(
+            key,
+            schema,
+            user_metadata=made,
+            partition_by=list(table.partition_by),
+            properties=self._properties if name == DATA else None,
+        )
+        data = pa.Table.from_pylist(rows, schema=schema)
+        self.lake.append(opened, key, data, step=Step(f"{kind}/{name}", batch), user_metadata=made)
+
+
+def states(changes: Changes) -> list[tuple[str, str, bool]]:
+    """The event, the contact and whether it is deleted, of every row that was read."""
+    found = changes.rows.select("event_id", "contact_id", "_deleted").collect()
+    return sorted((row["event_id"], row["contact_id"], bool(row["_deleted"])) for row in found)

@@ -1,0 +1,75 @@
+"""One run of the sample reader in a process of its own, killed where its argument says.
+
+`python reader_entry.py ROOT MOMENT [apart]`. Moments: `never`, `before`, `during` and `after` the commit of its output.
+`apart` takes the protection away: the position is kept in a file, written once the output is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaworks.mutations.positions import ChangePosition
+from deltaworks.spark_session import build_session
+from tests.spark.mutations.followed_table import NAME, FollowedLake
+
+JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_days.py"
+
+
+def job() -> ModuleType:
+    """The sample, loaded from where it is run from."""
+    spec = importlib.util.spec_from_file_location("count_engagement_days", JOB)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed_at(moment: str) -> None:
+    run = SparkSession.sql
+
+    def sql(self: SparkSession, text: str, *arguments: Any, **options: Any) -> DataFrame:
+        commits = text.startswith("MERGE")
+        if commits and moment == "before":
+            _die()
+        if commits and moment == "during":
+            threading.Timer(0.5, _die).start()
+        done = run(self, text, *arguments, **options)
+        if commits and moment in ("after", "during"):
+            _die()
+        return done
+
+    SparkSession.sql = sql  # type: ignore[method-assign]
+
+
+def main() -> None:
+    root, moment, apart = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["apart"]
+    sample, kept = job(), root / "position.txt"
+    spark = build_session(FollowedLake(root, None).catalog.environment, app_name="reader", master="local[2]")
+    followed = FollowedLake(root, spark)
+    _killed_at(moment)
+    if apart:
+        sample.keeping = lambda *_: contextlib.nullcontext()
+        sample.kept_position = lambda *_: ChangePosition.parse(kept.read_text()) if kept.exists() else None
+        position = str(followed.changes().position)
+    sample.count_days(spark, followed.catalog, NAME)
+    if apart:
+        kept.write_text(position)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Readers of changes: every row that changed, once and in its newest state, whatever is under way meanwhile."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaworks
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.mutations.positions import ChangePosition
+from tests.spark.mutations.followed_table import FollowedLake, states
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.fixture
+def followed(tmp_path: Path, spark: SparkSession) -> FollowedLake:
+    return FollowedLake(tmp_path, spark)
+
+
+def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: FollowedLake) -> None:
+    assert followed.changes().nothing
+    followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
+    first = followed.changes()
+    assert states(first) == [("e1", "x", False), ("e2", "y", False)]
+
+    followed.land(2, [("e3", "a", "x", 1)])
+    followed.mutate(1, "contact_id = 'x'", {"contact_id": "'z'"})
+    followed.mutate(2, "event_id = 'e1'", {"contact_id": "'w'"})
+    # The position goes through a text, as readers keep it; twice from one position is twice the same.
+    second = followed.changes(str(first.position))
+
+    assert states(second) == [("e1", "w", False), ("e3", "z", False)]
+    assert states(followed.changes(first.position)) == states(second)
+    assert followed.changes(second.position).nothing
+    assert states(followed.changes(second.position)) == []
+    assert [row["event_id"] for row in second.snapshot.orderBy("event_id").collect()] == ["e1", "e2", "e3"]
+
+
+def test_a_change_that_is_not_notified_yet_is_left_for_its_notification(followed: FollowedLake) -> None:
+    followed.land(1, [("e1", "a", "x", 0), ("e2", "a", "y", 0)])
+    tell_batch = followed.land(2, [("e3", "a", "x", 0)], told=False)
+    tell_mutation = followed.mutate(1, "contact_id = 'x' and event_id = 'e1'", {"contact_id": "'z'"}, told=False)
+
+    first = followed.changes()
+    tell_mutation()
+    second = followed.changes(first.position)
+    tell_batch()
+    third = followed.changes(second.position)
+
+    assert states(first) == [("e2", "y", False)]
+    assert states(second) == [("e1", "z", False)]
+    assert states(third) == [("e3", "x", False)]
+
+
+def test_deleted_rows_come_as_tombstones_to_those_who_ask(followed: FollowedLake) -> None:
+    followed.land(1, [("e1", "a", "x", 0), ("e2", "a", "y", 0)])
+    first = followed.changes()
+    followed.mutate(1, "event_id = 'e1'", {"_deleted": "true"})
+
+    assert states(followed.changes(first.position)) == []
+    assert states(followed.changes(first.position, tombstones=True)) == [("e1", "x", True)]
+    assert states(followed.changes()) == [("e2", "y", False)]
+    assert states(followed.changes(tombstones=True)) == [("e1", "x", True), ("e2", "y", False)]
+
+
+def test_only_files_of_the_notified_organisations_and_batches_are_read(followed: FollowedLake) -> None:
+    followed.land(1, [(f"e{org}", f"org{org}", "x", 0) for org in range(8)])
+    first = followed.changes()
+    followed.land(2, [("late", "org3", "x", 2)])
+
+    changed = followed.changes(first.position).rows
+
+    assert [path.rsplit("/", 2)[-2] for path in changed.inputFiles()] == ["org_id=org3"]
+    assert states(followed.changes(first.position)) == [("late", "x", False)]
+
+
+def test_what_optimize_did_to_either_table_changes_nothing(followed: FollowedLake, spark: SparkSession) -> None:
+    followed.land(1, [("e1", "a", "x", 0)])
+    first = followed.changes()
+    followed.land(2, [("e2", "a", "x", 1)])
+    followed.mutate(1, "event_id = 'e1'", {"contact_id": "'z'"})
+    for key in (followed.data_key, followed.told_key):
+        spark.sql(f"OPTIMIZE delta.`{followed.lake.storage.spark_uri(key)}`").collect()
+
+    assert states(followed.changes(first.position)) == [("e1", "z", False), ("e2", "x", False)]
+    # Files that hold several batches are opened, since their statistics do not tell these apart.
+    assert states(followed.changes()) == [("e1", "z", False), ("e2", "x", False)]
+
+
+def test_a_position_that_leads_nowhere_is_refused(followed: FollowedLake) -> None:
+    followed.land(1, [("e1", "a", "x", 0)])
+    position = followed.changes().position
+    followed.land(2, [("e2", "a", "x", 0)])
+
+    for wrong in ("", "2026-01-01", "2:notifications:0:id", "1:elsewhere:0:id", "1:notifications:one:id"):
+        with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
+            followed.changes(wrong)
+    other = ChangePosition(through="notifications", table_id="another", version=0)
+    with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
+        followed.changes(other)
+    log = Path(f"{followed.lake.storage.prefix}/{followed.told_key}/_delta_log/{position.version + 1:020d}.json")
+    kept = log.read_bytes()
+    opened = followed.lake.open(followed.told_key)
+    assert opened is not None
+    opened.create_checkpoint()
+    log.unlink()
+    with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
+        followed.changes(position)
+    log.write_bytes(kept)
+    opened.delete("batch = 1")
+    with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
+        followed.changes(position)
+
+
+def test_a_table_that_nothing_announces_is_refused_by_name(followed: FollowedLake, spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="CHANGES_NOT_ANNOUNCED"):
+        deltaworks.read_changes(spark, "engagement.requests", catalog=followed.catalog)
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
+        deltaworks.read_changes(spark, "engagement.activity", catalog=followed.catalog)
+
+
+def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSession) -> None:
+    followed = FollowedLake(tmp_path, spark, FEED)
+    followed.land(1, [("e1", "a", "x", 0), ("e2", "b", "y", 0)])
+    first = followed.changes(through="change_feed")
+    assert states(first) == [("e1", "x", False), ("e2", "y", False)]
+    uri = followed.lake.storage.spark_uri(followed.data_key)
+    followed.land(2, [("e3", "a", "x", 1)])
+    for number, (where, set_) in enumerate(
+        [("contact_id = 'x'", "contact_id = 'z'"), ("event_id = 'e1'", "_deleted = true")], start=1
+    ):
+        spark.sql(f"UPDATE delta.`{uri}` SET {set_}, _mutation = {number} WHERE {where}").collect()
+    spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+
+    second = followed.changes(str(first.position), through="change_feed", tombstones=True)
+
+    assert states(second) == [("e1", "z", True), ("e3", "z", False)]
+    assert followed.changes(second.position, through="change_feed").nothing
+    # Rows that requests deleted are told of then, and not once more when they are removed for good.
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE event_id IN ('e1', 'e2')").collect()
+    third = followed.changes(second.position, through="change_feed", tombstones=True)
+    assert states(third) == [("e2", "y", True)]
+    with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
+        followed.changes(second.position)
+
+
+def test_a_table_without_a_change_data_feed_is_refused(followed: FollowedLake) -> None:
+    followed.land(1, [("e1", "a", "x", 0)])
+
+    with pytest.raises(ConfigError, match="CHANGE_FEED_OFF"):
+        followed.changes(through="change_feed")
+
+
+def test_whatever_the_order_of_events_every_row_comes_in_its_newest_state_and_no_state_twice(
+    followed: FollowedLake,
+) -> None:
+    chance = random.Random(7)
+    copy: dict[str, tuple[str, bool]] = {}
+    seen: set[tuple[str, str, bool]] = set()
+    pending: dict[str, list[object]] = {"stream": [], "mutation": []}
+    position: ChangePosition | None = None
+    batch = mutation = 0
+    steps = ["land"] * 4 + ["mutate"] * 4 + ["tell"] * 5 + ["read"] * 3
+    chance.shuffle(steps)
+    for step in ["land", *steps]:
+        match step:
+            case "land":
+                batch += 1
+                rows = [(f"e{batch}-{n}", chance.choice("abc"), f"c{chance.randrange(3)}", n) for n in range(2)]
+                pending["stream"].append(followed.land(batch, rows, told=False))
+            case "mutate":
+                mutation += 1
+                values = {"contact_id": f"'m{mutation}'", "_deleted": chance.choice(["true", "false"])}
+                pending["mutation"].append(
+                    followed.mutate(mutation, f"org_id = '{chance.choice('abc')}'", values, told=False)
+                )
+            case "tell":
+                kind = chance.choice(["stream", "mutation"])
+                if pending[kind]:
+                    pending[kind].pop(0)()  # type: ignore[operator]
+            case _:
+                position = _follow(followed, position, copy, seen)
+    for tells in pending.values():
+        for tell in tells:
+            tell()  # type: ignore[operator]
+    _follow(followed, position, copy, seen)
+
+    assert copy == {row["event_id"]: (row["contact_id"], bool(row["_deleted"])) for row in followed.rows()}
+
+
+def _follow(
+    followed: FollowedLake,
+    position: ChangePosition | None,
+    copy: dict[str, tuple[str, bool]],
+    seen: set[tuple[str, str, bool]],
+) -> ChangePosition:
+    changes = followed.changes(position, tombstones=True)
+    for state in states(changes):
+        assert state not in seen
+        seen.add(state)
+        copy[state[0]] = state[1:]
+    return changes.position
+
+
+def test_the_package_offers_the_reader_without_loading_spark() -> None:
+    offered = "deltaworks.read_changes; print(hasattr(deltaworks, 'x'))"
+    program = f"import deltaworks, sys; print('pyspark' in sys.modules); {offered}"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,21 @@
+"""Positions of readers of changes as texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.mutations.positions import ChangePosition
+
+
+def test_a_position_is_read_back_from_its_text() -> None:
+    for through in ("notifications", "change_feed"):
+        position = ChangePosition(through=through, table_id="a:b", version=41)  # type: ignore[arg-type]
+
+        assert ChangePosition.parse(str(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "41", "2:notifications:1:id", "1:feed:1:id", "1:notifications::id"])
+def test_another_text_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
+        ChangePosition.parse(text)
