@@ -30,6 +30,7 @@ from deltaworks.control.start_over import GivenUp, StartOver, end_start_over, fi
 from deltaworks.control.start_over import read_start_over as read_record
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.streaming.live_table import LIVE_PARTITION, live_columns
@@ -280,9 +281,13 @@ class _Operation:
 
 
 def _declared(spec: PipelineSpec) -> dict[str, Declared]:
-    """Columns and partitioning of every table that rows are landed or counted in."""
+    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
     found: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
     found[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
+    if spec.mutations is not None:
+        # Made of the requests, which are landed again.
+        found[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
+        found[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
     return found | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.live}
 
 

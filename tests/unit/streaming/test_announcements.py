@@ -18,6 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.held_tables import ask_to_resume, read_held
 from deltaworks.control.write_turn import TurnRecord
 from deltaworks.errors import ContractError
+from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming import announcements, commit_phase
 from deltaworks.streaming.announcements import with_announcements
@@ -27,7 +28,9 @@ from deltaworks.streaming.parsing.parse import BatchStamp, Payload
 from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
 from deltaworks.streaming.reprocess.plan import check_unchanged
+from deltaworks.streaming.start_over import start_over
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import REPLAYS
 from tests.unit.streaming.hold_stage import Crash, Stage, declared
 from tests.unit.streaming.replay_stage import Stage as ReplayStage
@@ -363,3 +366,20 @@ def test_rows_that_mutations_change_are_not_replaced_by_what_arrived(tables: tup
     assert refused.value.condition == "REPROCESS_MUTABLE"
     assert "visits of 'shop'" in refused.value.message
     check_unchanged(spec, ("requests",))
+
+
+def test_what_follows_from_requests_is_given_up_with_them_where_a_pipeline_starts_over(tmp_path: Path) -> None:
+    shop = ReplayStage(tmp_path)
+    spec = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
+    shop.ingest(spec, json.dumps(visit(1)).encode())
+    key, schema = paths.table("shop", "names"), arrow_schema(NAMES_COLUMNS)
+    table = shop.lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
+    row = pa.Table.from_pylist([{"org_id": "o", "id": "a", "name": "Ada"}], schema=schema)
+    shop.lake.append(table, key, row, step=Step("names", 1), user_metadata="{}")
+
+    done = start_over(shop.catalog(spec), "shop", dry_run=False, max_rows=10)
+
+    assert {each.table: each.rows for each in done.tables}["names"] == 1
+    left = shop.lake.rows(key)
+    assert left is not None
+    assert left.num_rows == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.streaming.parsing.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
@@ -113,3 +116,61 @@ def test_objects_nothing_could_be_read_of_are_a_view_of_quarantine(catalog: Cata
     assert "shop.file_quarantine" in names
     found = connection.sql("SELECT object_key, reason, detail, _batch_id, _seq FROM shop.file_quarantine").fetchall()
     assert found == [("shop/1", "object_empty", "0 bytes", 3, 7)]
+
+
+MUTABLE = PipelineSpec.model_validate(
+    {
+        **SPEC.model_dump(mode="json", include={"pipeline", "description", "owner", "source", "event"}),
+        "tables": [
+            {
+                "name": "visits",
+                "when": {"name": "visit"},
+                "columns": [
+                    {"name": "org_id", "path": "org", "type": "string"},
+                    {"name": "contact_id", "path": "contact", "type": "string"},
+                    {"name": "origin", "path": "contact", "type": "string"},
+                ],
+                "partition_by": ["org_id"],
+                "mutable": {"id": "contact_id", "origin": "origin"},
+            },
+            {
+                "name": "requests",
+                "when": {"name": "request"},
+                "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
+            },
+        ],
+        "mutations": {"requests": "requests"},
+    }
+)
+
+
+def test_what_is_deleted_is_left_out_and_ids_are_shown_by_their_names(catalog: Catalog) -> None:
+    catalog = replace(catalog, pipelines={"shop": MUTABLE})
+    lake = Lake(catalog.environment.lake)
+
+    def fill(name: str, columns: Mapping[str, str], rows: list[dict[str, object]]) -> None:
+        key, schema = paths.table("shop", name), arrow_schema(columns)
+        table = lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
+        lake.append(table, key, pa.Table.from_pylist(rows, schema), step=Step(name, 1), user_metadata="{}")
+
+    visits: list[dict[str, object]] = [
+        {"org_id": org, "contact_id": contact, "event_id": f"{org}{contact}{deleted}", "_deleted": deleted}
+        for org, contact, deleted in [("o", "a", None), ("o", "b", False), ("o", "a", True), ("p", "a", None)]
+    ]
+    fill("visits", MUTABLE.table("visits").column_types(), visits)
+    query = "SELECT org_id, contact_id, contact_name FROM shop.visits_named ORDER BY ALL"
+    connection, names = connect(catalog)
+    assert names == ["shop.visits", "shop.visits_named"]
+    assert connection.sql(query).fetchall() == [("o", "a", "a"), ("o", "b", "b"), ("p", "a", "a")]
+
+    named: list[dict[str, object]] = [
+        {"org_id": "o", "id": "a", "name": "Ada"},
+        {"org_id": "o", "id": "b", "name": "gone", "_deleted": True},
+        {"org_id": "q", "id": "a", "name": "of another organisation"},
+    ]
+    fill("names", NAMES_COLUMNS, named)
+    connection, _ = connect(catalog)
+
+    assert connection.sql(query).fetchall() == [("o", "a", "Ada"), ("o", "b", "b"), ("p", "a", "a")]
+    assert connection.sql("SELECT count(*) FROM shop.visits").fetchall() == [(3,)]
+    assert connection.sql("SELECT id FROM shop.names ORDER BY ALL").fetchall() == [("a",), ("a",)]
