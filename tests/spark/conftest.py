@@ -80,7 +80,9 @@ class Project:
         schema, batch = arrow_schema(columns), next(self._ordinals)
         key = paths.table(pipeline, table)
         made = user_metadata(pipeline=pipeline, batch=batch, operation="ingest")
-        opened = self.lake.ensure(key, schema, user_metadata=made, partition_by=["event_date"])
+        opened = self.lake.ensure(
+            key, schema, user_metadata=made, partition_by=self.spec(pipeline).table(table).partition_by
+        )
         filled = [_envelope(row, batch, position) for position, row in enumerate(rows)]
         data = pa.Table.from_pylist(filled, schema=schema)
         step = Step(f"{pipeline}/1/{table}", batch)

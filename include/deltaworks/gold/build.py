@@ -1,4 +1,4 @@
-"""Rebuilds gold tables: only the dates their inputs changed, and nothing where nothing changed.
+"""Rebuilds gold tables: only the parts their inputs changed, and nothing where nothing changed.
 
 Each table is written in one commit that names the versions it was built from, so a job that dies is simply run
 again. Appends to the inputs go on meanwhile: a build reads the versions it has pinned.
@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType
+from pyspark.sql.types import DateType, StringType
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
@@ -30,6 +30,7 @@ from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import TABLE_PROPERTIES
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.partitions import literal
 
 OPERATION = "rebuild_gold"
 
@@ -38,7 +39,8 @@ OPERATION = "rebuild_gold"
 class GoldTableResult:
     """What became of one gold table.
 
-    `partitions` are the dates rebuilt, None for the whole table; `version` is the commit, None where there was none.
+    `partitions` are the dates or other values rebuilt, None for the whole table; `version` is the commit, None where
+    there was none.
     """
 
     table: str
@@ -107,7 +109,8 @@ def rebuild_gold(
             to the next build without dates, which sees it as before.
 
     Raises:
-        ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING or GOLD_PARTITION_NOT_DATE.
+        ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE or
+            GOLD_PARTITION_NOT_TEXT.
     """
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
@@ -193,15 +196,15 @@ def _build(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     _write(answer, lake.storage.spark_uri(key), job, pipeline=spec.pipeline, batch=batch)
     version, rows = _committed(lake, key, batch)
-    dates = job.plan.output_dates
+    written = job.plan.output.values
     return GoldTableResult(
         table=table.name,
         skipped=False,
         reason=job.plan.reason,
         built_from=job.built_from,
-        partitions=None if dates is None else tuple(date.isoformat() for date in sorted(dates)),
+        partitions=None if written is None else tuple(str(value) for value in sorted(written)),
         rows=rows,
-        duplicates_dropped=views.copies_dropped(table.reads, job.plan.input_dates),
+        duplicates_dropped=views.copies_dropped(table.reads, job.plan.input),
         version=version,
         seconds=time.monotonic() - started,
     )
@@ -210,7 +213,7 @@ def _build(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views
 def _answer(spark: SparkSession, job: _Job, views: InputViews) -> DataFrame:
     """What the SQL gives, cut to the dates that are rebuilt."""
     plan, column = job.plan, job.plan.table.partition_by
-    views.register(plan.table.reads, plan.input_dates)
+    views.register(plan.table.reads, plan.input)
     try:
         answer = spark.sql(job.sql)
     except (AnalysisException, ParseException) as error:
@@ -227,17 +230,30 @@ def _answer(spark: SparkSession, job: _Job, views: InputViews) -> DataFrame:
         )
     if plan.table.affects == "all":
         return answer
-    if not isinstance(answer.schema[column].dataType, DateType):
+    if plan.table.affects == "same":
+        _check_text(job, answer)
+    elif not isinstance(answer.schema[column].dataType, DateType):
         raise ConfigError(
             "GOLD_PARTITION_NOT_DATE",
             f"{job.sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()}, not a date, so that "
             f"changed dates of the inputs do not tell which partitions of {plan.table.name!r} change.",
             hint=f"Cast it to date, or declare `affects: all` for {plan.table.name!r}.",
         )
-    if plan.output_dates is None:
-        # A row without a date belongs to no partition that a later, partial rebuild could replace.
+    if plan.output.values is None:
+        # A row without a value belongs to no partition that a later, partial rebuild could replace.
         return answer.filter(F.col(column).isNotNull())
-    return answer.filter(F.col(column).isin(sorted(plan.output_dates)))
+    return answer.filter(F.col(column).isin(sorted(plan.output.values)))
+
+
+def _check_text(job: _Job, answer: DataFrame) -> None:
+    column = job.plan.table.partition_by
+    if not isinstance(answer.schema[column].dataType, StringType):
+        raise ConfigError(
+            "GOLD_PARTITION_NOT_TEXT",
+            f"{job.sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()} in the answer and a text "
+            "in its inputs, so that a value of these does not tell which partition changes.",
+            hint=f"Take {column!r} over as it is, or declare `affects: all` for {job.plan.table.name!r}.",
+        )
 
 
 def _same_columns(spark: SparkSession, uri: str, answer: DataFrame) -> bool:
@@ -255,11 +271,13 @@ def _write(answer: DataFrame, uri: str, job: _Job, *, pipeline: str, batch: str)
     # Rebalanced, a small date becomes one file and a large one is still split.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
     writer = writer.option("userMetadata", metadata)
-    if job.plan.output_dates is None:
+    written = job.plan.output.values
+    if written is None:
         writer = writer.option("overwriteSchema", "true").options(**TABLE_PROPERTIES)
     else:
-        dates = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(job.plan.output_dates))
-        writer = writer.option("replaceWhere", f"`{column}` in ({dates})")
+        kind = "string" if job.plan.table.affects == "same" else "date"
+        values = ", ".join(literal(str(value), kind) for value in sorted(written))
+        writer = writer.option("replaceWhere", f"`{column}` in ({values})")
     writer.save(uri)
 
 

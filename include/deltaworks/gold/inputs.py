@@ -2,7 +2,8 @@
 
 A row is a copy when another row of the same key, at most `across_days` dates away, arrived before it (the lesser
 `_seq`, then `_position`). That is decided by the neighbouring dates alone, so a rebuild of some dates agrees with a
-rebuild of all. Copies are looked up once per input over narrow columns; the SQL then reads the table without them.
+rebuild of all. Where a table is rebuilt by something else than dates, copies are those of the same value. They are
+looked up once per input over narrow columns; the SQL then reads the table without them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
-from deltaworks.gold.plan import DATE_COLUMN, Dates, GoldPlan, widened
+from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part, widened
 from deltaworks.specs.gold import DedupeSpec
+from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
@@ -27,18 +29,23 @@ _ARRIVAL = ("_seq", "_position")
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """A bronze table at the version a build reads. `version` and `table_id` are None while it does not exist."""
+    """A bronze or mapping table at the version a build reads. `version` and `table_id` are None while it is not there.
+
+    `of_events` is whether its rows are events, which may have come more than once.
+    """
 
     name: str
     key: str
     version: int | None
     table_id: str | None
     columns: Mapping[str, str]
+    of_events: bool = True
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
-    """The named bronze tables as they are now."""
+    """The named tables as they are now."""
     pinned = {}
+    events = {table.name for table in spec.event_tables}
     for name in names:
         key = paths.table(spec.pipeline, name)
         table = lake.open(key)
@@ -47,17 +54,25 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             key=key,
             version=table.version() if table else None,
             table_id=str(table.metadata().id) if table else None,
-            columns=spec.table(name).column_types(),
+            columns=columns_of(spec, name),
+            of_events=name in events,
         )
     return pinned
 
 
+def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
+    """The columns of a table that gold may read, with their types."""
+    if spec.mutations is not None and name == spec.mutations.names:
+        return NAMES_COLUMNS
+    return spec.table(name).column_types()
+
+
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """The rows to leave out of an input within some dates, and how many there are on each."""
+    """The rows to leave out of a part of an input, and how many there are of each of its values."""
 
     rows: DataFrame
-    per_date: Mapping[dt.date, int]
+    per_value: Mapping[Any, int]
 
 
 class InputViews:
@@ -70,7 +85,7 @@ class InputViews:
         self._lake = lake
         self._inputs = inputs
         self._dedupe = dedupe
-        self._copies: dict[tuple[str, Dates], _Copies] = {}
+        self._copies: dict[tuple[str, Part], _Copies] = {}
         self._registered: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -87,74 +102,78 @@ class InputViews:
     def prepare(self, plans: Sequence[GoldPlan]) -> None:
         """Look up the copies once for all plans that read an input, instead of once for each."""
         for name in self._inputs:
-            wanted = [plan.input_dates for plan in plans if name in plan.table.reads]
-            if wanted:
-                self._copies_of(name, _union(wanted))
+            wanted: dict[str, Part] = {}
+            for part in (plan.input for plan in plans if name in plan.table.reads):
+                wanted[part.column] = wanted.get(part.column, part).union(part)
+            for part in wanted.values():
+                self._copies_of(name, part)
 
-    def register(self, reads: Sequence[str], dates: Dates) -> None:
-        """Make the views for one gold table, holding the rows of `dates`."""
+    def register(self, reads: Sequence[str], part: Part) -> None:
+        """Make the views for one gold table, holding the rows of `part`."""
         for name in reads:
-            rows = self._rows(name, dates)
-            copies = self._copies_of(name, dates)
-            if copies is not None and copies.per_date:
+            rows = self._rows(name, part)
+            copies = self._copies_of(name, part)
+            if copies is not None and copies.per_value:
                 rows = rows.join(copies.rows, on=list(_ARRIVAL), how="left_anti")
             rows.createOrReplaceTempView(name)
             self._registered.add(name)
 
-    def copies_dropped(self, reads: Sequence[str], dates: Dates) -> int:
-        """How many rows the views over `dates` leave out as copies."""
+    def copies_dropped(self, reads: Sequence[str], part: Part) -> int:
+        """How many rows the views over `part` leave out as copies."""
         total = 0
         for name in reads:
-            copies = self._copies_of(name, dates)
-            found = copies.per_date if copies else {}
-            total += sum(count for date, count in found.items() if dates is None or date in dates)
+            copies = self._copies_of(name, part)
+            found = copies.per_value if copies else {}
+            total += sum(count for value, count in found.items() if part.values is None or value in part.values)
         return total
 
-    def _rows(self, name: str, dates: Dates) -> DataFrame:
+    def _rows(self, name: str, part: Part) -> DataFrame:
+        """The rows of `part` that are there for readers: none that a mutation has deleted."""
         pinned = self._inputs[name]
         if pinned.version is None:
             ddl = ", ".join(f"`{column}` {kind}" for column, kind in pinned.columns.items())
             return self._spark.createDataFrame([], ddl)
         uri = self._lake.storage.spark_uri(pinned.key)
         rows = self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
-        return rows if dates is None else rows.filter(F.col(DATE_COLUMN).isin(sorted(dates)))
+        if DELETED_COLUMN in pinned.columns and DELETED_COLUMN in rows.columns:
+            rows = rows.filter(~F.coalesce(DELETED_COLUMN, F.lit(False)))
+        return _within(rows, part)
 
-    def _copies_of(self, name: str, dates: Dates) -> _Copies | None:
-        if self._dedupe is None or self._inputs[name].version is None:
+    def _copies_of(self, name: str, part: Part) -> _Copies | None:
+        if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
             return None
         for (known, covered), copies in self._copies.items():
-            if known == name and (covered is None or (dates is not None and dates <= covered)):
+            if known == name and covered.covers(part):
                 return copies
-        found = self._find_copies(name, dates, self._dedupe)
-        self._copies[name, dates] = found
+        found = self._find_copies(name, part, self._dedupe)
+        self._copies[name, part] = found
         return found
 
-    def _find_copies(self, name: str, dates: Dates, dedupe: DedupeSpec) -> _Copies:
-        around = None if dates is None else widened(dates, dedupe.across_days)
+    def _find_copies(self, name: str, part: Part, dedupe: DedupeSpec) -> _Copies:
+        by_date = part.column == DATE_COLUMN
+        around = _widened(part, dedupe.across_days) if by_date else part
         arrival = F.struct(*_ARRIVAL)
         neighbours = (
-            Window.partitionBy(dedupe.by)
+            Window.partitionBy(dedupe.by, *([] if by_date else [part.column]))
             .orderBy(F.unix_date(DATE_COLUMN))
             .rangeBetween(-dedupe.across_days, dedupe.across_days)
         )
         rows = (
             self._rows(name, around)
             .filter(F.col(dedupe.by).isNotNull())
-            .select(dedupe.by, DATE_COLUMN, *_ARRIVAL)
+            .select(*{dedupe.by, DATE_COLUMN, part.column, *_ARRIVAL})
             .withColumn("_first", F.min(arrival).over(neighbours))
             .filter(arrival > F.col("_first"))
         )
-        if dates is not None:
-            rows = rows.filter(F.col(DATE_COLUMN).isin(sorted(dates)))
-        rows = rows.select(*_ARRIVAL, DATE_COLUMN).persist()
-        per_date = {row[DATE_COLUMN]: row["count"] for row in rows.groupBy(DATE_COLUMN).count().collect()}
-        return _Copies(rows, per_date)
+        rows = _within(rows, part).select(*_ARRIVAL, part.column).persist()
+        per_value = {row[part.column]: row["count"] for row in rows.groupBy(part.column).count().collect()}
+        return _Copies(rows, per_value)
 
 
-def _union(wanted: Sequence[Dates]) -> Dates:
-    together: set[dt.date] = set()
-    for dates in wanted:
-        if dates is None:
-            return None
-        together |= dates
-    return frozenset(together)
+def _within(rows: DataFrame, part: Part) -> DataFrame:
+    return rows if part.values is None else rows.filter(F.col(part.column).isin(sorted(part.values)))
+
+
+def _widened(part: Part, days: int) -> Part:
+    dates = frozenset(value for value in part.values or () if isinstance(value, dt.date))
+    return part if part.values is None else Part(part.column, widened(dates, days))

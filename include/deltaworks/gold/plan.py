@@ -1,8 +1,9 @@
-"""Which dates of a gold table have to be rebuilt, and which dates of its inputs that takes. Pure date arithmetic.
+"""Which parts of a gold table have to be rebuilt, and which parts of its inputs that takes. Pure arithmetic.
 
 Three facts widen a touched date. A new or removed copy of an event can move the surviving copy by as many dates as
 copies may lie apart. A gold table that looks across days changes on other dates than its input. And to rebuild a
-date, everything that date is made of is read again.
+date, everything that date is made of is read again. A table with `affects: same` knows none of this: a value of the
+column that it and its inputs are partitioned by is made of the rows of that value.
 """
 
 from __future__ import annotations
@@ -22,23 +23,60 @@ Dates = frozenset[dt.date] | None
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of some values of a column; all rows where `values` is None."""
+
+    column: str
+    values: Dates | frozenset[str]
+
+    def covers(self, other: Part) -> bool:
+        """Whether all rows of `other` are among its own, told apart by the same column."""
+        if self.column != other.column or self.values is None:
+            return self.column == other.column
+        return other.values is not None and {*other.values} <= {*self.values}
+
+    def union(self, other: Part) -> Part:
+        """The rows of either, of the same column."""
+        if self.values is None or other.values is None:
+            return Part(self.column, None)
+        return Part(self.column, frozenset({*self.values, *other.values}))
+
+
+@dataclass(frozen=True, slots=True)
 class GoldPlan:
-    """What a rebuild of one gold table does. Dates are None for all; empty `output_dates` mean nothing to do."""
+    """What a rebuild of one gold table does.
+
+    Dates are None for all; empty `output_dates` mean nothing to do. `keys` are the values that are rebuilt of a table
+    with `affects: same`, whose dates are None.
+    """
 
     table: GoldTableSpec
     output_dates: Dates
     input_dates: Dates
     reason: str
+    keys: frozenset[str] | None = None
+
+    @property
+    def output(self) -> Part:
+        """What is written."""
+        return Part(self.table.partition_by, self.output_dates if self.keys is None else self.keys)
+
+    @property
+    def input(self) -> Part:
+        """What is read of every input."""
+        if self.table.affects == "same":
+            return Part(self.table.partition_by, self.keys)
+        return Part(DATE_COLUMN, self.input_dates)
 
     @property
     def full(self) -> bool:
         """Whether the whole table is written anew."""
-        return self.output_dates is None
+        return self.output.values is None
 
     @property
     def has_work(self) -> bool:
         """Whether anything is to be written."""
-        return self.output_dates is None or bool(self.output_dates)
+        return self.full or bool(self.output.values)
 
 
 def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
@@ -49,7 +87,7 @@ def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
 def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
     """Rebuild these dates, changed or not. Nothing is to be done where a table is not made of dates."""
     if not isinstance(table.affects, AffectsSpec):
-        return GoldPlan(table, frozenset(), frozenset(), "it is not built by date: any change affects all of it")
+        return GoldPlan(table, frozenset(), frozenset(), "it is not built by date")
     return GoldPlan(
         table,
         output_dates=dates,
@@ -66,6 +104,8 @@ def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: D
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
+    if table.affects == "same":
+        return _same_plan(table, changes)
     if not isinstance(table.affects, AffectsSpec):
         return full_plan(table, "its inputs changed, and any change affects all of it")
     touched: set[dt.date] = set()
@@ -83,6 +123,18 @@ def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: D
         input_dates=frozenset(_shifted(output, [-offset for offset in offsets])),
         reason=f"{len(touched)} date(s) of its inputs changed",
     )
+
+
+def _same_plan(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan:
+    touched: set[str] = set()
+    for name, change in changes.items():
+        values = change.values(table.partition_by)
+        if values is None:
+            return full_plan(table, f"{name}: {change.reason or f'not told apart by {table.partition_by}'}")
+        # Rows without a value are in no part of the answer.
+        touched |= {value for value in values if value is not None}
+    reason = f"{len(touched)} {table.partition_by} of its inputs changed"
+    return GoldPlan(table, output_dates=None, input_dates=None, reason=reason, keys=frozenset(touched))
 
 
 def dates_of(text: str) -> frozenset[dt.date] | None:

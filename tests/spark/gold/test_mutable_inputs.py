@@ -1,0 +1,91 @@
+"""Gold over rows that mutations change: only the organisations concerned are built, without what is deleted."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.gold.build import GoldResult, rebuild_gold
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.mutation import NAMES_COLUMNS
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+
+FOLDER = PROJECT_ROOT / "include" / "pipelines" / "engagement"
+START = dt.datetime(2025, 3, 3, 12, tzinfo=dt.UTC)
+QUOTED = "o'hara & \\sons"
+
+
+@pytest.fixture
+def lake_of(make_project: Callable[..., Any]) -> Any:
+    sql = {f"gold/{path.name}": path.read_text() for path in (FOLDER / "gold").glob("*.sql")}
+    return make_project({"engagement": ((FOLDER / "pipeline.yaml").read_text(), sql)})
+
+
+def activity(number: int, org: str, contact: str, *, day: int = 0, event_id: str | None = None) -> dict[str, Any]:
+    return {
+        "event_id": event_id or f"e{number}",
+        "event_time": START + dt.timedelta(days=day),
+        "org_id": org,
+        "engagement_id": f"g{number}",
+        "contact_id": contact,
+        "origin_contact_id": contact,
+        "activity_type": "email_open",
+        "engagement_date": (START + dt.timedelta(days=day)).date(),
+    }
+
+
+def build(spark: SparkSession, project: Any) -> GoldResult:
+    return rebuild_gold(spark, project.catalog, "engagement")
+
+
+def top(project: Any) -> list[tuple[Any, ...]]:
+    columns = ("org_id", "place", "contact_id", "contact_name", "activities")
+    return sorted(tuple(row[name] for name in columns) for row in project.rows("engagement", "top_contacts"))
+
+
+def test_organisations_that_mutations_touched_are_built_anew_and_no_others(spark: SparkSession, lake_of: Any) -> None:
+    rows = [activity(n, "acme", f"c{n % 2}", day=n) for n in range(4)]
+    # A copy of the first row, sent again; it counts once.
+    rows += [activity(0, "acme", "c0", event_id="e0"), activity(8, QUOTED, "d"), activity(9, "calm", "d")]
+    lake_of.append("engagement", "activities", rows)
+    first = build(spark, lake_of)
+    assert first.table("top_contacts").duplicates_dropped == 1
+    assert top(lake_of) == [
+        ("acme", 1, "c0", "c0", 2),
+        ("acme", 2, "c1", "c1", 2),
+        ("calm", 1, "d", "d", 1),
+        (QUOTED, 1, "d", "d", 1),
+    ]
+    assert all(table.skipped for table in build(spark, lake_of).tables)
+
+    uri = lake_of.lake.storage.spark_uri(paths.table("engagement", "activities"))
+    spark.sql(
+        f"UPDATE delta.`{uri}` SET contact_id = 'c9', _mutation = 1 WHERE org_id = 'acme' AND origin_contact_id = 'c1'"
+    )
+    spark.sql(f"UPDATE delta.`{uri}` SET _deleted = true, _mutation = 1 WHERE engagement_id IN ('g2', 'g8')")
+    schema = arrow_schema(NAMES_COLUMNS)
+    key = paths.table("engagement", "names")
+    named = [
+        {"org_id": "acme", "id": "c9", "name": "Ada"},
+        {"org_id": "acme", "id": "c0", "name": "gone", "_deleted": True},
+        {"org_id": "calm", "id": "d", "name": "Dee"},
+    ]
+    names = lake_of.lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
+    lake_of.lake.append(names, key, pa.Table.from_pylist(named, schema=schema), step=Step("n", 1), user_metadata="{}")
+    again = build(spark, lake_of)
+
+    assert again.table("activities_per_day").partitions == ("acme", QUOTED)
+    assert again.table("engaged_contacts_per_week").partitions == ("acme", QUOTED)
+    assert top(lake_of) == [("acme", 1, "c9", "Ada", 2), ("acme", 2, "c0", "c0", 1), ("calm", 1, "d", "Dee", 1)]
+    weeks = {row["org_id"]: row for row in lake_of.rows("engagement", "engaged_contacts_per_week")}
+    assert {org: (row["contacts"], row["engaged_contacts"], row["activities"]) for org, row in weeks.items()} == {
+        "acme": (2, 1, 3),
+        "calm": (1, 0, 1),
+    }
