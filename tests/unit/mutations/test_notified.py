@@ -1,0 +1,134 @@
+"""What a notification table was told between two versions, from its log alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from deltaworks.errors import ContractError
+from deltaworks.mutations.notified import notified_between, notified_ever
+from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
+TOLD = TableSpec.model_validate(
+    {
+        "name": "notifications",
+        "announces": {"table": "activities"},
+        "columns": [
+            {"name": "org_id", "path": "org_id", "type": "string"},
+            {"name": "engagement_date", "path": "engagement_date", "type": "date"},
+        ],
+        "partition_by": ["org_id", "ingested_date"],
+    }
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}"))
+
+
+def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_partition: bool = True) -> int:
+    """One commit of notifications: (organisation, days after DAY, kind, batch). Its version."""
+    schema = arrow_schema(TOLD.column_types())
+    partition_by = ["org_id", "ingested_date"] if org_partition else []
+    table = lake.ensure(KEY, schema, user_metadata="{}", partition_by=partition_by)
+    filled: list[dict[str, Any]] = [
+        {
+            "org_id": org,
+            "engagement_date": None if day is None else DAY + dt.timedelta(days=day),
+            "ingested_date": DAY,
+            "change": "insert",
+            "keys": ["k"],
+            "batch": batch,
+            "batch_kind": kind,
+        }
+        for org, day, kind, batch in rows
+    ]
+    data = pa.Table.from_pylist(filled, schema=schema)
+    return lake.append(table, KEY, data, step=Step("test", step), user_metadata="{}").version
+
+
+def opened(lake: Lake) -> DeltaTable:
+    table = lake.open(KEY)
+    assert table is not None
+    return table
+
+
+def test_batches_organisations_and_dates_are_those_of_the_commits_in_between(lake: Lake) -> None:
+    first = tell(lake, 1, ("a", 0, "stream", 1))
+    tell(lake, 2, ("a", 3, "stream", 2), ("b", 1, "stream", 2))
+    last = tell(lake, 3, ("b", None, "mutation", 1), ("b", 2, "mutation", 1))
+    tell(lake, 4, ("c", 9, "stream", 3))
+
+    found = notified_between(lake, KEY, TOLD, after=first, up_to=last)
+
+    assert found.batches == {"stream": {2}, "mutation": {1}}
+    assert found.orgs == {"a", "b"}
+    assert found.dates == {"engagement_date": {DAY + dt.timedelta(days=n) for n in (1, 2, 3)} | {None}}
+    assert not notified_between(lake, KEY, TOLD, after=last, up_to=last)
+    ever = notified_ever(lake, KEY, TOLD, opened(lake))
+    assert ever.batches == {"stream": {1, 2, 3}, "mutation": {1}}
+
+
+def test_a_file_whose_statistics_name_no_batch_is_opened(lake: Lake) -> None:
+    version = tell(lake, 1, ("a", 0, "stream", 1), ("b", 0, "mutation", 7), ("b", 1, "stream", 2), org_partition=False)
+
+    found = notified_between(lake, KEY, TOLD, after=-1, up_to=version)
+
+    assert found.batches == {"stream": {1, 2}, "mutation": {7}}
+    assert found.orgs is None
+
+
+def test_a_date_that_files_do_not_tell_bounds_nothing(lake: Lake) -> None:
+    version = tell(lake, 1, ("a", None, "stream", 1))
+
+    assert notified_between(lake, KEY, TOLD, after=-1, up_to=version).dates == {"engagement_date": None}
+
+
+def test_files_that_were_moved_together_tell_nothing_new(lake: Lake) -> None:
+    first = tell(lake, 1, ("a", 0, "stream", 1))
+    tell(lake, 2, ("a", 0, "stream", 2))
+    opened(lake).optimize.compact()
+    version = opened(lake).version()
+
+    assert version == first + 2
+    assert notified_between(lake, KEY, TOLD, after=first, up_to=version).batches == {"stream": {2}}
+    assert not notified_between(lake, KEY, TOLD, after=first + 1, up_to=version)
+    assert notified_ever(lake, KEY, TOLD, opened(lake)).batches == {"stream": {1, 2}}
+
+
+def test_a_file_that_has_to_be_opened_and_is_gone_says_so(lake: Lake, tmp_path: Path) -> None:
+    version = tell(lake, 1, ("a", 0, "stream", 1), ("a", 0, "stream", 2))
+    for file in (tmp_path / KEY).rglob("*.parquet"):
+        file.unlink()
+
+    with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
+        notified_between(lake, KEY, TOLD, after=-1, up_to=version)
+
+
+def test_a_commit_that_is_gone_from_the_log_says_so(lake: Lake, tmp_path: Path) -> None:
+    first = tell(lake, 1, ("a", 0, "stream", 1))
+    version = tell(lake, 2, ("a", 0, "stream", 2))
+    (tmp_path / KEY / "_delta_log" / f"{version:020d}.json").unlink()
+
+    with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
+        notified_between(lake, KEY, TOLD, after=first, up_to=version)
+
+
+def test_notifications_that_were_taken_out_end_every_position_before(lake: Lake) -> None:
+    first = tell(lake, 1, ("a", 0, "stream", 1))
+    tell(lake, 2, ("b", 0, "stream", 2))
+    opened(lake).delete("org_id = 'b'")
+
+    with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
+        notified_between(lake, KEY, TOLD, after=first, up_to=opened(lake).version())
