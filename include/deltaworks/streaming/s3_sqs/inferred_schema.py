@@ -131,7 +131,8 @@ def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Loca
         try:
             receiving.keep_on_until(lambda: patiently(enough))
         finally:
-            receiving.stop()
+            # A receipt that is cut off would hold its message back until the queue gives it out again.
+            receiving.stop(at_once=False)
     return [where for where, _ in patiently(lambda: _slice(slices, limits))]
 
 

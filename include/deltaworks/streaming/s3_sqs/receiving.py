@@ -22,6 +22,7 @@ _DRAIN_SECONDS = 900.0
 _EMPTY_LOOKS = 3
 _LOOK_AHEAD_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
+_STOP_SECONDS = 15.0
 
 
 class Receiving:
@@ -102,13 +103,13 @@ class Receiving:
                 return False
         return True
 
-    def stop(self) -> None:
-        """End the thread, which gives back what it holds."""
+    def stop(self, *, at_once: bool = True) -> None:
+        """End the thread, which gives back what it holds; or, not `at_once`, waits for what is on its way first."""
         self._ended.set()
         if self._relay is not None:
-            self._relay.stop(at_once=True)
+            self._relay.stop(at_once=at_once)
         if self._thread is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=_STOP_SECONDS)
 
     def _queue(self) -> NotificationQueue:
         spec = self._options.relay
