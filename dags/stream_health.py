@@ -1,7 +1,9 @@
-"""Airflow DAG stream_health: judges every relay and stream each minute."""
+"""Airflow DAG stream_health: judges every relay and stream, and the requests that wait, each minute."""
 
 from __future__ import annotations
 
 from deltaworks.airflow.health_dags import health_dag
+from deltaworks.specs.catalog import load_catalog
 
-dag = health_dag()
+pipelines = load_catalog(tolerant=True).pipelines.values()
+dag = health_dag(mutations=any(pipeline.mutations is not None for pipeline in pipelines))

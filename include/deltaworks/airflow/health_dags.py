@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator
 
 from deltaworks.airflow import names
+from deltaworks.airflow.mutation_dags import judge_mutations_task
 from deltaworks.airflow.runbooks import HEALTH_RUNBOOK
 from deltaworks.errors import TransientError
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 VERDICTS_XCOM = "verdicts"
 
 
-def health_dag(*, owner: str = "data-platform") -> DAG:
-    """The health DAG. It does not retry: the next minute's run is the retry."""
+def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
+    """The health DAG. It does not retry: the next minute's run is the retry.
+
+    Args:
+        mutations: judge the requests that wait too, since a pipeline declares mutations.
+    """
     with DAG(
         dag_id=names.HEALTH_DAG_ID,
         description="Judges every relay and stream by its heartbeat",
@@ -37,6 +42,8 @@ def health_dag(*, owner: str = "data-platform") -> DAG:
         default_args={"owner": owner},
     ) as dag:
         JudgeStreamsOperator(task_id="judge_streams", retries=0, execution_timeout=timedelta(minutes=2))
+        if mutations:
+            judge_mutations_task()
     return dag
 
 

@@ -1,4 +1,4 @@
-"""One DAG per pipeline that keeps its tables healthy: OPTIMIZE, VACUUM, upkeep of orphans and control tables, gold."""
+"""One DAG per pipeline that keeps its tables healthy: mutations, OPTIMIZE, VACUUM, upkeep and gold in turn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
+from deltaworks.airflow.mutation_dags import mutate_task, purge_task
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import maintenance_runbook
 from deltaworks.specs.environment import EnvironmentSpec
@@ -44,10 +45,14 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     tables = ParamArgument("tables", "--tables")
+    dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
     steps: list[BaseOperator] = []
+    if spec.mutations is not None:
+        # Before OPTIMIZE, which so finds what they left; the purge deletes by the same switch as VACUUM.
+        steps.append(mutate_task(spec, environment, arguments=("--no-dry-run",)))
+        steps.append(purge_task(spec, environment, dry_run))
     if spec.maintenance.optimize:
         steps.append(_step("optimize_tables", spec, environment, tables))
-    dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
     steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
     steps.append(_process("remove_orphans", "deltaworks.maintenance.orphans", spec))
     steps.append(_process("keep_control_tables", "deltaworks.maintenance.control_tables", spec))

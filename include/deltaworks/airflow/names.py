@@ -65,6 +65,11 @@ def reprocess_dag_id(pipeline: str) -> str:
     return f"reprocess__{pipeline}"
 
 
+def mutation_dag_id(pipeline: str) -> str:
+    """The DAG that applies a pipeline's mutation requests."""
+    return f"mutations__{pipeline}"
+
+
 def maintenance_dag_id(pipeline: str) -> str:
     """The DAG that keeps a pipeline's tables healthy."""
     return f"maintenance__{pipeline}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 
@@ -181,4 +182,31 @@ begun.
 - `TURN_NOT_GRANTED`, `DELTA_CONFLICT`, `LEASE_HELD`: another job was at work; retried.
 
 **Stop**: mark the task failed; nothing is left half done. Owner: {spec.owner}.
+"""
+
+
+def mutation_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
+    """For `mutations__<pipeline>`."""
+    tables = ", ".join(f"`{table.name}`" for table in spec.tables if table.mutable is not None)
+    return f"""
+### Mutations of `{spec.pipeline}`
+Applies the requests in `{declared.requests}` to {tables}, batch by batch, each of at most
+{declared.max_requests:,} requests. The stream goes on; it yields a table for the moment of its merge, for
+{declared.max_turn_seconds} s at most. A run works on what waits, whatever it was scheduled for: a missed one needs no
+catching up, a second one does no harm.
+
+**Trigger it** with "Report only" to see what would be touched, or with one organisation to have its requests
+applied ahead of the others.
+
+**When red.** The last line of the task log names the condition. Clear the task: it completes what was begun.
+- `LEASE_HELD`: another run is at work, or one died within the last minute; retried.
+- `TURN_NOT_GRANTED`, `TURN_LOST`: the stream is in a long batch, or the merge takes longer than
+  `max_turn_seconds`. Lower `max_requests`, or allow a longer pause.
+- `DELTA_CONFLICT`: something that takes no write turn rewrites the table. Find it in the table's history.
+- `MUTATION_BOUNDS_GONE`: a batch lay unfinished for longer than versions are kept. Run `deltaworks mutations run
+  {spec.pipeline} --everything --no-dry-run`.
+- `MUTATIONS_BEHIND` of `stream_health`: requests have waited for more than {declared.alert_after_minutes} minutes.
+
+`deltaworks mutations status {spec.pipeline}` shows the last batches, what waits, and the last pause.
+**Stop**: pause the DAG; a running task can be marked failed at any time. Owner: {spec.owner}.
 """

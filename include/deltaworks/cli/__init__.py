@@ -16,6 +16,7 @@ from deltaworks.cli import (
     experiment,
     files,
     generate,
+    mutation_batches,
     mutations,
     pipelines,
     quarantine,
@@ -40,9 +41,10 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
 app.add_typer(tables.app, name="tables")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(consumers.app, name="consumers")
+mutation_batches.register(mutations.app)
 app.add_typer(mutations.app, name="mutations")
 app.add_typer(experiment.app, name="experiment")
-app.add_typer(consumers.app, name="consumers")
 for module in (stack, streams, batches, reprocess, sql, generate, collect, wire, demo):
     module.register(app)
 

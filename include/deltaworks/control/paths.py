@@ -89,6 +89,21 @@ def prepared_replay(pipeline: str, ordinal: int) -> str:
     return pipeline_control(pipeline, f"replays/{ordinal:012d}.json")
 
 
+def mutations(pipeline: str, name: str = "") -> str:
+    """The folder of a pipeline's mutation batches, or one thing in it, such as its lease."""
+    return pipeline_control(pipeline, f"mutations/{name}")
+
+
+def mutation_batch(pipeline: str, number: int) -> str:
+    """The object that fixes what a mutation batch covers."""
+    return mutations(pipeline, f"{number:012d}.json")
+
+
+def mutation_end(pipeline: str, number: int) -> str:
+    """The object that says that a mutation batch is complete, and what it did."""
+    return mutations(pipeline, f"{number:012d}.done.json")
+
+
 def experiment(name: str, run: str) -> str:
     """The folder of one run of an experiment, which it removes in the end."""
     return f"experiments/{name}-{run}"

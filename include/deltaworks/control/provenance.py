@@ -8,6 +8,9 @@ from typing import Any
 
 RUN_VARIABLE = "DELTAWORKS_RUN"
 REQUIRED = ("pipeline", "batch", "run", "operation")
+#: Operations that rearrange or change rows which are there: a commit of one of them brings none.
+MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
+BRINGING_NO_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 
 
 def current_run() -> str:

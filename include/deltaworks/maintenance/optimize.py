@@ -2,33 +2,42 @@
 
 Z-order rewrites every file of a partition each time it runs, so a partition is taken only when rows came to it since
 the last OPTIMIZE and it has more than one file. What was looked at is in the commit, so a second run finds nothing
-to do. Appends go on meanwhile: neither side waits for the other.
+to do. Appends go on meanwhile: neither side waits for the other. A table that mutations merge is optimised under its
+write turn, commit by commit, so that no merge meets it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.provenance import user_metadata
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
+from deltaworks.control.write_turn import write_turn
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.changes import changed_partitions
-from deltaworks.tables.health import files_per_partition
+from deltaworks.tables.changes import Partition, changed_partitions
+from deltaworks.tables.health import files_by_partition
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.partitions import within
 
-OPERATION = "optimize"
 #: Key of `userMetadata`: the version whose partitions this OPTIMIZE has dealt with.
 LOOKED_AT = "looked_at_version"
 #: Partitions are taken in groups of about this size, each one commit, so that a job that dies keeps what it did.
 BYTES_PER_COMMIT = 16 << 30
+#: And as many are named in one command.
+PARTITIONS_PER_COMMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +59,42 @@ class OptimizeResult:
         return self.partitions == 0
 
 
+class Turn(Protocol):
+    """The right to commit to a table alone."""
+
+    def check(self) -> None:
+        """Refuse to go on without it."""
+
+
+TurnOf = Callable[[], AbstractContextManager[Turn]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table lies: its partition columns with their types, and what its rows are ordered by within a partition."""
+
+    name: str
+    partition_by: tuple[str, ...]
+    zorder_by: tuple[str, ...]
+    types: Mapping[str, str] = field(hash=False)
+
+    @classmethod
+    def of(cls, table: TableSpec) -> Layout:
+        """The layout a bronze table declares."""
+        return cls(
+            name=table.name,
+            partition_by=table.partition_by,
+            zorder_by=table.zorder_by,
+            types=table.column_types(),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidates:
     """The partitions to take, with their files' sizes, as of `version`."""
 
     version: int
-    sizes: dict[str, list[int]]
+    sizes: dict[Partition, list[int]]
     reason: str
 
 
@@ -73,9 +112,25 @@ def optimize_tables(
         ConfigError: TABLE_UNKNOWN.
     """
     spec = catalog.pipeline(pipeline)
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    results = []
+    for table in selected_tables(spec, tables):
+        turn_of: TurnOf = free_turn
+        if table.mutable is not None:
+            turn_of = partial(write_turn, objects, pipeline, table.name, by=current_run())
+        results.append(optimize_table(spark, lake, pipeline, Layout.of(table), turn_of=turn_of))
+    return results
 
-    lake = Lake(catalog.environment.lake)
-    return [_optimize(spark, lake, spec, table) for table in selected_tables(spec, tables)]
+
+@contextlib.contextmanager
+def free_turn() -> Iterator[Turn]:
+    """The turn of a table that its writers need not be kept from."""
+
+    class Free:
+        def check(self) -> None:
+            """Appends do not conflict."""
+
+    yield Free()
 
 
 def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[TableSpec]:
@@ -95,26 +150,33 @@ def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[Tab
     return [table for name, table in known.items() if not names or name in names]
 
 
-def _optimize(spark: SparkSession, lake: Lake, spec: PipelineSpec, table: TableSpec) -> OptimizeResult:
+def optimize_table(
+    spark: SparkSession, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
+) -> OptimizeResult:
+    """Run OPTIMIZE ZORDER BY on one table of a pipeline. Idempotent.
+
+    Args:
+        turn_of: gives the right to commit, taken anew for each commit.
+    """
     started = time.monotonic()
-    if not table.zorder_by:
-        return OptimizeResult(table.name, "it declares no zorder_by")
-    if table.partition_by != ("event_date",):
-        return OptimizeResult(table.name, f"it is partitioned by {', '.join(table.partition_by)}, not by event_date")
-    key = paths.table(spec.pipeline, table.name)
-    found = _candidates(lake, key, table.partition_by[0])
+    if not layout.zorder_by:
+        return OptimizeResult(layout.name, "it declares no zorder_by")
+    key = paths.table(pipeline, layout.name)
+    found = _candidates(lake, key, layout.partition_by)
     if not found.sizes:
-        return OptimizeResult(table.name, found.reason)
+        return OptimizeResult(layout.name, found.reason)
     groups = list(_groups(found.sizes))
     files_after = bytes_after = 0
-    for ordinal, dates in enumerate(groups, start=1):
+    for ordinal, partitions in enumerate(groups, start=1):
         # Only the last commit says that the table was looked at: after a crash the rest is found again.
         done = {LOOKED_AT: found.version} if ordinal == len(groups) else {}
-        made = user_metadata(pipeline=spec.pipeline, batch=f"{found.version}.{ordinal}", operation=OPERATION, **done)
-        added, size = _run(spark, lake.storage.spark_uri(key), table, dates, made)
+        made = user_metadata(pipeline=pipeline, batch=f"{found.version}.{ordinal}", operation=OPTIMIZE, **done)
+        with turn_of() as turn:
+            turn.check()
+            added, size = _run(spark, lake.storage.spark_uri(key), layout, partitions, made)
         files_after, bytes_after = files_after + added, bytes_after + size
     return OptimizeResult(
-        table=table.name,
+        table=layout.name,
         reason=found.reason,
         partitions=len(found.sizes),
         files_before=sum(len(sizes) for sizes in found.sizes.values()),
@@ -125,17 +187,21 @@ def _optimize(spark: SparkSession, lake: Lake, spec: PipelineSpec, table: TableS
     )
 
 
-def _candidates(lake: Lake, key: str, column: str) -> _Candidates:
+def _candidates(lake: Lake, key: str, partition_by: tuple[str, ...]) -> _Candidates:
     opened = lake.open(key)
     if opened is None:
         return _Candidates(-1, {}, "it does not exist yet")
     version = opened.version()
     changes = changed_partitions(lake, key, after_version=_looked_at(lake, key, version), up_to_version=version)
-    changed = changes.values(column)
+    changed = None if changes.everything else changes.partitions
     sizes = {
-        value: sizes
-        for value, sizes in files_per_partition(lake, key, column).items()
-        if value is not None and len(sizes) > 1 and (changed is None or value in changed)
+        partition: sizes
+        for partition, sizes in files_by_partition(lake, key).items()
+        if len(sizes) > 1
+        and {name for name, _ in partition} == set(partition_by)
+        # A partition of rows without a value gathers what has gone wrong; ordering it helps nobody.
+        and all(value is not None for _, value in partition)
+        and (changed is None or partition in changed)
     }
     if sizes:
         return _Candidates(version, sizes, f"{len(sizes)} partition(s) changed and have more than one file")
@@ -154,27 +220,27 @@ def _looked_at(lake: Lake, key: str, version: int) -> int | None:
     return -1 if oldest == 0 else None
 
 
-def _groups(sizes: dict[str, list[int]]) -> Iterator[list[str]]:
+def _groups(sizes: dict[Partition, list[int]]) -> Iterator[list[Partition]]:
     """Partitions, oldest first, in groups of at most BYTES_PER_COMMIT, one at least."""
-    group: list[str] = []
+    group: list[Partition] = []
     held = 0
-    for value in sorted(sizes):
-        size = sum(sizes[value])
-        if group and held + size > BYTES_PER_COMMIT:
+    for partition in sorted(sizes, key=str):
+        size = sum(sizes[partition])
+        if group and (held + size > BYTES_PER_COMMIT or len(group) >= PARTITIONS_PER_COMMIT):
             yield group
             group, held = [], 0
-        group.append(value)
+        group.append(partition)
         held += size
     if group:
         yield group
 
 
-def _run(spark: SparkSession, uri: str, table: TableSpec, dates: Sequence[str], made: str) -> tuple[int, int]:
+def _run(spark: SparkSession, uri: str, layout: Layout, partitions: Sequence[Partition], made: str) -> tuple[int, int]:
     """One OPTIMIZE command; the files it wrote and their bytes."""
-    where = ", ".join(f"DATE'{date}'" for date in dates)
-    by = ", ".join(f"`{name}`" for name in table.zorder_by)
+    by = ", ".join(f"`{name}`" for name in layout.zorder_by)
+    where = f" WHERE {within(partitions, layout.types)}" if layout.partition_by else ""
     with session_settings(spark, {USER_METADATA: made}):
-        row = spark.sql(f"OPTIMIZE delta.`{uri}` WHERE `{table.partition_by[0]}` IN ({where}) ZORDER BY ({by})").first()
+        row = spark.sql(f"OPTIMIZE delta.`{uri}`{where} ZORDER BY ({by})").first()
     metrics = row["metrics"] if row is not None else None
     if metrics is None:
         return 0, 0

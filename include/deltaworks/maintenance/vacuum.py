@@ -66,7 +66,7 @@ def vacuum_tables(
     retention_hours: int | None = None,
     tables: Sequence[str] | None = None,
 ) -> list[VacuumResult]:
-    """Delete what is no longer needed of a pipeline's bronze, live, gold and quarantine tables.
+    """Delete what is no longer needed of a pipeline's tables, those of mutations and quarantine among them.
 
     Idempotent; safe beside writers whose commits take less than the retention. A table is left out while files that
     are to be committed to it have waited for about that long.
@@ -104,6 +104,7 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     known = [table.name for table in spec.tables]
     known += [live.name for live in spec.live]
     known += [gold.name for gold in spec.gold.tables]
+    known += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     known.append("quarantine")
     unknown = sorted(set(tables or ()) - set(known))
     if unknown:

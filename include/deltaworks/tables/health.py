@@ -14,6 +14,7 @@ from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
+from deltaworks.tables.changes import Partition
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history
 
@@ -112,15 +113,23 @@ def table_health(lake: Lake, key: str, *, history_commits: int = 100) -> TableHe
     )
 
 
-def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
-    """The sizes of the files of each value of a partition column, as the log writes the value."""
+def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
+    """The sizes of the files of each partition, which is named as the log names it."""
     table = lake.open(key)
     if table is None:
         return {}
     adds = pa.table(table.get_add_actions(flatten=False))
-    found: dict[str | None, list[int]] = {}
+    found: dict[Partition, list[int]] = {}
     for place, size in zip(_places(adds), adds.column("size_bytes").to_pylist(), strict=True):
-        found.setdefault(dict(place).get(column), []).append(size)
+        found.setdefault(place, []).append(size)
+    return found
+
+
+def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
+    """The sizes of the files of each value of a partition column, as the log writes the value."""
+    found: dict[str | None, list[int]] = {}
+    for place, sizes in files_by_partition(lake, key).items():
+        found.setdefault(dict(place).get(column), []).extend(sizes)
     return found
 
 
@@ -142,6 +151,8 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
         for kind, tables in kinds.items():
             for table in tables:
                 yield name, table.name, kind, paths.table(name, table.name)
+        for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
+            yield name, kept, "mutations", paths.table(name, kept)
         yield name, "quarantine", "quarantine", paths.table(name, "quarantine")
     if not control:
         return
@@ -153,15 +164,18 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
             yield name, table_name, "control", paths.pipeline_control(name, table_name)
 
 
-def _places(adds: pa.Table) -> list[tuple[tuple[str, str | None], ...]]:
+def _places(adds: pa.Table) -> list[Partition]:
     """The partition of each file; the empty one in a table without partitions."""
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()
-    return [
-        tuple(sorted((name, None if value is None else str(value)) for name, value in (place or {}).items()))
-        for place in values
-    ]
+    return [tuple(sorted((name, _as_logged(value)) for name, value in (place or {}).items())) for place in values]
+
+
+def _as_logged(value: object) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _last_checkpoint(lake: Lake, key: str) -> int | None:

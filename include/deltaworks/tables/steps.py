@@ -32,6 +32,11 @@ def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
     return Step(f"{pipeline}/replay/{table}", ordinal)
 
 
+def mutation_step(pipeline: str, table: str, number: int) -> Step:
+    """The application transaction of one table in one mutation batch."""
+    return Step(f"{pipeline}/mutation/{table}", number)
+
+
 def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:
     """The newest complete batch in this snapshot of the checkpoint store, or None before the first."""
     if store is None:

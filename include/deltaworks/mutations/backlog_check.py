@@ -1,0 +1,60 @@
+"""`python -m deltaworks.mutations.backlog_check`: fails while requests of a pipeline have waited for too long.
+
+It reads the log of the requests' table, so that it also tells of batches that do not run at all. Needs no JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import TransientError
+from deltaworks.job import print_results, run_job
+from deltaworks.mutations.bounds import Backlog, Bounds
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.tables.lake import Lake
+
+
+def backlogs(catalog: Catalog) -> list[Backlog]:
+    """The backlog of every pipeline that declares mutations."""
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    return [Bounds(lake, objects, spec).backlog() for spec in catalog.pipelines.values() if spec.mutations is not None]
+
+
+def refuse_late(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> None:
+    """Refuse backlogs whose oldest request has waited for longer than its pipeline declares.
+
+    Raises:
+        TransientError: MUTATIONS_BEHIND, naming each such pipeline.
+    """
+    late = []
+    for backlog in waiting:
+        declared = catalog.pipeline(backlog.pipeline).mutations
+        age = backlog.age_seconds(now)
+        if declared is not None and age > 60 * declared.alert_after_minutes:
+            late.append(f"{backlog.pipeline}: {backlog.requests} requests wait, the oldest for {age / 60:.0f} min")
+    if late:
+        names = ", ".join(text.partition(":")[0] for text in late)
+        raise TransientError(
+            "MUTATIONS_BEHIND",
+            "; ".join(late) + ".",
+            hint=f"See whether the mutations DAG of {names} runs, and its last log; `deltaworks mutations status`.",
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args()
+    catalog = load_catalog(tolerant=True)
+    found = backlogs(catalog)
+    print_results(found)
+    refuse_late(catalog, found, now=utc_now())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

@@ -1,0 +1,242 @@
+"""The steps of one mutation batch, in their order: data tables, names, notifications, intervals, end.
+
+The stored intervals are what the batch is compared with, so they are written last: until then whoever goes on after a
+crash finds the same work. Every step is one commit that lands once, and changes nothing where nothing differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.mutation_batches import APPLIED, MutationBatch, MutationEnd, TableMutation
+from deltaworks.maintenance.optimize import Layout, Turn, optimize_table
+from deltaworks.mutations.bounds import declared_mutations, mutable_tables
+from deltaworks.mutations.commits import StepCommits
+from deltaworks.mutations.frames import BatchFrames, Work
+from deltaworks.mutations.kept_tables import ensure_kept_tables, interval_changes, kept_layouts, merge_intervals
+from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting
+from deltaworks.mutations.names import merge_names, name_changes, names_from
+from deltaworks.mutations.notify import changed_rows, notifications
+from deltaworks.mutations.pointers import local_checkpoint
+from deltaworks.mutations.requests import refusal
+from deltaworks.specs.mutation import ORG_COLUMN
+from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.tables.health import files_by_partition
+from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+TurnOf = Callable[[str], AbstractContextManager[Turn]]
+
+
+class BatchSteps:
+    """Applies one batch. Call `apply` once.
+
+    Args:
+        turn_of: gives the write turn of a table.
+        check: called before each commit; what it raises ends the batch.
+        fault: called at `resolved`, `merged:<table>`, `optimized:<table>`, `named`, `notified:<table>`, `stored` and
+            `ended`, by tests.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        spec: PipelineSpec,
+        batch: MutationBatch,
+        *,
+        turn_of: TurnOf,
+        check: Callable[[], None],
+        fault: Callable[[str], None],
+    ) -> None:
+        # Settings of commits are a session's, and must be nobody else's.
+        self._session = spark.newSession()
+        self._lake = lake
+        self._spec = spec
+        self._batch = batch
+        self._declared = declared_mutations(spec)
+        self._turn_of = turn_of
+        self._commits = StepCommits(self._session, lake, spec.pipeline, batch.number, before=check)
+        self._fault = fault
+        self._seconds: dict[str, float] = {}
+        self._not_fitting = 0
+
+    def apply(self) -> MutationEnd:
+        """Do what is missing of the batch. Idempotent. Returns what it did, which is not on record yet."""
+        ensure_kept_tables(self._lake, self._spec.pipeline, self._declared)
+        with self._phase("resolve"):
+            frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
+            counts = self._counts(frames)
+        self._fault("resolved")
+        tables = tuple(self._table(frames, table) for table in self._present())
+        with self._phase("names"):
+            self._names(frames)
+        self._fault("named")
+        with self._phase("intervals"):
+            self._intervals(frames)
+        self._fault("stored")
+        refused = counts.pop("", 0)
+        return MutationEnd(
+            pipeline=self._spec.pipeline,
+            number=self._batch.number,
+            generation=self._batch.generation,
+            outcome=APPLIED,
+            at=iso_now(),
+            requests=counts,
+            not_understood=refused,
+            values_not_fitting=self._not_fitting,
+            tables=tables,
+            seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
+        )
+
+    def _present(self) -> list[TableSpec]:
+        key = paths.table
+        return [t for t in mutable_tables(self._spec) if self._lake.open(key(self._spec.pipeline, t.name)) is not None]
+
+    def _counts(self, frames: BatchFrames) -> dict[str, int]:
+        """The requests of the batch's span by operation; those that cannot act under an empty name."""
+        told = F.when(refusal().isNull(), F.col("op")).otherwise("")
+        found = frames.new_requests().groupBy(told.alias("op")).count().collect()
+        return {row["op"]: int(row["count"]) for row in found}
+
+    def _table(self, frames: BatchFrames, table: TableSpec) -> TableMutation:
+        with self._phase("compare"):
+            work = frames.work(table)
+            self._not_fitting += not_fitting(work.stretches, table)
+        attempts, pause, optimized = 0, 0.0, False
+        to_merge = work.reach.stretches > 0 and not self._commits.landed(table.name)
+        to_optimize = self._batch.number % self._declared.optimize_every == 0
+        if to_merge or to_optimize:
+            with self._phase("wait"):
+                turn = self._turn_of(table.name)
+                stack = contextlib.ExitStack()
+                held = stack.enter_context(turn)
+            began = time.monotonic()
+            with stack:
+                if to_merge:
+                    with self._phase("merge"):
+                        attempts = self._merge(table, work, held)
+                self._fault(f"merged:{table.name}")
+                if to_optimize:
+                    with self._phase("optimize"):
+                        optimized = self._optimize(table, held)
+            pause = time.monotonic() - began
+        self._fault(f"optimized:{table.name}")
+        commit = self._commits.found(table.name) if work.reach.stretches else None
+        metrics = {} if commit is None else commit.metrics
+        done = TableMutation(
+            table=table.name,
+            rows=int(metrics.get("numTargetRowsUpdated", 0)),
+            files_removed=int(metrics.get("numTargetFilesRemoved", 0)),
+            files_added=int(metrics.get("numTargetFilesAdded", 0)),
+            version=-1 if commit is None else commit.version,
+            attempts=max(attempts, 1),
+            pause_seconds=round(pause, 3),
+            optimized=optimized,
+        )
+        if commit is not None and done.rows:
+            with self._phase("notify"):
+                self._notify(frames, table, commit.version)
+        self._fault(f"notified:{table.name}")
+        return done
+
+    def _merge(self, table: TableSpec, work: Work, turn: Turn) -> int:
+        merge = TableMerge(table, work.stretches, work.reach)
+        named = work.reach.organisations
+        sizes = files_by_partition(self._lake, paths.table(self._spec.pipeline, table.name))
+        touched = sum(
+            sum(each) for place, each in sizes.items() if named is None or dict(place).get(ORG_COLUMN, "") in named
+        )
+        return self._commits.once(
+            table.name,
+            lambda: merge.execute(self._session, self._uri(table.name), batch=self._batch.number),
+            check=turn.check,
+            settings=self._settings(touched),
+        )
+
+    def _optimize(self, table: TableSpec, turn: Turn) -> bool:
+        """OPTIMIZE within the turn that is held, and of the tables nobody else writes."""
+
+        def held() -> AbstractContextManager[Turn]:
+            return contextlib.nullcontext(turn)
+
+        results = [
+            optimize_table(self._session, self._lake, self._spec.pipeline, layout, turn_of=held)
+            for layout in (Layout.of(table), *kept_layouts(self._declared))
+        ]
+        return not results[0].skipped
+
+    def _names(self, frames: BatchFrames) -> None:
+        name = self._declared.names
+        if frames.scope.empty or self._commits.landed(name):
+            return
+        wanted = names_from(frames.requests, rule=self._declared.merge_names)
+        changes = local_checkpoint(name_changes(wanted, frames.scope.within(frames.rows(name))))
+        if changes.isEmpty():
+            return
+        number, organisations = self._batch.number, frames.scope.named("target")
+        self._commits.once(
+            name,
+            lambda: merge_names(self._session, self._uri(name), changes, batch=number, organisations=organisations),
+            settings=self._settings(0),
+        )
+
+    def _notify(self, frames: BatchFrames, table: TableSpec, version: int) -> None:
+        told = self._told_of(table)
+        if told is None or self._commits.landed(told.name):
+            return
+        rows = notifications(
+            changed_rows(frames.rows(table.name), self._batch.number),
+            frames.changed,
+            data=table,
+            told=told,
+            batch=self._batch.number,
+            at=parse_iso(self._batch.at) or utc_now(),
+            data_version=version,
+        )
+        self._commits.once(told.name, lambda: rows.write.format("delta").mode("append").save(self._uri(told.name)))
+
+    def _told_of(self, table: TableSpec) -> TableSpec | None:
+        """The notification table that tells of a table, where it exists."""
+        name = self._declared.notifications
+        told = None if name is None else self._spec.table(name)
+        if told is None or told.announces is None or told.announces.table != table.name:
+            return None
+        return told if self._lake.open(paths.table(self._spec.pipeline, told.name)) is not None else None
+
+    def _intervals(self, frames: BatchFrames) -> None:
+        name = self._declared.intervals
+        if frames.scope.empty or self._commits.landed(name):
+            return
+        changes = local_checkpoint(interval_changes(frames.scope.within(frames.stored), frames.resolved))
+        if changes.isEmpty():
+            return
+        organisations = frames.scope.named("target")
+        self._commits.once(
+            name,
+            lambda: merge_intervals(self._session, self._uri(name), changes, organisations=organisations),
+            settings=self._settings(0),
+        )
+
+    def _uri(self, table: str) -> str:
+        return self._lake.storage.spark_uri(paths.table(self._spec.pipeline, table))
+
+    def _settings(self, target_bytes: int) -> dict[str, str]:
+        return merge_settings(target_bytes=target_bytes, cores=self._session.sparkContext.defaultParallelism)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began

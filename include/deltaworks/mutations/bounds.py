@@ -1,0 +1,134 @@
+"""Which requests and rows the next mutation batch covers, and how many requests wait for one. Needs no JVM."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.generations import current_generation
+from deltaworks.control.mutation_batches import MutationBatch, MutationBatches, Span
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.errors import ConfigError
+from deltaworks.mutations.arrivals import arrivals, bounded
+from deltaworks.specs.mutation import MutationsSpec
+from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.tables.lake import Lake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Requests that no complete batch covers: how many, and when the first of them landed."""
+
+    pipeline: str
+    requests: int
+    oldest_at: dt.datetime | None
+
+    def age_seconds(self, now: dt.datetime) -> float:
+        """How long the oldest has waited; 0 where none waits."""
+        return 0.0 if self.oldest_at is None else max(0.0, (now - self.oldest_at).total_seconds())
+
+
+def declared_mutations(spec: PipelineSpec) -> MutationsSpec:
+    """How the pipeline's requests are applied.
+
+    Raises:
+        ConfigError: MUTATIONS_UNDECLARED.
+    """
+    if spec.mutations is None:
+        raise ConfigError(
+            "MUTATIONS_UNDECLARED",
+            f"Pipeline {spec.pipeline!r} declares no mutations: its rows do not change.",
+            hint="Declare `mutations` in its pipeline.yaml, or name another pipeline.",
+        )
+    return spec.mutations
+
+
+def mutable_tables(spec: PipelineSpec) -> list[TableSpec]:
+    """The tables that requests change."""
+    return [table for table in spec.tables if table.mutable is not None]
+
+
+class Bounds:
+    """Looks at the logs of a pipeline's tables. Used by one thread."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._spec = spec
+        self._declared = declared_mutations(spec)
+        self._batches = MutationBatches(objects, spec.pipeline)
+
+    def following(
+        self, number: int, *, organisation: str | None = None, everything: bool = False
+    ) -> MutationBatch | None:
+        """What batch `number` would cover now; None where nothing came since the last one."""
+        generation = current_generation(self._objects, self._spec.pipeline)
+        last = self._batches.last_whole()
+        if last is None or last.generation != generation:
+            last, everything = None, everything or number > 1
+        known = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
+        everything = everything or any(self._made_anew(span) for span in known.values())
+        before = {} if everything else known
+        spans = [
+            self._span(name, before.get(name), bounded_by=None if everything else self._declared.max_requests)
+            for name in (self._declared.requests, *self._mutable())
+        ]
+        requests, *tables = spans
+        asked = everything or organisation is not None
+        if requests.up_to < 0 or not (asked or any(self._came(span) for span in spans)):
+            return None
+        return MutationBatch(
+            pipeline=self._spec.pipeline,
+            number=number,
+            generation=generation,
+            requests=requests,
+            tables=tuple(tables),
+            run=current_run(),
+            at=iso_now(),
+            spec_fingerprint=self._spec.fingerprint(),
+            code_version=__version__,
+            organisation=organisation,
+            everything=everything,
+        )
+
+    def backlog(self) -> Backlog:
+        """The requests that wait. Reads one small object for each commit since the last batch."""
+        last = self._batches.last_whole()
+        key = paths.table(self._spec.pipeline, self._declared.requests)
+        table = self._lake.open(key)
+        if table is None:
+            return Backlog(pipeline=self._spec.pipeline, requests=0, oldest_at=None)
+        known = last is not None and last.requests.table_id == str(table.metadata().id)
+        after = last.requests.up_to if last is not None and known else -1
+        waiting = arrivals(self._lake, key, after=after, up_to=table.version())
+        return Backlog(pipeline=self._spec.pipeline, requests=waiting.rows, oldest_at=waiting.first_at)
+
+    def _mutable(self) -> list[str]:
+        return [table.name for table in mutable_tables(self._spec)]
+
+    def _came(self, span: Span) -> bool:
+        """Whether rows came, beside what mutations and maintenance wrote themselves."""
+        if span.empty:
+            return False
+        key = paths.table(self._spec.pipeline, span.table)
+        return bool(arrivals(self._lake, key, after=span.after, up_to=span.up_to))
+
+    def _made_anew(self, span: Span) -> bool:
+        """Whether there is another table now than the one a batch knew."""
+        table = self._lake.open(paths.table(self._spec.pipeline, span.table))
+        return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
+
+    def _span(self, name: str, before: Span | None, *, bounded_by: int | None) -> Span:
+        key = paths.table(self._spec.pipeline, name)
+        table = self._lake.open(key)
+        if table is None:
+            return Span(table=name, table_id="", after=-1, up_to=-1)
+        table_id, newest = str(table.metadata().id), table.version()
+        after = -1 if before is None else before.up_to
+        if name == self._declared.requests and bounded_by is not None:
+            newest = bounded(self._lake, key, after=after, up_to=newest, max_rows=bounded_by)
+        return Span(table=name, table_id=table_id, after=after, up_to=newest)

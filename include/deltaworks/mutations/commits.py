@@ -1,0 +1,122 @@
+"""Commits of a mutation batch: each lands once under its transaction, and is tried again after a conflict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import SparkSession
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import MUTATE, user_metadata
+from deltaworks.job import as_deltaworks_error
+from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.mutations.merge import transaction
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import CommitInfo, commit_history
+from deltaworks.tables.steps import mutation_step
+
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 6
+#: The condition under which a conflict with another writer is told.
+CONFLICT = "DELTA_CONFLICT"
+#: How far back the commit of a step is looked for. Behind a mutation only a stream's catching up comes soon.
+LOOKED_BACK = 500
+
+
+class StepCommits:
+    """The commits of one batch. Used by one thread.
+
+    Args:
+        session: a session of the batch's own, whose settings are those of its commits.
+        before: called before each commit; what it raises ends the batch.
+    """
+
+    def __init__(
+        self, session: SparkSession, lake: Lake, pipeline: str, batch: int, *, before: Callable[[], None]
+    ) -> None:
+        self._session = session
+        self._lake = lake
+        self._pipeline = pipeline
+        self._batch = batch
+        self._before = before
+
+    def step(self, table: str) -> Step:
+        """The step of a table in this batch."""
+        return mutation_step(self._pipeline, table, self._batch)
+
+    def landed(self, table: str) -> bool:
+        """Whether the table has this batch's step, or that of a later one."""
+        opened = self._lake.open(paths.table(self._pipeline, table))
+        found = None if opened is None else opened.transaction_version(self.step(table).app_id)
+        return found is not None and found >= self._batch
+
+    def once(
+        self,
+        table: str,
+        write: Callable[[], None],
+        *,
+        check: Callable[[], None] = lambda: None,
+        settings: Mapping[str, str] | None = None,
+    ) -> int:
+        """Have `write` make one commit to the table under this batch's step; returns the attempts, 0 if it had landed.
+
+        Args:
+            check: called before each attempt, after `before`.
+            settings: further settings of the session for this commit.
+
+        Raises:
+            ConcurrencyError: DELTA_CONFLICT when MAX_ATTEMPTS attempts all met another writer; what `check` raises.
+        """
+        step = self.step(table)
+        made = user_metadata(
+            pipeline=self._pipeline,
+            batch=self._batch,
+            operation=MUTATE,
+            step=step.app_id,
+            step_version=step.version,
+        )
+        mine = {**(settings or {}), **transaction(step.app_id, step.version), USER_METADATA: made}
+        attempts = 0
+        for attempt in conflicts_retried(table):
+            with attempt:
+                # A conflict may have been this very step, made by a process that was given up for dead.
+                if self.landed(table):
+                    return attempts
+                self._before()
+                check()
+                attempts += 1
+                with session_settings(self._session, mine):
+                    write()
+        return attempts
+
+    def found(self, table: str) -> CommitInfo | None:
+        """The commit of this batch's step, from the table's log."""
+        key, step = paths.table(self._pipeline, table), self.step(table)
+        opened = self._lake.open(key)
+        for commit in commit_history(self._lake, key, newest=opened.version(), limit=LOOKED_BACK) if opened else ():
+            if (commit.metadata.get("step"), commit.metadata.get("step_version")) == (step.app_id, step.version):
+                return commit
+        return None
+
+
+def conflicts_retried(table: str) -> Retrying:
+    """Attempts that are made anew after a conflict with another writer, a few times and with growing pauses."""
+
+    def tell(state: RetryCallState) -> None:
+        problem = state.outcome.exception() if state.outcome else None
+        log.warning("table=%s attempt=%d met another writer: %s", table, state.attempt_number, problem)
+
+    return Retrying(
+        retry=retry_if_exception(_is_conflict),
+        stop=stop_after_attempt(MAX_ATTEMPTS),
+        wait=wait_exponential_jitter(initial=0.2, max=5.0),
+        before_sleep=tell,
+        reraise=True,
+    )
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return as_deltaworks_error(error).condition == CONFLICT

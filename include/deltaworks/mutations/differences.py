@@ -1,0 +1,152 @@
+"""What a batch has to change: stretches of time of ids with another outcome than before, or with rows that came late.
+
+Every frame here has org_id, id (as it arrived), valid_from (null: ever) and valid_to (null: for ever, excluded). An
+outcome is what becomes of rows: final_id, deleted and the fields that were set; null where they stay as they arrived.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+KEY = ("org_id", "id")
+_ENTRIES = "array<struct<key:string,value:string>>"
+
+
+def outcome() -> Column:
+    """The outcome of an interval as a value that can be compared; null where it changes nothing."""
+    set_fields = F.array_sort(F.map_entries(F.map_filter("fields", lambda _, value: value.isNotNull()))).cast(_ENTRIES)
+    nothing = (F.col("final_id") == F.col("id")) & ~F.col("deleted") & (F.size(set_fields) == 0)
+    told = F.struct(F.col("final_id"), F.col("deleted"), set_fields.alias("fields"))
+    return F.when(~F.coalesce(nothing, F.lit(False)), told)
+
+
+def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
+    """Where two sets of intervals come to different outcomes.
+
+    Columns: the key, valid_from, valid_to, `before` and `after` (outcomes), and `start` and `end`, the new interval the
+    stretch lies in (both null where it lies in none). Stretches of an id do not overlap. One window over the edges of
+    both sides: nothing is compared pair by pair.
+    """
+    edges = _edges(old, "old").unionByName(_edges(new, "new"))
+    at_once = edges.groupBy(*KEY, "at").agg(
+        F.max(F.when(F.col("side") == "old", F.col("edge"))).alias("old"),
+        F.max(F.when(F.col("side") == "new", F.col("edge"))).alias("new"),
+    )
+    in_time = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    known = at_once.select(
+        *KEY,
+        F.col("at").alias("valid_from"),
+        F.lead("at").over(in_time).alias("valid_to"),
+        F.last("old", ignorenulls=True).over(so_far).alias("old"),
+        F.last("new", ignorenulls=True).over(so_far).alias("new"),
+    )
+    inside = F.coalesce(F.col("new.begins"), F.lit(False))
+    return known.where(~F.col("old.outcome").eqNullSafe(F.col("new.outcome"))).select(
+        *KEY,
+        "valid_from",
+        "valid_to",
+        F.col("old.outcome").alias("before"),
+        F.col("new.outcome").alias("after"),
+        inside.alias("inside"),
+        F.col("new.start").alias("start"),
+        F.col("new.end").alias("end"),
+    )
+
+
+def _edges(intervals: DataFrame, side: str) -> DataFrame:
+    """Where intervals begin and end. A beginning counts where one ends and the next begins at the same time."""
+    begins = F.struct(
+        F.lit(True).alias("begins"),
+        F.col("valid_from").alias("start"),
+        F.col("valid_to").alias("end"),
+        outcome().alias("outcome"),
+    )
+    kind = intervals.select(begins.alias("edge")).schema["edge"].dataType
+    ends = F.struct(
+        F.lit(False).alias("begins"),
+        F.lit(None).cast("timestamp").alias("start"),
+        F.lit(None).cast("timestamp").alias("end"),
+        F.lit(None).alias("outcome"),
+    ).cast(kind)
+    starts = intervals.select(*KEY, F.col("valid_from").alias("at"), F.lit(side).alias("side"), begins.alias("edge"))
+    stops = intervals.where(F.col("valid_to").isNotNull()).select(
+        *KEY, F.col("valid_to").alias("at"), F.lit(side).alias("side"), ends.alias("edge")
+    )
+    return starts.unionByName(stops)
+
+
+def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
+    """The intervals that rows which arrived fall into, no wider than these rows.
+
+    Args:
+        arrived: org_id, id (as it arrived) and `time` of rows.
+
+    Columns as of `changed_stretches`, without `before`.
+    """
+    row, interval = arrived.alias("row"), intervals.select("*", outcome().alias("outcome")).alias("interval")
+    start, end = F.col("interval.valid_from"), F.col("interval.valid_to")
+    inside = (
+        (F.col("row.org_id") == F.col("interval.org_id"))
+        & (F.col("row.id") == F.col("interval.id"))
+        & (start.isNull() | (F.col("row.time") >= start))
+        & (end.isNull() | (F.col("row.time") < end))
+    )
+    met = row.join(interval.where(F.col("interval.outcome").isNotNull()), inside)
+    by_interval = met.groupBy("interval.org_id", "interval.id", start.alias("start"), end.alias("end")).agg(
+        F.min("row.time").alias("valid_from"),
+        (F.max("row.time") + F.expr("INTERVAL 1 MICROSECOND")).alias("valid_to"),
+        F.first("interval.outcome").alias("after"),
+    )
+    return by_interval.select(*KEY, "valid_from", "valid_to", "after", F.lit(True).alias("inside"), "start", "end")
+
+
+def joined(changed: DataFrame, late: DataFrame) -> DataFrame:
+    """Both as stretches that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
+
+    Within one new interval the outcome is the same everywhere, so what lies in it becomes one stretch over all of it.
+    Rows between, which have that outcome already, are not changed: the merge looks at each.
+    """
+    both = changed.where("inside").drop("before").unionByName(late)
+    ever, for_ever = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
+    within = both.groupBy(*KEY, "start", "end").agg(
+        F.when(~ever, F.min("valid_from")).alias("valid_from"),
+        F.when(~for_ever, F.max("valid_to")).alias("valid_to"),
+        F.first("after", ignorenulls=True).alias("after"),
+    )
+    outside = changed.where(~F.col("inside")).select(*KEY, "valid_from", "valid_to", "after")
+    every = within.select(*KEY, "valid_from", "valid_to", "after").unionByName(outside)
+    return every.select(
+        *KEY,
+        "valid_from",
+        "valid_to",
+        F.coalesce("after.final_id", "id").alias("final_id"),
+        F.coalesce("after.deleted", F.lit(False)).alias("deleted"),
+        F.map_from_entries(F.coalesce("after.fields", F.array().cast(_ENTRIES))).alias("fields"),
+    )
+
+
+def whole_cover(intervals: DataFrame, touched: DataFrame) -> DataFrame:
+    """Every interval, and the time around the intervals of ids whose rows were changed before: what all rows come to.
+
+    Args:
+        touched: org_id and id of rows that a mutation has changed.
+
+    Columns as of `joined`.
+    """
+    # Against nothing, every interval with an outcome differs; a line at the beginning of time covers what lies between.
+    ids = intervals.select(*KEY).unionByName(touched.select(*KEY)).distinct()
+    line = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
+    edges = _edges(intervals, "new").select(*KEY, "at", "edge")
+    marks = edges.unionByName(line.withColumn("edge", F.col("edge").cast(edges.schema["edge"].dataType)))
+    at_once = marks.groupBy(*KEY, "at").agg(F.max("edge").alias("edge"))
+    in_time = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
+    return at_once.select(
+        *KEY,
+        F.col("at").alias("valid_from"),
+        F.lead("at").over(in_time).alias("valid_to"),
+        F.coalesce("edge.outcome.final_id", "id").alias("final_id"),
+        F.coalesce("edge.outcome.deleted", F.lit(False)).alias("deleted"),
+        F.map_from_entries(F.coalesce("edge.outcome.fields", F.array().cast(_ENTRIES))).alias("fields"),
+    )

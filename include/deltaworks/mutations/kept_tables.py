@@ -1,0 +1,74 @@
+"""The tables that mutations make and keep themselves: the resolved intervals, and the mapping from ids to names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import MUTATE, user_metadata
+from deltaworks.maintenance.optimize import Layout
+from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN, MutationsSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.lake import Lake
+
+_KEY = (ORG_COLUMN, "id", "valid_from")
+
+
+def kept_layouts(declared: MutationsSpec) -> list[Layout]:
+    """How both tables lie."""
+    columns: dict[str, Mapping[str, str]] = {
+        declared.intervals: INTERVALS_COLUMNS,
+        declared.names: NAMES_COLUMNS,
+    }
+    return [
+        Layout(name=name, partition_by=(ORG_COLUMN,), zorder_by=("id",), types=types) for name, types in columns.items()
+    ]
+
+
+def ensure_kept_tables(lake: Lake, pipeline: str, declared: MutationsSpec) -> None:
+    """Create both tables where they are missing."""
+    made = user_metadata(pipeline=pipeline, batch=0, operation=MUTATE)
+    for layout in kept_layouts(declared):
+        schema = arrow_schema(layout.types)
+        key = paths.table(pipeline, layout.name)
+        lake.ensure(key, schema, user_metadata=made, partition_by=list(layout.partition_by))
+
+
+def interval_changes(stored: DataFrame, wanted: DataFrame) -> DataFrame:
+    """What the table of intervals lacks: rows of `wanted` that are not there so; with `gone`, those to remove."""
+    columns = [name for name in INTERVALS_COLUMNS if name not in _KEY]
+    same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"wanted.{name}")) for name in _KEY]
+    both = stored.alias("stored").join(wanted.alias("wanted"), same_key, "full_outer")
+    gone, new = F.col(f"wanted.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
+    alike = [_comparable("stored", name).eqNullSafe(_comparable("wanted", name)) for name in columns]
+    changed = gone | new
+    for each in alike:
+        changed = changed | ~each
+    key = [F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"wanted.{name}")).alias(name) for name in _KEY]
+    return both.where(changed).select(*key, *(F.col(f"wanted.{name}") for name in columns), gone.alias("gone"))
+
+
+def _comparable(side: str, name: str) -> Column:
+    column = F.col(f"{side}.{name}")
+    return F.array_sort(F.map_entries(column)) if INTERVALS_COLUMNS[name].startswith("map") else column
+
+
+def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, organisations: Column) -> None:
+    """Put the changes into the table of intervals, as one commit."""
+    same = organisations
+    for name in _KEY:
+        same = same & F.col(f"target.{name}").eqNullSafe(F.col(f"source.{name}"))
+    values: dict[str, str | Column] = {name: F.col(f"source.{name}") for name in INTERVALS_COLUMNS}
+    (
+        DeltaTable.forPath(session, uri)
+        .alias("target")
+        .merge(changes.alias("source"), same)
+        .whenMatchedDelete("source.gone")
+        .whenMatchedUpdate(set=values)
+        .whenNotMatchedInsert("NOT source.gone", values=values)
+        .execute()
+    )

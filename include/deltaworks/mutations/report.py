@@ -1,0 +1,121 @@
+"""What a mutation batch would do, for people: requests, chains, components, and the rows and files it would touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks.control import paths
+from deltaworks.control.mutation_batches import MutationBatch, MutationBatches
+from deltaworks.control.objects import open_objects
+from deltaworks.mutations.bounds import Bounds, mutable_tables
+from deltaworks.mutations.components import components, edges
+from deltaworks.mutations.frames import BatchFrames
+from deltaworks.mutations.merge import TableMerge
+from deltaworks.mutations.requests import refusal
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.tables.health import files_by_partition
+from deltaworks.tables.lake import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class TableForecast:
+    """What a batch would change of one table. `files` are those it would rewrite, of `of_files`."""
+
+    table: str
+    rows: int
+    files: int
+    of_files: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a batch would do. Chains are of the organisations it looks at; a chain has two moves or more."""
+
+    pipeline: str
+    number: int
+    unfinished: bool
+    requests: dict[str, int]
+    not_understood: int
+    organisations: int
+    chains: int
+    longest_chain: int
+    components: int
+    largest_component: int
+    tables: tuple[TableForecast, ...]
+
+
+def forecast(
+    spark: SparkSession, catalog: Catalog, pipeline: str, *, organisation: str | None = None, everything: bool = False
+) -> Forecast | None:
+    """What the next batch would do, or the one that was left half done; None where nothing came. Reads only.
+
+    Raises:
+        ConfigError: MUTATIONS_UNDECLARED.
+        ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_GONE.
+    """
+    spec = catalog.pipeline(pipeline)
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    batches = MutationBatches(objects, pipeline)
+    fixed, ended = batches.numbers()
+    unfinished = batches.batch(fixed) if fixed > ended else None
+    bounds = Bounds(lake, objects, spec)
+    batch = unfinished or bounds.following(ended + 1, organisation=organisation, everything=everything)
+    if batch is None:
+        return None
+    frames = BatchFrames(spark.newSession(), lake, spec, batch)
+    return _forecast(lake, spec, batch, frames, unfinished=unfinished is not None)
+
+
+def _forecast(
+    lake: Lake, spec: PipelineSpec, batch: MutationBatch, frames: BatchFrames, *, unfinished: bool
+) -> Forecast:
+    told = F.when(refusal().isNull(), F.col("op")).otherwise("")
+    counts = {row["op"]: int(row["count"]) for row in frames.new_requests().groupBy(told.alias("op")).count().collect()}
+    refused = counts.pop("", 0)
+    long = F.col("hops") >= 2
+    chains = frames.resolved.agg(F.count_if(long).alias("chains"), F.max("hops").alias("longest")).first()
+    members = components(edges(frames.requests))
+    sizes = members.select("org_id", "component_id", "component_size").distinct()
+    grouped = sizes.agg(F.count("*").alias("components"), F.max("component_size").alias("largest")).first()
+    organisations = frames.requests.select(F.count_distinct("org_id")).first()
+    assert chains is not None
+    assert grouped is not None
+    assert organisations is not None
+    present = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
+    return Forecast(
+        pipeline=spec.pipeline,
+        number=batch.number,
+        unfinished=unfinished,
+        requests=counts,
+        not_understood=refused,
+        organisations=int(organisations[0]),
+        chains=int(chains["chains"]),
+        longest_chain=int(chains["longest"] or 0),
+        components=int(grouped["components"]),
+        largest_component=int(grouped["largest"] or 0),
+        tables=tuple(_table(lake, spec, frames, table) for table in present),
+    )
+
+
+def _table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec) -> TableForecast:
+    files = files_by_partition(lake, paths.table(spec.pipeline, table.name))
+    of_files = sum(len(sizes) for sizes in files.values())
+    work = frames.work(table)
+    if work.reach.stretches == 0:
+        return TableForecast(table.name, 0, 0, of_files, 0)
+    rows = frames.rows(table.name).withColumn("file", F.col("_metadata.file_path"))
+    place = F.struct(*table.partition_by) if table.partition_by else F.lit(0)
+    found = (
+        TableMerge(table, work.stretches, work.reach)
+        .touched(rows)
+        .select("file", place.alias("place"))
+        .agg(F.count("*"), F.count_distinct("file"), F.count_distinct("place"))
+        .first()
+    )
+    assert found is not None
+    return TableForecast(table.name, int(found[0]), int(found[1]), of_files, int(found[2]))

@@ -1,0 +1,128 @@
+"""The DAGs of a pipeline whose rows change: its batches, the nightly order, and the look at what waits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.dags.airflow_project import REPOSITORY, run_python, write_project
+
+HERE = StorageSpec(root="file:///lake")
+ENVIRONMENT = EnvironmentSpec(environment="tests", lake=HERE, landing=HERE, messaging=AwsSpec())
+TEXTS = ("org_id", "op", "id", "new_id", "name")
+CRM: dict[str, Any] = {
+    "pipeline": "crm",
+    "description": "activities",
+    "owner": "sales",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "deltaworks-landing", "prefix": "crm/"},
+    "event": {"name": {"path": "kind"}, "time": {"path": "time"}},
+    "tables": [
+        {
+            "name": "activities",
+            "when": {"kind": "activity"},
+            "columns": [
+                {"name": "org_id", "path": "org", "type": "string"},
+                {"name": "contact_id", "path": "contact", "type": "string"},
+                {"name": "origin_contact_id", "path": "contact", "type": "string"},
+            ],
+            "partition_by": ["org_id"],
+            "mutable": {"id": "contact_id", "origin": "origin_contact_id"},
+        },
+        {
+            "name": "requests",
+            "when": {"kind": "request"},
+            "columns": [
+                *({"name": name, "path": name, "type": "string"} for name in TEXTS),
+                {"name": "fields", "path": "fields", "type": "map<string,string>"},
+                {"name": "seq", "path": "seq", "type": "long"},
+            ],
+        },
+    ],
+    "maintenance": {"schedule": "30 3 * * *"},
+    "mutations": {"requests": "requests"},
+}
+
+
+@pytest.fixture(scope="module")
+def spec() -> PipelineSpec:
+    return PipelineSpec.model_validate(CRM)
+
+
+@pytest.fixture(scope="module")
+def dag(spec: PipelineSpec) -> Any:
+    from deltaworks.airflow.mutation_dags import mutation_dag
+
+    assert spec.mutations is not None
+    return mutation_dag(spec, spec.mutations, ENVIRONMENT)
+
+
+def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> None:
+    (task,) = dag.tasks
+
+    assert dag.dag_id == "mutations__crm"
+    assert dag.schedule.expression == "*/10 * * * *"
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert "backfill" not in {run_type.value for run_type in dag.allowed_run_types}
+    assert (task.pool, task.retries) == ("spark_jobs", 3)
+    assert task.application.endswith("spark_jobs/mutate_tables.py")
+    for part in ("When red", "MUTATIONS_BEHIND", "`activities`"):
+        assert part in dag.doc_md
+
+
+@pytest.mark.parametrize(
+    ("form", "arguments"),
+    [
+        ({}, ["--no-dry-run"]),
+        ({"dry_run": True}, []),
+        ({"org": "acme"}, ["--org", "acme", "--no-dry-run"]),
+        ({"org": "acme", "dry_run": True}, ["--org", "acme"]),
+    ],
+)
+def test_the_form_becomes_the_jobs_arguments(dag: Any, form: dict[str, Any], arguments: list[str]) -> None:
+    (task,) = dag.tasks
+    params = {name: dag.params[name] for name in dag.params} | form
+
+    assert [part for each in task._param_arguments for part in each.render(params)] == arguments
+
+
+def test_the_night_is_mutate_purge_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
+    from deltaworks.airflow.maintenance_dags import maintenance_dag
+
+    nightly = maintenance_dag(spec, ENVIRONMENT)
+    order = [task.task_id for task in nightly.topological_sort()]
+
+    assert order[:4] == ["mutate_tables", "purge_deleted", "optimize_tables", "vacuum_tables"]
+    assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
+    assert nightly.get_task("mutate_tables").application_args[-1] == "--no-dry-run"
+    (purge,) = nightly.get_task("purge_deleted")._param_arguments
+    assert purge.render({"vacuum_dry_run": True}) == []
+    assert purge.render({"vacuum_dry_run": False}) == ["--no-dry-run"]
+
+
+def test_the_health_dag_looks_at_what_waits_where_a_pipeline_declares_mutations(tmp_path: Path) -> None:
+    from deltaworks.airflow.health_dags import health_dag
+
+    assert [task.task_id for task in health_dag().tasks] == ["judge_streams"]
+    judge = health_dag(mutations=True).get_task("judge_mutations")
+    assert (judge.module, judge.retries) == ("deltaworks.mutations.backlog_check", 0)
+
+    project = write_project(tmp_path)
+    folder = project / "include" / "pipelines" / "crm"
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text(json.dumps(CRM))
+    program = f"""
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
+print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["stream_health"].task_dict)]))
+"""
+    dags, errors, tasks = run_python(program, project)
+    assert errors == {}
+    assert [name for name in dags if name.startswith("mutations__")] == ["mutations__crm"]
+    assert tasks == ["judge_mutations", "judge_streams"]

@@ -1,0 +1,152 @@
+"""A pipeline with mutable rows in a temporary folder: rows and requests land as a stream would land them, by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.mutation_batches import MutationBatches
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+PIPELINE = "crm"
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+FIELDS = "fgh"
+DATA, REQUESTS, TOLD = "activities", "requests", "notifications"
+
+
+def declared(*, partition_by: Sequence[str] = ("org_id",), **mutations: Any) -> PipelineSpec:
+    """The pipeline; `mutations` change its section of that name."""
+    columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
+    request = {"org_id": "string", "op": "string", "id": "string", "new_id": "string", "name": "string"}
+    request |= {"fields": "map<string,string>", "seq": "long"}
+    source = {name: name.removeprefix("origin_") for name in columns}
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": PIPELINE,
+            "description": "what a test changes",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
+            "tables": [
+                {
+                    "name": DATA,
+                    "when": {"kind": "activity"},
+                    "columns": [{"name": name, "path": path, "type": "string"} for name, path in source.items()],
+                    "partition_by": list(partition_by),
+                    "zorder_by": ["event_time"],
+                    "mutable": {
+                        "id": "contact_id",
+                        "origin": "origin_contact_id",
+                        "fields": {name: f"origin_{name}" for name in FIELDS},
+                    },
+                },
+                {
+                    "name": REQUESTS,
+                    "when": {"kind": "request"},
+                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in request.items()],
+                },
+                {
+                    "name": TOLD,
+                    "announces": {"table": DATA},
+                    "columns": [{"name": "org_id", "path": "org_id", "type": "string"}],
+                    "partition_by": ["org_id", "ingested_date"],
+                },
+            ],
+            "mutations": {"requests": REQUESTS, "notifications": TOLD, **mutations},
+        }
+    )
+
+
+@dataclass
+class MutationStage:
+    """One lake with one pipeline."""
+
+    root: Path
+    spec: PipelineSpec = field(default_factory=declared)
+    _batches: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        here = StorageSpec(root=f"file://{self.root}")
+        environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+        self.catalog = Catalog(environment, {}, {PIPELINE: self.spec}, self.root)
+        self.lake = Lake(here)
+        self._next = iter(self._batches)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.lake.storage)
+
+    @property
+    def batches(self) -> MutationBatches:
+        return MutationBatches(self.objects, PIPELINE)
+
+    def land(self, *, rows: Sequence[Mapping[str, Any]] = (), requests: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Append rows (`org_id`, `id`, `time` and fields) and requests (`time`, `op`, ...) as one batch."""
+        batch = next(self._next)
+        self._append(DATA, [_activity(row) for row in rows], batch)
+        self._append(REQUESTS, [{**row, "event_name": "request"} for row in requests], batch)
+        self._append(TOLD, [], batch)
+
+    def _append(self, table: str, rows: list[dict[str, Any]], batch: int) -> None:
+        declared_table = self.spec.table(table)
+        schema, key = arrow_schema(declared_table.column_types()), paths.table(PIPELINE, table)
+        made = user_metadata(pipeline=PIPELINE, batch=batch, operation="ingest")
+        opened = self.lake.ensure(key, schema, user_metadata=made, partition_by=list(declared_table.partition_by))
+        if rows:
+            filled = [_envelope(row, batch, position) for position, row in enumerate(rows)]
+            step = Step(f"{PIPELINE}/g1/{table}", batch)
+            data = pa.Table.from_pylist(filled, schema=schema)
+            self.lake.append(opened, key, data, step=step, user_metadata=made)
+
+    def rows(self, table: str = DATA) -> list[dict[str, Any]]:
+        """The rows of a table, without Spark."""
+        found = self.lake.rows(paths.table(PIPELINE, table))
+        return [] if found is None else found.to_pylist()
+
+    def version(self, table: str = DATA) -> int:
+        """The version of a table."""
+        opened = self.lake.open(paths.table(PIPELINE, table))
+        assert opened is not None
+        return opened.version()
+
+
+def _activity(row: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: row.get(name, f"{name}0") for name in FIELDS}
+    return {
+        "event_name": "activity",
+        "event_id": row["event_id"],
+        "time": row["time"],
+        "org_id": row["org_id"],
+        "contact_id": row["id"],
+        "origin_contact_id": row["id"],
+        **values,
+        **{f"origin_{name}": value for name, value in values.items()},
+    }
+
+
+def _envelope(row: Mapping[str, Any], batch: int, position: int) -> dict[str, Any]:
+    time: dt.datetime = row["time"]
+    return {
+        "event_time": time,
+        "event_date": time.date(),
+        "_ingested_at": START,
+        "_batch_id": batch,
+        "_seq": batch,
+        "_position": position,
+        **row,
+    }

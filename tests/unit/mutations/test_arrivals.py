@@ -1,0 +1,98 @@
+"""What came to a table is read from its log: by version, whatever batch the rows were of, and nothing of our own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.mutations.arrivals import Arrivals, arrivals, bounded
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+KEY = "tables/crm/activities"
+TYPES = {"org_id": "string", "_batch_id": "long"}
+
+
+class Log:
+    def __init__(self, root: Path) -> None:
+        self.uri = str(root / KEY)
+        self.lake = Lake(StorageSpec(root=f"file://{root}"))
+
+    def append(self, batch: int, *orgs: str, operation: str = "ingest") -> int:
+        rows = pa.table({"org_id": list(orgs), "_batch_id": pa.array([batch] * len(orgs), pa.int64())})
+        made = user_metadata(pipeline="crm", batch=batch, operation=operation)
+        properties = CommitProperties(custom_metadata={"userMetadata": made})
+        write_deltalake(self.uri, rows, mode="append", partition_by=["org_id"], commit_properties=properties)
+        return self.table.version()
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(self.uri)
+
+    def came(self, after: int, up_to: int | None = None) -> Arrivals:
+        newest = self.table.version() if up_to is None else up_to
+        return arrivals(self.lake, KEY, after=after, up_to=newest)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_rows_are_counted_and_told_by_partition_and_least_batch(log: Log) -> None:
+    log.append(1, "acme")
+    log.append(7, "acme", "o'neil")
+    log.append(8, "o'neil")
+
+    came = log.came(0)
+
+    assert (came.rows, came.removed, came.everything) == (3, False, False)
+    assert came.condition(TYPES) == "`_batch_id` >= 7 AND (`org_id` IN ('acme', 'o\\'neil'))"
+    assert came.first_at is not None
+    assert log.came(2) == Arrivals()
+
+
+def test_rows_of_an_old_batch_that_come_late_are_there_by_version(log: Log) -> None:
+    log.append(5, "acme")
+    before = log.append(9, "acme")
+    log.append(2, "acme")
+
+    assert log.came(before).condition(TYPES) == "`_batch_id` >= 2 AND (`org_id` IN ('acme'))"
+
+
+@pytest.mark.parametrize("operation", ["mutate", "optimize", "purge_deleted"])
+def test_what_mutations_and_maintenance_write_did_not_come(log: Log, operation: str) -> None:
+    before = log.append(1, "acme")
+    log.append(1, "acme", operation=operation)
+
+    assert log.came(before) == Arrivals()
+
+
+def test_rows_that_were_taken_out_are_told_too(log: Log) -> None:
+    before = log.append(1, "acme", "bolt")
+    log.table.delete("org_id = 'acme'")
+
+    assert log.came(before).removed
+
+
+def test_where_the_log_does_not_reach_back_everything_may_have_come(log: Log) -> None:
+    log.append(1, "acme")
+    log.append(2, "acme")
+    Path(log.uri, "_delta_log", f"{0:020d}.json").unlink()
+
+    came = arrivals(log.lake, KEY, after=-1, up_to=1)
+
+    assert (came.everything, came.condition(TYPES)) == (True, "true")
+
+
+def test_a_batch_takes_whole_commits_up_to_its_bound_and_one_at_least(log: Log) -> None:
+    for batch in range(4):
+        log.append(batch, "acme", "bolt")
+
+    assert bounded(log.lake, KEY, after=-1, up_to=3, max_rows=5) == 1
+    assert bounded(log.lake, KEY, after=1, up_to=3, max_rows=100) == 3
+    assert bounded(log.lake, KEY, after=-1, up_to=3, max_rows=1) == 0

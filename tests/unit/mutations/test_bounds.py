@@ -1,0 +1,116 @@
+"""What the next batch covers, and what waits for one, from the logs of tables alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.mutation_batches import APPLIED, MutationBatch, MutationEnd
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.mutations.backlog_check import backlogs, refuse_late
+from deltaworks.mutations.bounds import Bounds, declared_mutations
+from tests.spark.mutations.mutation_stage import DATA, PIPELINE, REQUESTS, START, MutationStage, declared
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> MutationStage:
+    return MutationStage(tmp_path, declared(max_requests=3))
+
+
+def land(stage: MutationStage, *, rows: int = 0, requests: int = 0) -> None:
+    base = {"org_id": "acme", "time": START}
+    stage.land(
+        rows=[{**base, "event_id": f"e{number}", "id": "a"} for number in range(rows)],
+        requests=[{**base, "op": "delete", "id": "a", "seq": number} for number in range(requests)],
+    )
+
+
+def following(stage: MutationStage, number: int, *, organisation: str | None = None) -> MutationBatch | None:
+    return Bounds(stage.lake, stage.objects, stage.spec).following(number, organisation=organisation)
+
+
+def end(stage: MutationStage, batch: MutationBatch) -> None:
+    stage.batches.fix(batch)
+    done = MutationEnd(
+        pipeline=PIPELINE, number=batch.number, generation=batch.generation, outcome=APPLIED, at=iso_now()
+    )
+    stage.batches.complete(done)
+
+
+def waiting(stage: MutationStage) -> int:
+    return Bounds(stage.lake, stage.objects, stage.spec).backlog().requests
+
+
+def test_a_batch_begins_where_the_last_one_ended_and_there_is_none_where_nothing_came(stage: MutationStage) -> None:
+    assert following(stage, 1) is None
+    land(stage, rows=2, requests=1)
+    first = following(stage, 1)
+    assert first is not None
+    assert (first.requests.after, first.requests.up_to) == (-1, stage.version(REQUESTS))
+    assert [(span.table, span.after, span.up_to) for span in first.tables] == [(DATA, -1, stage.version())]
+
+    end(stage, first)
+    assert following(stage, 2) is None
+    land(stage, rows=1)
+    second = following(stage, 2)
+    assert second is not None
+    assert second.requests.empty
+    assert (second.tables[0].after, second.tables[0].up_to) == (first.tables[0].up_to, stage.version())
+
+
+def test_a_batch_of_one_organisation_bounds_no_later_one(stage: MutationStage) -> None:
+    land(stage, rows=1, requests=1)
+    alone = following(stage, 1, organisation="acme")
+    assert alone is not None
+    end(stage, alone)
+
+    following_one = following(stage, 2)
+
+    assert following_one is not None
+    assert following_one.requests == alone.requests
+
+
+def test_a_batch_takes_no_more_than_it_may_and_the_rest_waits(stage: MutationStage) -> None:
+    for _ in range(3):
+        land(stage, requests=2)
+    assert waiting(stage) == 6
+    first = following(stage, 1)
+    assert first is not None
+    end(stage, first)
+
+    assert waiting(stage) == 4
+
+
+def test_tables_that_were_made_anew_are_read_from_their_beginning_whatever_was_applied(stage: MutationStage) -> None:
+    land(stage, rows=1, requests=1)
+    first = following(stage, 1)
+    assert first is not None
+    end(stage, first)
+    for name in (DATA, REQUESTS):
+        (stage.root / paths.table(PIPELINE, name)).rename(stage.root / f"former-{name}")
+    land(stage, rows=1, requests=1)
+
+    anew = following(stage, 2)
+
+    assert anew is not None
+    assert (anew.everything, anew.requests.after, anew.tables[0].after) == (True, -1, -1)
+    assert waiting(stage) == 1
+
+
+def test_requests_that_wait_for_too_long_are_an_alert(stage: MutationStage) -> None:
+    land(stage, requests=2)
+    found = backlogs(stage.catalog)
+    assert found[0].oldest_at is not None
+
+    refuse_late(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=29))
+    with pytest.raises(TransientError, match=r"MUTATIONS_BEHIND.*crm: 2 requests wait, the oldest for 31 min"):
+        refuse_late(stage.catalog, found, now=found[0].oldest_at + dt.timedelta(minutes=31))
+
+
+def test_a_pipeline_without_mutations_says_so(stage: MutationStage) -> None:
+    with pytest.raises(ConfigError, match="MUTATIONS_UNDECLARED"):
+        declared_mutations(stage.spec.model_copy(update={"mutations": None}))
