@@ -2,8 +2,8 @@
 
 A held table's share of a batch stays in the prepared batch, and the ledger notes the step as `held`. What holds it is
 one of four: it was *suspended* because its commits failed, another job has the *write turn*, it is being *reprocessed*
-in place, or it *announces* a table that is held. One object per held table says so. Only the stream that owns the pipeline's lease writes these
-objects and commits what was held back; everybody else reads them, or puts a request.
+in place, or it *announces* a table that is held. One object per held table says so. Only the stream that owns the
+pipeline's lease writes these objects and commits what was held back; everybody else reads them, or puts a request.
 
 The ledger is what decides which shares are to be caught up with. A record that is lost is made anew from it, and one
 that is left over by a former owner holds nothing back, so that neither can lose or double a row.
