@@ -230,8 +230,8 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
 
 
 def _within(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
-    """Whether a column is in one of the ranges; never null."""
+    """Whether a column is in one of the ranges, in terms that files can be skipped by."""
     found = F.lit(False)
     for least, greatest in ranges:
         found |= (column <= greatest) if least is None else column.between(least, greatest)
-    return F.coalesce(found, F.lit(False))
+    return found

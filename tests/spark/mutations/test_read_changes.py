@@ -71,8 +71,10 @@ def test_deleted_rows_come_as_tombstones_to_those_who_ask(followed: FollowedLake
 
 def test_only_files_of_the_notified_organisations_and_batches_are_read(followed: FollowedLake) -> None:
     followed.land(1, [(f"e{org}", f"org{org}", "x", 0) for org in range(8)])
+    followed.land(2, [("before", "org3", "x", 2), ("other", "org4", "x", 2)])
     first = followed.changes()
-    followed.land(2, [("late", "org3", "x", 2)])
+    # Of the same organisation and day as rows that were read before: only the batch tells their files apart.
+    followed.land(3, [("late", "org3", "x", 2)])
 
     changed = followed.changes(first.position).rows
 
