@@ -14,7 +14,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, shop
 
 pytestmark = pytest.mark.spark
 DAY = 86_400
@@ -22,28 +22,17 @@ NOON = 1_700_049_600
 
 
 def spec(*levels: str) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
-            "tables": [
-                {
-                    "name": "orders",
-                    "catch_all": True,
-                    "columns": [{"name": "level", "path": "level", "type": "string"}],
-                    "rules": [{"name": "known", "check": f"level IN {levels}"}],
-                }
-            ],
-            "gold": {
-                "dedupe": {"by": "event_id", "across_days": 1},
-                "tables": [
-                    {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
-                ],
-            },
-        }
+    orders = {
+        "name": "orders",
+        "catch_all": True,
+        "columns": [{"name": "level", "path": "level", "type": "string"}],
+        "rules": [{"name": "known", "check": f"level IN {levels}"}],
+    }
+    daily = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
+    return shop(
+        orders,
+        event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+        gold={"dedupe": {"by": "event_id", "across_days": 1}, "tables": [daily]},
     )
 
 

@@ -18,36 +18,26 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.live import start_live_query
 from deltaworks.streaming.start_over import start_over
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.streaming.replay_stage import Stage, shop
 
 pytestmark = pytest.mark.spark
 DAY, NOON = 86_400, 1_700_049_600
 
 
 def spec(level: str = "int", partition_by: str = "event_date") -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
-            "tables": [
-                {
-                    "name": "orders",
-                    "catch_all": True,
-                    "columns": [{"name": "level", "path": "level", "type": level}],
-                    "partition_by": [partition_by],
-                }
-            ],
-            "live": [{"name": "hourly", "reads": "orders"}],
-            "stream": {"lease_ttl_seconds": 3},
-            "gold": {
-                "tables": [
-                    {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
-                ],
-            },
-        }
+    orders = {
+        "name": "orders",
+        "catch_all": True,
+        "columns": [{"name": "level", "path": "level", "type": level}],
+        "partition_by": [partition_by],
+    }
+    daily = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
+    return shop(
+        orders,
+        event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+        live=[{"name": "hourly", "reads": "orders"}],
+        stream={"lease_ttl_seconds": 3},
+        gold={"tables": [daily]},
     )
 
 
