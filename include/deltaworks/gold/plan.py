@@ -18,6 +18,8 @@ from deltaworks.tables.changes import Changes
 
 #: The column by which bronze tables are partitioned and dates are told apart.
 DATE_COLUMN = "event_date"
+#: More values than these are not named one by one in a query.
+MOST_KEYS = 5_000
 #: A set of dates, or None for all there are.
 Dates = frozenset[dt.date] | None
 
@@ -134,6 +136,8 @@ def _same_plan(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan
         # Rows without a value are in no part of the answer.
         touched |= {value for value in values if value is not None}
     reason = f"{len(touched)} {table.partition_by} of its inputs changed"
+    if len(touched) > MOST_KEYS:
+        return full_plan(table, f"{reason}, more than {MOST_KEYS}")
     return GoldPlan(table, output_dates=None, input_dates=None, reason=reason, keys=frozenset(touched))
 
 

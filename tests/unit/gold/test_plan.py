@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.gold.plan import dated_plan, dates_of, plan_rebuild
+from deltaworks.gold.plan import MOST_KEYS, Part, dated_plan, dates_of, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
@@ -109,3 +109,40 @@ def test_no_date_means_what_has_changed_and_a_wrong_one_is_refused() -> None:
     assert dates_of("") is None
     with pytest.raises(ConfigError, match="GOLD_DATES_INVALID"):
         dates_of("2025-03-20..today")
+
+
+def by_org(*values: str | None, column: str = "org_id") -> Changes:
+    return Changes(frozenset(((column, value), ("event_date", "2025-03-20")) for value in values))
+
+
+def test_a_table_of_one_key_is_built_where_any_of_its_inputs_changed() -> None:
+    table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
+
+    plan = plan_rebuild(table, {"events": by_org("b", None), "names": by_org("a")}, DedupeSpec(across_days=1))
+
+    assert (plan.full, plan.has_work) == (False, True)
+    assert plan.output == plan.input == Part("org_id", frozenset({"a", "b"}))
+    assert not plan_rebuild(table, {"events": by_org(None)}, None).has_work
+    assert not dated_plan(table, frozenset([START])).has_work
+
+
+def test_a_table_of_one_key_is_built_whole_where_the_key_is_not_told_or_too_many_are() -> None:
+    table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
+    many = by_org(*(f"o{number}" for number in range(MOST_KEYS + 1)))
+
+    for changed in (by_org("a", column="region"), Changes(everything=True, reason="the log is gone"), many):
+        plan = plan_rebuild(table, {"events": changed}, None)
+        assert plan.full
+        assert plan.input == Part("org_id", None)
+
+
+def test_parts_are_told_apart_by_column_and_cover_what_lies_in_them() -> None:
+    all_of, some, more = Part("org_id", None), Part("org_id", frozenset({"a"})), Part("org_id", frozenset({"a", "b"}))
+
+    assert all_of.covers(some)
+    assert more.covers(some)
+    assert not some.covers(more)
+    assert not some.covers(all_of)
+    assert not Part("event_date", None).covers(some)
+    assert some.union(more) == more
+    assert some.union(all_of) == all_of
