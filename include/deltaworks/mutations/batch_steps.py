@@ -24,7 +24,7 @@ from deltaworks.mutations.commits import StepCommits
 from deltaworks.mutations.frames import BatchFrames, Work
 from deltaworks.mutations.kept_tables import ensure_kept_tables, interval_changes, kept_layouts, merge_intervals
 from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting
-from deltaworks.mutations.names import merge_names, name_changes, names_from
+from deltaworks.mutations.names import RENAME_NAME, merge_names, name_changes, names_from
 from deltaworks.mutations.notify import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.requests import refusal
@@ -79,7 +79,8 @@ class BatchSteps:
         self._fault("resolved")
         tables = tuple(self._table(frames, table) for table in self._present())
         with self._phase("names"):
-            self._names(frames)
+            if counts.get(RENAME_NAME) or frames.may_have_names():
+                self._names(frames)
         self._fault("named")
         with self._phase("intervals"):
             self._intervals(frames)

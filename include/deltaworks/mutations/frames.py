@@ -15,7 +15,7 @@ from deltaworks.mutations import scope as scopes
 from deltaworks.mutations.arrivals import Arrivals, arrivals
 from deltaworks.mutations.bounds import declared_mutations
 from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
-from deltaworks.mutations.merge import Reach, reach_of
+from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.scope import Scope, scope_of
@@ -50,7 +50,7 @@ class BatchFrames:
         self.came = self._arrivals(batch.requests)
         self.scope = self._scope()
         self.requests = self._requests(self.scope)
-        self._first = not files_by_partition(lake, self._key(self._declared.intervals))
+        self._with_intervals = self._organisations_of(self._declared.intervals)
         self.stored = self._stored()
         self.resolved = local_checkpoint(resolve(self.requests)) if not self.scope.empty else self.stored.limit(0)
         self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
@@ -68,7 +68,7 @@ class BatchFrames:
         """What the batch does to a mutable table."""
         if self._batch.everything:
             stretches = whole_cover(self.resolved, self._touched_before(table))
-        elif self._first:
+        elif not self._with_intervals:
             # Every interval is new, so that no row is in one which is not looked at anyway.
             stretches = joined(self.changed, late_stretches(self._arrived(table).limit(0), self.resolved))
         else:
@@ -126,13 +126,31 @@ class BatchFrames:
             rows = rows.limit(0)
         elif self._batch.organisation is not None:
             rows = rows.where(F.col(ORG_COLUMN) == self._batch.organisation)
+        elif self.scope.names is not None:
+            # Nowhere else is there an interval a row could fall into.
+            rows = _within(rows, self._with_intervals | set(self.scope.names))
         found = rows.where(came.condition(table.column_types()))
         return found.select(ORG_COLUMN, F.col(table.mutable.origin).alias("id"), F.col("event_time").alias("time"))
+
+    def _organisations_of(self, kept: str) -> set[str]:
+        """The organisations that have rows in one of the tables mutations keep, from its log."""
+        places = files_by_partition(self._lake, self._key(kept))
+        return {str(dict(place)[ORG_COLUMN]) for place in places}
+
+    def may_have_names(self) -> bool:
+        """Whether an organisation the batch looks at has names already."""
+        known = self._organisations_of(self._declared.names)
+        return bool(known) if self.scope.names is None else not known.isdisjoint(self.scope.names)
 
     def _touched_before(self, table: TableSpec) -> DataFrame:
         assert table.mutable is not None
         touched = self.scope.within(self.rows(table.name)).where(F.col(MUTATION_COLUMN).isNotNull())
         return touched.select(ORG_COLUMN, F.col(table.mutable.origin).alias("id")).distinct()
+
+
+def _within(rows: DataFrame, organisations: set[str]) -> DataFrame:
+    few = len(organisations) <= NAMED_ORGANISATIONS
+    return rows.where(F.col(ORG_COLUMN).isin(*sorted(organisations))) if few else rows
 
 
 def _bounds_gone(batch: MutationBatch, error: Exception) -> Exception:

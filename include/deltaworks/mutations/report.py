@@ -13,7 +13,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.mutations.bounds import Bounds, mutable_tables
 from deltaworks.mutations.components import components, edges
 from deltaworks.mutations.frames import BatchFrames
-from deltaworks.mutations.merge import TableMerge
+from deltaworks.mutations.merge import TARGET, TableMerge
 from deltaworks.mutations.requests import refusal
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
@@ -109,7 +109,7 @@ def _table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec
     if work.reach.stretches == 0:
         return TableForecast(table.name, 0, 0, of_files, 0)
     rows = frames.rows(table.name).withColumn("file", F.col("_metadata.file_path"))
-    place = F.struct(*table.partition_by) if table.partition_by else F.lit(0)
+    place = F.struct(*(f"{TARGET}.{name}" for name in table.partition_by)) if table.partition_by else F.lit(0)
     found = (
         TableMerge(table, work.stretches, work.reach)
         .touched(rows)
