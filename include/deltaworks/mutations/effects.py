@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.timeline import DEPARTURE, UPDATED
+from deltaworks.mutations.timeline import UPDATED
 
 _FIELDS = "map<string,string>"
 
@@ -34,19 +34,16 @@ def moment(time: Column, seq: Column) -> Column:
     return F.struct(time.alias("time"), seq.alias("seq"))
 
 
-def stretches(timeline: DataFrame) -> DataFrame:
-    """The stretches of living ids that a departure ends or an update falls into: org_id, id, since, until, `updates`.
+def last_updates(timeline: DataFrame) -> DataFrame:
+    """The updates that count in each stretch of a living id that has some: org_id, id, since, until, `updates`.
 
     `updates` holds, for each field, the last update of the stretch alone: it is later than any other one that reaches
     the same row. So a hundred thousand updates of an id weigh as much as one.
     """
     stretch = ("org_id", "id", "since", "until")
-    departures = timeline.where((F.col("kind") == DEPARTURE) & ~F.col("gone"))
-    nothing = F.lit(None).cast("struct<time:timestamp,seq:bigint,value:string,field:string>")
     set_fields = timeline.where(F.col("kind") == UPDATED).select(
         *stretch, "time", "seq", F.explode("fields").alias("field", "value")
     )
     last = set_fields.groupBy(*stretch, "field").agg(F.max(F.struct("time", "seq", "value")).alias("last"))
-    updates = last.select(*stretch, F.struct("last.time", "last.seq", "last.value", "field").alias("update"))
-    both = departures.select(*stretch, nothing.alias("update")).unionByName(updates)
-    return both.groupBy(*stretch).agg(F.collect_list("update").alias("updates"))
+    update = F.struct("last.time", "last.seq", "last.value", "field")
+    return last.groupBy(*stretch).agg(F.collect_list(update).alias("updates"))

@@ -29,31 +29,33 @@ def local_checkpoint(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(eager=True)
 
 
-def moves(timeline: DataFrame, stretches: DataFrame) -> DataFrame:
+def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
     """Every move with what it does at first: org_id, id, time (its key), and its effect up to the next move.
 
     The effect: `final_id` and `gone` (where it leads), `next_time` (with `final_id` the key of the next move, null
     where it ends), `fields`, `hops` and `last` (time and sequence of its last request).
+
+    Args:
+        updates: `effects.last_updates` of the timeline.
     """
     comes = timeline.where(F.col("kind") == ARRIVAL).alias("comes")
-    with_updates = stretches.where(F.size("updates") > 0).alias("stretch")
     same = (
         (F.col("comes.org_id") == F.col("stretch.org_id"))
         & (F.col("comes.id") == F.col("stretch.id"))
         & F.col("comes.until").eqNullSafe(F.col("stretch.until"))
         & ~F.col("comes.gone")
     )
-    time, updates = F.col("comes.time"), F.col("stretch.updates")
-    return comes.join(with_updates, same, "left").select(
+    time, found = F.col("comes.time"), F.col("stretch.updates")
+    return comes.join(updates.alias("stretch"), same, "left").select(
         "comes.org_id",
         F.col("comes.origin").alias("id"),
         time.alias("time"),
         F.col("comes.id").alias("final_id"),
         F.col("comes.gone").alias("gone"),
         F.col("comes.until").alias("next_time"),
-        set_after(updates, time).alias("fields"),
+        set_after(found, time).alias("fields"),
         F.lit(1).alias("hops"),
-        F.greatest(moment(time, F.col("comes.seq")), last_after(updates, time)).alias("last"),
+        F.greatest(moment(time, F.col("comes.seq")), last_after(found, time)).alias("last"),
     )
 
 

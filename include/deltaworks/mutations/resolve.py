@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.effects import last_after, overridden, set_after, stretches
+from deltaworks.mutations.effects import last_after, last_updates, overridden, set_after
 from deltaworks.mutations.pointers import Checkpoint, local_checkpoint, moves, settle
-from deltaworks.mutations.timeline import timeline
+from deltaworks.mutations.timeline import DEPARTURE, timeline
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 
 #: What resolve gives, as a DDL string: rows that arrived as `id` at `valid_from` (null: ever) or later and before
@@ -21,13 +21,15 @@ from deltaworks.specs.mutation import INTERVALS_COLUMNS
 #: null value gives back what arrived. `hops` counts moves; `last_time` and `last_seq` are those of the last request.
 INTERVAL_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in INTERVALS_COLUMNS.items())
 
+_UPDATES = "array<struct<time:timestamp,seq:bigint,value:string,field:string>>"
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What resolve finds on its way: what happens under each id, its stretches, and where every move ends."""
+    """What resolve finds on its way: what happens under each id, the updates that count, and where every move ends."""
 
     timeline: DataFrame
-    stretches: DataFrame
+    updates: DataFrame
     settled: DataFrame
 
 
@@ -37,7 +39,7 @@ def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
     Intervals of an id do not overlap. Requests that cannot act (`requests.refusal`) are left out. The answer depends on
     the set of requests alone, not on their order or number of copies.
 
-    Cost: ⌈log2 of the longest chain⌉ + 2 joins, each linear in the requests, and a sort by id. Jobs run while this is
+    Cost: ⌈log2 of the longest chain⌉ + 3 joins, each linear in the requests, and a sort by id. Jobs run while this is
     called: a materialisation and a count for each round.
 
     Args:
@@ -50,22 +52,16 @@ def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
 def trace(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> Trace:
     """Follow every request to its end."""
     happened = checkpoint(timeline(requests))
-    found = stretches(happened)
-    return Trace(happened, found, settle(checkpoint(moves(happened, found)), checkpoint))
+    updates = last_updates(happened)
+    return Trace(happened, updates, settle(checkpoint(moves(happened, updates)), checkpoint))
 
 
 def intervals(traced: Trace) -> DataFrame:
     """The intervals of a trace: each stretch, parted where the last update of a field falls into it."""
-    stretch, end = traced.stretches.alias("stretch"), traced.settled.alias("settled")
-    same = (
-        (F.col("stretch.org_id") == F.col("settled.org_id"))
-        & (F.col("stretch.id") == F.col("settled.id"))
-        & (F.col("stretch.until") == F.col("settled.time"))
-    )
-    updates = F.col("stretch.updates")
-    times = F.array_sort(F.array_distinct(F.transform(updates, lambda each: each["time"])))
-    starts = F.concat(F.array("stretch.since"), times)
-    ends = F.concat(times, F.array("stretch.until"))
+    stretches = _ended(traced).unionByName(_open(traced))
+    times = F.array_sort(F.array_distinct(F.transform("updates", lambda each: each["time"])))
+    starts = F.concat(F.array("since"), times)
+    ends = F.concat(times, F.array("until"))
     parts = F.transform(
         F.arrays_zip(starts.alias("valid_from"), ends.alias("valid_to")),
         lambda part: F.struct(part["valid_from"].alias("valid_from"), part["valid_to"].alias("valid_to")),
@@ -74,35 +70,47 @@ def intervals(traced: Trace) -> DataFrame:
     untouched = F.col("part.valid_from").eqNullSafe(F.col("part.valid_to")) | (
         F.col("part.valid_to").isNull() & F.col("until").isNull()
     )
-    joined = (
-        stretch.join(end, same, "left")
-        .select(
-            "stretch.org_id",
-            "stretch.id",
-            "stretch.until",
-            "stretch.updates",
-            *("settled.final_id", "settled.gone", "settled.fields", "settled.hops", "settled.last"),
-            F.explode(parts).alias("part"),
-        )
-        .where(~untouched)
+    return stretches.withColumn("part", F.explode(parts)).where(~untouched).select(*_outcome())
+
+
+def _ended(traced: Trace) -> DataFrame:
+    """Stretches of living ids that a move ends, with their updates and where the move leads in the end."""
+    keys = ("org_id", "id", "until")
+    departures = traced.timeline.where((F.col("kind") == DEPARTURE) & ~F.col("gone")).select(*keys, "since")
+    ends = traced.settled.withColumnRenamed("time", "until")
+    return (
+        departures.join(traced.updates.select(*keys, "updates"), list(keys), "left")
+        .join(ends, list(keys))
+        .withColumn("updates", F.coalesce("updates", F.array().cast(_UPDATES)))
+        .select(*keys, "since", "updates", "final_id", "gone", "fields", "hops", "last")
     )
-    return joined.select(*_outcome())
+
+
+def _open(traced: Trace) -> DataFrame:
+    """Stretches of living ids that nothing but updates fall into: who is called by the id stays there."""
+    return traced.updates.where(F.col("until").isNull()).select(
+        *("org_id", "id", "until", "since", "updates"),
+        F.col("id").alias("final_id"),
+        F.lit(False).alias("gone"),
+        F.create_map().cast("map<string,string>").alias("fields"),
+        F.lit(0).alias("hops"),
+        F.lit(None).cast("struct<time:timestamp,seq:bigint>").alias("last"),
+    )
 
 
 def _outcome() -> list[Column | str]:
-    """The columns of an interval, from its stretch, its part of it and the end of the move that closes it."""
-    start, updates = F.col("part.valid_from"), F.col("updates")
-    none = F.create_map().cast("map<string,string>")
-    last = F.greatest(F.col("last"), last_after(updates, start))
+    """The columns of an interval, from its part of a stretch and where the stretch leads."""
+    start = F.col("part.valid_from")
+    last = F.greatest("last", last_after(F.col("updates"), start))
     return [
         "org_id",
         "id",
-        F.col("part.valid_from").alias("valid_from"),
+        start.alias("valid_from"),
         F.col("part.valid_to").alias("valid_to"),
-        F.coalesce("final_id", "id").alias("final_id"),
-        F.coalesce("gone", F.lit(False)).alias("deleted"),
-        overridden(set_after(updates, start), F.coalesce("fields", none)).alias("fields"),
-        F.coalesce("hops", F.lit(0)).alias("hops"),
+        "final_id",
+        F.col("gone").alias("deleted"),
+        overridden(set_after(F.col("updates"), start), F.col("fields")).alias("fields"),
+        "hops",
         last["time"].alias("last_time"),
         last["seq"].alias("last_seq"),
     ]

@@ -64,7 +64,7 @@ def test_rounds_grow_with_the_logarithm_of_the_longest_chain(spark: SparkSession
 
     rounds = math.ceil(math.log2(longest))
     assert [joins(plan) for plan in watch.plans] == [0, 1] + [1] * rounds
-    assert joins(optimized(found)) == 1
+    assert joins(optimized(found)) == 2
     requests = longest + 500
     # Every request leaves an id and comes to one. Then only those take part that have not come to the end of their
     # chain: all but the last of the longest one, all but the last two, the last four.
