@@ -1,0 +1,101 @@
+"""Applies mutation requests in a process with a JVM of its own, which dies at a point, or lacks protections."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.mutation_batches import MutationBatch, MutationBatches
+from deltaworks.job import run_job
+from deltaworks.maintenance.optimize import free_turn
+from deltaworks.mutations import apply, commits
+from deltaworks.mutations.apply import MutationRun
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import load_catalog
+
+#: A batch dies while files of its merge are being written and no commit names them.
+IN_MERGE = "in_merge"
+
+
+def be_quick() -> None:
+    """Whoever dies is given up for dead after three seconds, not after thirty."""
+    apply.LEASE_SECONDS = 3
+    apply.write_turn = functools.partial(apply.write_turn, ttl_seconds=3.0)
+
+
+def switch_off(names: str) -> None:
+    """Take protections away, named with plus signs between them.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    for name in filter(None, names.split("+")):
+        {"turn": _turn, "transactions": _transactions, "bounds": _bounds}[name]()
+
+
+def _turn() -> None:
+    """Whoever merges does so at once."""
+    apply.write_turn = lambda *_, **__: free_turn()  # type: ignore[assignment]
+
+
+def _transactions() -> None:
+    """A step is committed without its transaction, and nobody looks whether it has landed."""
+    commits.transaction = lambda *_: {}
+    commits.StepCommits.landed = lambda *_: False  # type: ignore[method-assign]
+
+
+def _bounds() -> None:
+    """A batch that died is not gone on with: every attempt covers what there is then, and puts that on record."""
+
+    def put(batches: MutationBatches, batch: MutationBatch) -> MutationBatch:
+        batches._objects.put(paths.mutation_batch(batch.pipeline, batch.number), batch.encode())
+        return batch
+
+    MutationBatches.fix = put  # type: ignore[method-assign]
+    MutationRun._torn = lambda _: None  # type: ignore[method-assign]
+
+
+def _die_in_merge(table: Path) -> None:
+    """End everything once the next commit of the table has written files and is not there yet."""
+    known, log = set(table.rglob("*.parquet")), table / "_delta_log"
+    commits_before = len(list(log.glob("*.json")))
+    while len(list(log.glob("*.json"))) == commits_before:
+        if set(table.rglob("*.parquet")) - known:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def main() -> int:
+    pipeline, point, off = sys.argv[1:4]
+    be_quick()
+    switch_off(off)
+    catalog = load_catalog()
+    spark = build_session(catalog.environment, app_name="faults.mutations", master="local[2]")
+
+    def hit(reached: str) -> None:
+        print(f"POINT {reached}", flush=True)
+        if reached == point:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        if point == IN_MERGE and reached == "resolved":
+            table = Path(catalog.environment.lake.prefix) / paths.table(pipeline, "activities")
+            threading.Thread(target=_die_in_merge, args=(table,), daemon=True).start()
+
+    run = MutationRun(spark, catalog, pipeline, fault=hit)
+    done = run.run()
+    ends: list[Any] = [*done.completed, *done.batches]
+    for end in ends:
+        attempts = sum(table.attempts for table in end.tables)
+        print(f"BATCH {end.number} rows {end.rows} pause {end.pause_seconds:.1f} attempts {attempts}", flush=True)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

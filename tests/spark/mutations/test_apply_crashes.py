@@ -1,0 +1,75 @@
+"""A batch that dies at any of its steps is completed by the next run; what came since is for the one after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.mutations.apply import MutationRun
+from tests.spark.mutations.mutation_stage import PIPELINE, START, TOLD, MutationStage, declared
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+POINTS = (
+    "fixed",
+    "resolved",
+    "merged:activities",
+    "optimized:activities",
+    "notified:activities",
+    "named",
+    "stored",
+    "ended",
+)
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+def crash_at(point: str) -> Callable[[str], None]:
+    def fault(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    return fault
+
+
+def land(stage: MutationStage, part: int) -> None:
+    """Two rows and a rename of what all rows before it are called, and a name for it."""
+    base = {"org_id": "acme", "seq": part, "fields": None, "time": START.replace(hour=part + 1)}
+    stage.land(
+        rows=[
+            {"org_id": "acme", "event_id": f"{part}-{late}", "id": "a", "time": START.replace(minute=2 * part + late)}
+            for late in (0, 1)
+        ],
+        requests=[
+            {**base, "op": "rename", "id": "a" if part == 0 else f"n{part - 1}", "new_id": f"n{part}"},
+            {**base, "op": "rename_name", "id": f"n{part}", "new_id": None, "name": f"name {part}"},
+        ],
+    )
+
+
+def test_every_step_can_be_the_last_one(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path, declared(optimize_every=1))
+    for part, point in enumerate(POINTS):
+        land(stage, part)
+        with pytest.raises(Crash):
+            MutationRun(spark, stage.catalog, PIPELINE, fault=crash_at(point)).run()
+
+    result = MutationRun(spark, stage.catalog, PIPELINE).run()
+
+    last = len(POINTS) - 1
+    rows = stage.rows()
+    assert len(rows) == 2 * len(POINTS)
+    assert {row["contact_id"] for row in rows} == {f"n{last}"}
+    (name,) = [row for row in stage.rows("names") if not row["_deleted"]]
+    assert (name["id"], name["name"]) == (f"n{last}", f"name {last}")
+    told = [(row["batch"], key) for row in stage.rows(TOLD) for key in row["keys"]]
+    assert len(set(told)) == len(told)
+    assert result.completed == []
+    ends: list[Any] = [stage.batches.end(number) for number in range(1, stage.batches.numbers()[1] + 1)]
+    assert all(end is not None and end.outcome == "applied" for end in ends)
+    assert MutationRun(spark, stage.catalog, PIPELINE).run().batches == []
