@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaworks.errors import ContractError
 from deltaworks.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from deltaworks.experiments.file_sizes import OrgFiles, org_files
+from deltaworks.experiments.own_folder import own_folder
 from deltaworks.experiments.reads import Read, reads_of
 from deltaworks.experiments.schemes import BY_DATE, BY_ORG, BY_ORG_VECTORS, Scheme, SchemeTable
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import arrow_filesystem, arrow_path
 
 #: New layout's time divided by the old's, as those published who moved such a table.
 PUBLISHED: Mapping[str, float] = {"read": 0.667, "update": 0.25, "insert": 1.1}
@@ -113,26 +113,16 @@ def run_partitioning(
         ContractError: EXPERIMENT_SIDES_DIFFER, EXPERIMENT_FOLDER_TAKEN.
     """
     schemes = [BY_DATE, BY_ORG, *([BY_ORG_VECTORS] if deletion_vectors else [])]
-    filesystem, folder = arrow_filesystem(storage), arrow_path(storage, prefix)
-    if _exists(filesystem, folder):
-        raise ContractError(
-            "EXPERIMENT_FOLDER_TAKEN",
-            f"{storage.uri(prefix)} exists: an experiment removes its folder, so that it takes only a new one.",
-            hint="Name another folder, or remove what an earlier experiment kept there.",
-        )
     sides = [
         _Side(SchemeTable(spark, storage, f"{prefix}/{scheme.name}", scheme, max_file_bytes=max_file_bytes))
         for scheme in schemes
     ]
-    try:
+    with own_folder(storage, prefix, keep=keep):
         _load(spark, sides, workload, progress)
         for ordinal in range(repeats + 1):
             _round(spark, sides, workload, ordinal, named=reads, progress=progress)
         rows = _equal("rows in the end", {side.table.scheme.name: side.table.fingerprint() for side in sides})[0]
         return PartitioningResult(workload=workload, sides=tuple(side.result(workload) for side in sides), rows=rows)
-    finally:
-        if not keep and _exists(filesystem, folder):
-            filesystem.delete_dir(folder)
 
 
 def _load(spark: SparkSession, sides: Sequence[_Side], workload: Workload, progress: Progress) -> None:
@@ -221,10 +211,3 @@ def _equal(what: str, found: Mapping[str, Value]) -> Value:
                 hint="A measurement of different work means nothing. Run it again with --keep, and compare the tables.",
             )
     return value
-
-
-def _exists(filesystem: Any, folder: str) -> bool:
-    from pyarrow import fs
-
-    selector = fs.FileSelector(folder, allow_not_found=True)
-    return bool(filesystem.get_file_info(selector))
