@@ -20,7 +20,6 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
 from collector.endpoint import endpoint
@@ -29,7 +28,6 @@ from collector.records import OutgoingRecord
 from collector.stream_writer import StreamWriter
 from deltaworks.control import paths
 from deltaworks.local.kafka_broker import running_broker
-from deltaworks.local.moto_corrections import correct_moto
 from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.file_events.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
@@ -38,6 +36,7 @@ from deltaworks.streaming.runner import IngestRun
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
 from generator.settings import GamesSettings
+from tests.kinesis_server import running_kinesis
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 # At import, so before any session starts its JVM: workers inherit what the JVM was started with.
@@ -74,12 +73,8 @@ class NotingWriter(StreamWriter):
 
 @pytest.fixture(scope="module")
 def aws() -> Iterator[str]:
-    correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_kinesis() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.streaming.replay_stage import shop
 
 SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 
@@ -37,29 +38,13 @@ def cloudfront_logs() -> Path:
 def make_spec() -> Callable[..., PipelineSpec]:
     """Builds a pipeline: `make_spec(tables=[...], event={...}, ...)` over working defaults."""
 
-    def make(**changes: Any) -> PipelineSpec:
-        declared: dict[str, Any] = {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [
-                {
-                    "name": "events",
-                    "catch_all": True,
-                    "columns": [{"name": "device", "path": "device", "type": "string"}],
-                },
-                {
-                    "name": "orders",
-                    "when": {"name": "order"},
-                    "columns": [
-                        {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True},
-                        {"name": "level", "path": "params.level", "type": "int"},
-                    ],
-                },
-            ],
-        }
-        return PipelineSpec.model_validate(declared | changes)
-
-    return make
+    events = {"name": "events", "catch_all": True, "columns": [{"name": "device", "path": "device", "type": "string"}]}
+    orders = {
+        "name": "orders",
+        "when": {"name": "order"},
+        "columns": [
+            {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True},
+            {"name": "level", "path": "params.level", "type": "int"},
+        ],
+    }
+    return functools.partial(shop, events, orders)
