@@ -292,7 +292,7 @@ class IngestRun:
             behind = backlog.read(queries[0])
             progress.note_backlog(behind)
             self._heartbeat.update(state="running" if self._batch_started else "idle", **behind)
-            time.sleep(POLL_SECONDS)
+            _wait_for_end(queries[0], POLL_SECONDS)
 
     def _serve(self, processor: BatchProcessor) -> None:
         """Answer those who wait for a table, also while no batch comes."""
@@ -319,6 +319,14 @@ class IngestRun:
         raise TransientError(
             "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
         )
+
+
+def _wait_for_end(query: StreamingQuery, seconds: float) -> None:
+    """Wait until the query has ended, and no longer than `seconds`: a run over what is there ends with its query."""
+    try:
+        query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
+    except Exception:  # what a query failed with is looked at where all of them are
+        time.sleep(seconds)
 
 
 def _stop_quietly(query: StreamingQuery) -> None:
