@@ -45,7 +45,7 @@ def notifications(
     rows = _with_change(changed, stretches, data).select(*columns, "change", F.col(key).alias("key"))
     in_order = Window.partitionBy(*columns, "change").orderBy("key")
     numbered = rows.withColumn("part", F.floor((F.row_number().over(in_order) - 1) / KEYS_PER_ROW))
-    gathered = numbered.groupBy(*columns, "change", "part").agg(F.collect_list("key").alias("keys"))
+    gathered = numbered.groupBy(*columns, "change", "part").agg(F.sort_array(F.collect_list("key")).alias("keys"))
     values: dict[str, Column] = {
         "ingested_at": F.lit(at),
         "ingested_date": F.lit(at.date()),
@@ -66,7 +66,8 @@ def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
 def _with_change(changed: DataFrame, stretches: DataFrame, data: TableSpec) -> DataFrame:
     """The rows with `change`: what happened to each, from what its stretch came to before and what it is now.
 
-    A row that arrived late was as it arrived before.
+    A row that came since the last batch into a stretch that changed is told like the others of it; into one that did
+    not, it was as it arrived before.
     """
     assert data.mutable is not None
     row, stretch = changed.alias("row"), stretches.alias("stretch")
