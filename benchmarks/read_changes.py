@@ -1,6 +1,6 @@
 """`read_changes`: what a reader pays for the rows that changed, and what a change data feed costs whoever changes them.
 
-A table of engagements by organisation gets twenty batches and a mutation batch that renames two contacts in a hundred;
+A table of engagements by organisation gets eight batches and a mutation batch that renames two contacts in a hundred;
 notifications tell of each. A reader that has everything but the last batch and the mutation reads these:
 
 - `poll_vs_feed`: through notifications, against Delta's change data feed of the same table.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
 
-_BATCHES = 20
+_BATCHES = 8
 
 
 def run(options: Options) -> list[Figure]:

@@ -72,8 +72,8 @@ class _Side:
         self.load_seconds = 0.0
         self.rounds: list[dict[str, float]] = []
 
-    def result(self, workload: Workload) -> SideResult:
-        counted = self.rounds[1:]
+    def result(self, workload: Workload, counted: Sequence[Mapping[str, float]]) -> SideResult:
+        """What the side took in the rounds that count."""
         names = sorted({name for taken in counted for name in taken} - set(PUBLISHED))
         return SideResult(
             scheme=self.table.scheme,
@@ -94,6 +94,7 @@ def run_partitioning(
     max_file_bytes: int = 2 << 20,
     deletion_vectors: bool = False,
     reads: Sequence[str] = (),
+    warm_up: bool = True,
     keep: bool = False,
     progress: Progress = lambda line: None,
 ) -> PartitioningResult:
@@ -103,10 +104,11 @@ def run_partitioning(
     session, since settings of the session change meanwhile.
 
     Args:
-        repeats: counted rounds, after one that warms up.
+        repeats: counted rounds.
         max_file_bytes: how large OPTIMIZE makes files.
         deletion_vectors: a third side, Z-ordered too, whose MERGE marks rows instead of rewriting their files.
         reads: names of the reads to ask, all of `experiments.reads` by default.
+        warm_up: a round that does not count comes first; without it times tell little.
         keep: leave the tables where they are.
 
     Raises:
@@ -119,10 +121,11 @@ def run_partitioning(
     ]
     with own_folder(storage, prefix, keep=keep):
         _load(spark, sides, workload, progress)
-        for ordinal in range(repeats + 1):
+        for ordinal in range(0 if warm_up else 1, repeats + 1):
             _round(spark, sides, workload, ordinal, named=reads, progress=progress)
         rows = _equal("rows in the end", {side.table.scheme.name: side.table.fingerprint() for side in sides})[0]
-        return PartitioningResult(workload=workload, sides=tuple(side.result(workload) for side in sides), rows=rows)
+        results = tuple(side.result(workload, side.rounds[-repeats:]) for side in sides)
+        return PartitioningResult(workload=workload, sides=results, rows=rows)
 
 
 def _load(spark: SparkSession, sides: Sequence[_Side], workload: Workload, progress: Progress) -> None:

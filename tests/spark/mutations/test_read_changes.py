@@ -82,6 +82,7 @@ def test_only_files_of_the_notified_organisations_and_batches_are_read(followed:
     assert states(followed.changes(first.position)) == [("late", "x", False)]
 
 
+@pytest.mark.integration
 def test_what_optimize_did_to_either_table_changes_nothing(followed: FollowedLake, spark: SparkSession) -> None:
     followed.land(1, [("e1", "a", "x", 0)])
     first = followed.changes()
