@@ -31,10 +31,10 @@ def experiment() -> None:
 @app.command()
 def partitioning(
     rows: Annotated[int, typer.Option(help="Rows loaded beforehand.")] = 1_000_000,
-    orgs: Annotated[int, typer.Option(help="Organisations.")] = 200,
+    orgs: Annotated[int, typer.Option(help="Organisations.")] = 100,
     exponent: Annotated[float, typer.Option(help="Of the power law of their sizes; 0 makes all alike.")] = 1.1,
-    days: Annotated[int, typer.Option(help="Days over which the rows arrive.")] = 30,
-    batches_per_day: Annotated[int, typer.Option(help="Batches a stream lands in a day; more make more files.")] = 2,
+    days: Annotated[int, typer.Option(help="Days over which the rows arrive.")] = 24,
+    batches_per_day: Annotated[int, typer.Option(help="Batches a stream lands in a day; more make more files.")] = 1,
     batches_per_round: Annotated[int, typer.Option(help="Batches between two OPTIMIZEs, and inserted per round.")] = 12,
     update_share: Annotated[float, typer.Option(help="The share of contacts a mutation batch renames.")] = 0.02,
     repeats: Annotated[int, typer.Option(help="Counted rounds, after one that warms up.")] = 3,

@@ -37,10 +37,10 @@ class Workload:
     """
 
     rows: int = 1_000_000
-    orgs: int = 200
+    orgs: int = 100
     exponent: float = 1.1
-    days: int = 30
-    batches_per_day: int = 2
+    days: int = 24
+    batches_per_day: int = 1
     batches_per_round: int = 12
     update_share: float = 0.02
     seed: int = 1
@@ -139,7 +139,7 @@ def _placed(numbers: DataFrame, workload: Workload) -> DataFrame:
 def _activities(placed: DataFrame, workload: Workload, batch: int) -> DataFrame:
     number, seed = F.col("number"), workload.seed
     lateness, tail = _unit(number, seed, "late"), _unit(number, seed, "tail")
-    days_late = F.when(lateness < 0.90, 0).when(lateness < 0.98, 1).otherwise(2 + F.floor(tail * 12)).cast("int")
+    days_late = F.when(lateness < 0.93, 0).when(lateness < 0.99, 1).otherwise(2 + F.floor(tail * 12)).cast("int")
     date = F.date_sub(F.lit(workload.day_of_batch(batch)), days_late)
     second = F.floor(_unit(number, seed, "second") * _DAY_SECONDS)
     kind = F.floor(F.pow(_unit(number, seed, "type"), F.lit(2.0)) * len(_TYPES)).cast("int")
