@@ -1,0 +1,82 @@
+"""OPTIMIZE of tables by other columns than a date, and of one that is merged: within its write turn, or not at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.write_turn import TurnRecord, write_turn
+from deltaworks.errors import ConcurrencyError
+from deltaworks.maintenance import optimize
+from deltaworks.maintenance.optimize import optimize_tables
+from deltaworks.tables.health import files_by_partition
+from tests.spark.mutations.mutation_stage import DATA, PIPELINE, START, MutationStage, declared
+
+pytestmark = pytest.mark.spark
+
+
+def land(stage: MutationStage, *orgs: str) -> None:
+    days = (0, 1)
+    stage.land(
+        rows=[
+            {"org_id": org, "event_id": f"{org}{day}", "id": "a", "time": START + dt.timedelta(days=day)}
+            for org in orgs
+            for day in days
+        ]
+    )
+
+
+def files(stage: MutationStage) -> dict[str, int]:
+    found = files_by_partition(stage.lake, paths.table(PIPELINE, DATA))
+    return {"/".join(str(value) for _, value in sorted(place)): len(sizes) for place, sizes in found.items()}
+
+
+def turn(stage: MutationStage) -> TurnRecord | None:
+    found = stage.objects.get(paths.turn_request(PIPELINE, DATA))
+    return None if found is None else TurnRecord.decode(found.data)
+
+
+def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write_turn(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = MutationStage(tmp_path, declared(partition_by=("event_date", "org_id")))
+    for orgs in (("acme", "o'neil"), ("o'neil",)):
+        land(stage, *orgs)
+    run, held = optimize._run, []
+
+    def looked_at(*arguments: object) -> tuple[int, int]:
+        held.append(turn(stage))
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(optimize, "_run", looked_at)
+    (result,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+
+    assert (result.partitions, result.files_before, result.files_after) == (2, 4, 2)
+    assert files(stage) == {f"2026-01-0{day}/{org}": 1 for day in (1, 2) for org in ("acme", "o'neil")}
+    assert [record and record.state for record in held] == ["granted"]
+    after = turn(stage)
+    assert after is not None
+    assert after.state == "released"
+    (again,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+    assert again.reason == "nothing came since the last OPTIMIZE"
+
+
+def test_a_table_whose_turn_another_job_has_is_left_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = MutationStage(tmp_path)
+    land(stage, "acme")
+    land(stage, "acme")
+    before = stage.version()
+    plain = optimize.write_turn
+    monkeypatch.setattr(optimize, "write_turn", lambda *given, **named: plain(*given, **named, wait_seconds=1.0))
+
+    held = write_turn(stage.objects, PIPELINE, DATA, by="a merge", wait_seconds=5)
+    with held, pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"):
+        optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+
+    assert stage.version() == before

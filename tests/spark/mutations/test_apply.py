@@ -1,0 +1,262 @@
+"""A mutation batch brings rows where a replay of all requests, one after the other, brings them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.lease import Lease
+from deltaworks.control.mutation_batches import MutationEnd
+from deltaworks.errors import ConcurrencyError
+from deltaworks.maintenance.optimize import free_turn
+from deltaworks.mutations import purge
+from deltaworks.mutations.apply import MutationRun
+from deltaworks.mutations.batch_steps import BatchSteps
+from deltaworks.mutations.report import forecast
+from tests.spark.mutations.cases import Log, generated
+from tests.spark.mutations.mutation_stage import DATA, FIELDS, PIPELINE, START, TOLD, MutationStage, declared
+from tests.unit.mutations.replay_oracle import Row, replay
+
+pytestmark = pytest.mark.spark
+
+
+def moment(time: float) -> dt.datetime:
+    return START + dt.timedelta(seconds=time)
+
+
+class Interleaving:
+    """Organisations with a log each, whose rows and requests land in some order, in several parts."""
+
+    def __init__(self, logs: Sequence[Log], *, parts: int, seed: int) -> None:
+        self._logs = logs
+        chance = random.Random(seed)
+        self.rows: list[list[dict[str, Any]]] = [[] for _ in range(parts)]
+        self.requests: list[list[dict[str, Any]]] = [[] for _ in range(parts)]
+        for org, log in enumerate(logs):
+            for number, (name, half) in enumerate(_probes(chance)):
+                row = {"org_id": f"o{org}", "event_id": f"o{org}-{number}", "id": name, "time": moment(half / 2)}
+                chance.choice(self.rows).append(row)
+            for each in log:
+                request = {"org_id": f"o{org}", "op": each.op, "id": each.id, "new_id": each.new_id, "seq": each.seq}
+                given = list(each.fields.items()) or None
+                chance.choice(self.requests).append({**request, "time": moment(each.time), "fields": given})
+
+    def expected(self) -> dict[str, tuple[str, bool, dict[str, str]]]:
+        """What rows become by all requests, by the oracle."""
+        found = {}
+        for org, log in enumerate(self._logs):
+            landed = [row for part in self.rows for row in part if row["org_id"] == f"o{org}"]
+            by_event = {row["event_id"]: Row(origin=row["id"], time=_seconds(row["time"])) for row in landed}
+            replay(list(by_event.values()), log)
+            for event, row in by_event.items():
+                values = {name: row.fields.get(name) or f"{name}0" for name in FIELDS}
+                found[event] = (row.id, row.deleted, values)
+        return found
+
+
+def _probes(chance: random.Random) -> Iterator[tuple[str, int]]:
+    for name in "abcde":
+        for half in chance.sample(range(19), 5):
+            yield name, half
+
+
+def _seconds(time: dt.datetime) -> float:
+    return (time - START).total_seconds()
+
+
+def ended(stage: MutationStage) -> dict[str, tuple[str, bool, dict[str, str]]]:
+    rows = stage.rows()
+    assert len({row["event_id"] for row in rows}) == len(rows)
+    return {
+        row["event_id"]: (row["contact_id"], bool(row["_deleted"]), {name: row[name] for name in FIELDS})
+        for row in rows
+    }
+
+
+def run(spark: SparkSession, stage: MutationStage, **options: Any) -> Any:
+    return MutationRun(spark, stage.catalog, PIPELINE).run(**options)
+
+
+@pytest.mark.integration
+def test_any_interleaving_of_rows_and_requests_ends_as_a_replay_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path, declared(partition_by=("event_date",)))
+    cases = Interleaving(generated(300, start=6), parts=3, seed=6)
+
+    for rows, requests in zip(cases.rows, cases.requests, strict=True):
+        stage.land(rows=rows, requests=requests)
+        run(spark, stage)
+
+    found, expected = ended(stage), cases.expected()
+    different = [(event, found[event], expected[event]) for event in expected if found[event] != expected[event]]
+    assert not different, (len(different), different[:3])
+    assert len(expected) == 300 * 25
+    assert sum(deleted for _, deleted, _ in expected.values()) > 500
+
+    again = run(spark, stage, everything=True)
+    assert [end.rows for end in again.batches] == [0]
+    assert ended(stage) == expected
+
+
+def request(org: str, time: float, op: str, each_id: str, to: str | None = None, **values: Any) -> dict[str, Any]:
+    base = {"org_id": org, "op": op, "id": each_id, "new_id": to, "seq": 1, "time": moment(time), "fields": None}
+    return base | values
+
+
+def row(org: str, event: str, each_id: str, time: float) -> dict[str, Any]:
+    return {"org_id": org, "event_id": event, "id": each_id, "time": moment(time)}
+
+
+def test_a_batch_touches_what_it_names_and_tells_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path)
+    orgs = ("acme", "bolt", "core")
+    stage.land(rows=[row(org, f"{org}-{number}", "a", number) for org in orgs for number in (1, 5)])
+    # The files of an organisation that is not in the batch are gone: whoever reads them fails.
+    for file in (tmp_path / paths.table(PIPELINE, DATA) / "org_id=core").glob("*.parquet"):
+        file.unlink()
+    stage.land(
+        requests=[
+            request("acme", 3, "rename", "a", "b"),
+            request("acme", 4, "rename_name", "b", name="Bee"),
+            request("bolt", 9, "delete", "a"),
+            request("bolt", 9, "paint", "a"),
+        ]
+    )
+
+    (end,) = run(spark, stage).batches
+
+    (done,) = end.tables
+    assert (done.rows, done.files_removed, done.files_added) == (3, 2, 2)
+    assert (end.requests, end.not_understood) == ({"rename": 1, "rename_name": 1, "delete": 1}, 1)
+    told = {(each["org_id"], each["change"], tuple(each["keys"])) for each in stage.rows(TOLD)}
+    assert told == {("acme", "rename", ("acme-1",)), ("bolt", "delete", ("bolt-1", "bolt-5"))}
+    assert {(each["batch"], each["batch_kind"], each["data_version"]) for each in stage.rows(TOLD)} == {
+        (1, "mutation", done.version)
+    }
+    assert [(each["id"], each["name"]) for each in stage.rows("names")] == [("b", "Bee")]
+    assert run(spark, stage).batches == []
+
+
+@pytest.mark.integration
+def test_a_repeated_batch_changes_nothing_and_what_comes_late_ends_like_the_rest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stage = MutationStage(tmp_path, declared(optimize_every=3))
+    stage.land(
+        rows=[row(org, f"{org}-{number}", "a", number) for org in ("acme", "bolt") for number in (1, 5)],
+        requests=[request("acme", 3, "rename", "a", "b"), request("bolt", 9, "delete", "a")],
+    )
+    run(spark, stage)
+    versions = [stage.version(name) for name in (DATA, TOLD, "intervals", "names")]
+
+    repeated = repeat(spark, stage)
+
+    assert repeated.tables[0].rows == 3
+    assert versions == [stage.version(name) for name in (DATA, TOLD, "intervals", "names")]
+
+    # A row that comes after its rename was applied, a request that comes after the time it speaks of, and an undelete.
+    stage.land(
+        rows=[row("acme", "acme-late", "a", 2)],
+        requests=[request("acme", 2.5, "update", "a", fields=[("f", "late")]), request("bolt", 20, "undelete", "a")],
+    )
+    (second,) = run(spark, stage).batches
+    contacts = {event: (contact, values["f"]) for event, (contact, gone, values) in ended(stage).items() if not gone}
+    assert contacts == {
+        "acme-1": ("b", "late"),
+        "acme-late": ("b", "late"),
+        "acme-5": ("a", "f0"),
+        **{f"bolt-{number}": ("a", "f0") for number in (1, 5)},
+    }
+    kinds = {(each["change"], *each["keys"]) for each in stage.rows(TOLD) if each["batch"] == 2}
+    # A late row is told like the others of its stretch, which were called so before.
+    assert kinds == {("update", "acme-1", "acme-late"), ("insert", "bolt-1", "bolt-5")}
+    assert second.tables[0].optimized is False
+
+
+def repeat(spark: SparkSession, stage: MutationStage) -> MutationEnd:
+    """The newest batch once more, as a process does that was given up for dead."""
+    batch = stage.batches.batch(stage.batches.numbers()[1])
+    assert batch is not None
+    steps = BatchSteps(
+        spark,
+        stage.lake,
+        stage.spec,
+        batch,
+        turn_of=lambda table: free_turn(),
+        check=lambda: None,
+        fault=lambda point: None,
+    )
+    return steps.apply()
+
+
+def test_two_runs_at_once_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path)
+    lease = Lease(stage.objects, paths.mutations(PIPELINE, "lease.json"), ttl_seconds=30, name="another run")
+    lease.acquire(wait_seconds=0)
+    try:
+        with pytest.raises(ConcurrencyError, match="LEASE_HELD"):
+            MutationRun(spark, stage.catalog, PIPELINE, lease_wait_seconds=0).run()
+    finally:
+        lease.release()
+    assert run(spark, stage).batches == []
+
+
+@pytest.mark.integration
+def test_a_dry_run_says_what_a_batch_then_does_and_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path)
+    stage.land(
+        rows=[
+            row(org, f"{org}-{number}", each, number) for org in ("acme", "bolt") for number, each in enumerate("abc")
+        ],
+        requests=[
+            request("acme", 10, "rename", "a", "b"),
+            request("acme", 11, "merge", "b", "c"),
+            request("bolt", 10, "delete", "a"),
+        ],
+    )
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+    found = forecast(spark, stage.catalog, PIPELINE)
+
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+    assert found is not None
+    assert found.requests == {"rename": 1, "merge": 1, "delete": 1}
+    assert (found.organisations, found.chains, found.longest_chain) == (2, 1, 2)
+    assert (found.components, found.largest_component) == (1, 3)
+    (table,) = found.tables
+    assert (table.rows, table.files, table.of_files, table.partitions) == (3, 2, 2, 2)
+    (end,) = run(spark, stage).batches
+    assert end.rows == table.rows
+    assert forecast(spark, stage.catalog, PIPELINE) is None
+
+
+@pytest.mark.integration
+def test_rows_deleted_long_ago_are_removed_for_good_and_no_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = MutationStage(tmp_path)
+    stage.land(rows=[row("acme", "old", "a", 1), row("acme", "new", "b", 1), row("acme", "kept", "c", 1)])
+    stage.land(requests=[request("acme", 5, "delete", "a")])
+    run(spark, stage)
+    stage.land(requests=[request("acme", 5, "delete", "b"), request("acme", 5, "rename", "c", "d")])
+    run(spark, stage)
+    first = stage.batches.end(1)
+    assert first is not None
+    ended_at = dt.datetime.fromisoformat(first.at)
+    monkeypatch.setattr(purge, "utc_now", lambda: ended_at + dt.timedelta(days=30, milliseconds=1))
+
+    (counted,) = purge.purge_deleted(spark, stage.catalog, PIPELINE)
+    assert (counted.rows, counted.dry_run, len(stage.rows())) == (1, True, 3)
+    (done,) = purge.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)
+
+    assert (done.rows, done.organisations) == (1, 1)
+    assert {each["event_id"] for each in stage.rows()} == {"new", "kept"}
+    assert [each.rows for each in purge.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)] == [0]
+    # What the purge wrote is nothing that came.
+    assert run(spark, stage).batches == []
