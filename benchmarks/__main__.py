@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         repeats=options.repeats,
         events=options.events,
         minutes=options.minutes,
+        requests=options.requests,
         progress=lambda line: console.print(f"==> {line}", highlight=False, markup=False),
     )
     figures = []
@@ -44,6 +45,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="measured repetitions of each side (5)")
     parser.add_argument("--events", type=int, default=1_000_000, help="generated events to work on (1,000,000)")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long `freshness` lands events (10)")
+    parser.add_argument(
+        "--requests", type=int, default=1_000_000, help="most requests of `mutation_resolve` (1,000,000)"
+    )
     parser.add_argument("--list", action="store_true", help="list the benchmarks and end")
     return parser.parse_args(arguments)
 

@@ -149,6 +149,7 @@ class Options:
     events: int
     progress: Progress
     minutes: float = 10.0
+    requests: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from pyspark.sql import functions as F
 
 from deltaworks.mutations.timeline import UPDATED
 
-_FIELDS = "map<string,string>"
+#: An array of updates, of each field one.
+UPDATES = "array<struct<time:timestamp,seq:bigint,value:string,field:string>>"
 
 
 def overridden(earlier: Column, later: Column) -> Column:
@@ -16,17 +17,17 @@ def overridden(earlier: Column, later: Column) -> Column:
     return F.when(F.size(later) == 0, earlier).when(F.size(earlier) == 0, later).otherwise(F.map_concat(kept, later))
 
 
-def set_after(updates: Column, time: Column) -> Column:
-    """The fields that updates of a stretch set on what came to it at a time; a null time is before all of them."""
-    found = F.filter(updates, lambda each: time.isNull() | (each["time"] > time))
-    fields = F.map_from_entries(F.transform(found, lambda each: F.struct(each["field"], each["value"])))
-    return F.coalesce(fields, F.create_map().cast(_FIELDS))
+def with_updates_after(frame: DataFrame, time: Column) -> DataFrame:
+    """Add what a row's `updates` set on what came to their stretch at a time; a null time is before all of them.
 
-
-def last_after(updates: Column, time: Column) -> Column:
-    """Time and sequence of the last of those updates, null where there is none."""
-    found = F.filter(updates, lambda each: time.isNull() | (each["time"] > time))
-    return F.array_max(F.transform(found, lambda each: moment(each["time"], each["seq"])))
+    Adds `set_fields`, and `last_update` (time and sequence of the last of them, null where there is none).
+    """
+    # In steps, each a column the next one names: an expression over arrays that is written twice is computed twice, and
+    # shipped to tasks as often.
+    met = frame.withColumn("met", F.filter("updates", lambda each: time.isNull() | (each["time"] > time)))
+    fields = F.map_from_entries(F.transform("met", lambda each: F.struct(each["field"], each["value"])))
+    last = F.array_max(F.transform("met", lambda each: moment(each["time"], each["seq"])))
+    return met.withColumns({"set_fields": fields, "last_update": last}).drop("met")
 
 
 def moment(time: Column, seq: Column) -> Column:

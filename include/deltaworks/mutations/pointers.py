@@ -11,14 +11,17 @@ are many rows with one key, which adaptive execution splits: nothing is gathered
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.effects import last_after, moment, overridden, set_after
+from deltaworks.mutations.effects import UPDATES, moment, overridden, with_updates_after
 from deltaworks.mutations.timeline import ARRIVAL
+
+#: Frames in one union. Spark generates what reads a union once for every part of it.
+_PARTS = 4
 
 #: Materialises a frame and cuts its lineage.
 Checkpoint = Callable[[DataFrame], DataFrame]
@@ -45,32 +48,43 @@ def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
         & F.col("comes.until").eqNullSafe(F.col("stretch.until"))
         & ~F.col("comes.gone")
     )
-    time, found = F.col("comes.time"), F.col("stretch.updates")
-    return comes.join(updates.alias("stretch"), same, "left").select(
+    met = comes.join(updates.alias("stretch"), same, "left").select(
         "comes.org_id",
         F.col("comes.origin").alias("id"),
-        time.alias("time"),
+        "comes.time",
+        "comes.seq",
         F.col("comes.id").alias("final_id"),
-        F.col("comes.gone").alias("gone"),
+        "comes.gone",
         F.col("comes.until").alias("next_time"),
-        set_after(found, time).alias("fields"),
+        F.coalesce("stretch.updates", F.array().cast(UPDATES)).alias("updates"),
+    )
+    return with_updates_after(met, F.col("time")).select(
+        *("org_id", "id", "time", "final_id", "gone", "next_time"),
+        F.col("set_fields").alias("fields"),
         F.lit(1).alias("hops"),
-        F.greatest(moment(time, F.col("comes.seq")), last_after(found, time)).alias("last"),
+        F.greatest(moment(F.col("time"), F.col("seq")), "last_update").alias("last"),
     )
 
 
 def settle(first: DataFrame, checkpoint: Checkpoint) -> DataFrame:
     """Let every move run to its end; `first` is materialised. Columns as of `moves`, with no next_time anywhere.
 
-    A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each.
+    A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each; every few rounds what has settled is
+    materialised as one frame.
     """
     under_way = F.col("next_time").isNotNull()
     settled, moving = [first.where(~under_way)], first.where(under_way)
     while moving.count():
-        jumped = checkpoint(jump(moving, reduce(DataFrame.unionByName, [*settled, moving])))
+        jumped = checkpoint(jump(moving, _union([*settled, moving])))
         settled.append(jumped.where(~under_way))
         moving = jumped.where(under_way)
-    return reduce(DataFrame.unionByName, settled)
+        if len(settled) > _PARTS:
+            settled = [checkpoint(_union(settled))]
+    return _union(settled)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
 
 
 def jump(moving: DataFrame, targets: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.effects import last_after, last_updates, overridden, set_after
+from deltaworks.mutations.effects import UPDATES, last_updates, overridden, with_updates_after
 from deltaworks.mutations.pointers import Checkpoint, local_checkpoint, moves, settle
 from deltaworks.mutations.timeline import DEPARTURE, timeline
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
@@ -20,8 +20,6 @@ from deltaworks.specs.mutation import INTERVALS_COLUMNS
 #: `valid_to` (null: for ever) are called `final_id`, or were deleted under that id. `fields` are those that were set; a
 #: null value gives back what arrived. `hops` counts moves; `last_time` and `last_seq` are those of the last request.
 INTERVAL_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in INTERVALS_COLUMNS.items())
-
-_UPDATES = "array<struct<time:timestamp,seq:bigint,value:string,field:string>>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +57,18 @@ def trace(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> 
 def intervals(traced: Trace) -> DataFrame:
     """The intervals of a trace: each stretch, parted where the last update of a field falls into it."""
     stretches = _ended(traced).unionByName(_open(traced))
-    times = F.array_sort(F.array_distinct(F.transform("updates", lambda each: each["time"])))
-    starts = F.concat(F.array("since"), times)
-    ends = F.concat(times, F.array("until"))
-    parts = F.transform(
-        F.arrays_zip(starts.alias("valid_from"), ends.alias("valid_to")),
-        lambda part: F.struct(part["valid_from"].alias("valid_from"), part["valid_to"].alias("valid_to")),
-    )
+    # `sort_array` and not `array_sort`, which compares by an expression of its own.
+    times = F.sort_array(F.array_distinct(F.transform("updates", lambda each: each["time"])))
+    timed = stretches.withColumn("times", times)
+    starts = F.concat(F.array("since"), F.col("times")).alias("valid_from")
+    ends = F.concat(F.col("times"), F.array("until")).alias("valid_to")
+    parts = F.arrays_zip(starts, ends)
     # Behind the last update of a stretch that no move ends, and at the very time of its end, there is nothing to do.
     untouched = F.col("part.valid_from").eqNullSafe(F.col("part.valid_to")) | (
         F.col("part.valid_to").isNull() & F.col("until").isNull()
     )
-    return stretches.withColumn("part", F.explode(parts)).where(~untouched).select(*_outcome())
+    parted = timed.withColumn("part", F.explode(parts)).where(~untouched)
+    return with_updates_after(parted, F.col("part.valid_from")).select(*_outcome())
 
 
 def _ended(traced: Trace) -> DataFrame:
@@ -81,7 +79,7 @@ def _ended(traced: Trace) -> DataFrame:
     return (
         departures.join(traced.updates.select(*keys, "updates"), list(keys), "left")
         .join(ends, list(keys))
-        .withColumn("updates", F.coalesce("updates", F.array().cast(_UPDATES)))
+        .withColumn("updates", F.coalesce("updates", F.array().cast(UPDATES)))
         .select(*keys, "since", "updates", "final_id", "gone", "fields", "hops", "last")
     )
 
@@ -100,16 +98,11 @@ def _open(traced: Trace) -> DataFrame:
 
 def _outcome() -> list[Column | str]:
     """The columns of an interval, from its part of a stretch and where the stretch leads."""
-    start = F.col("part.valid_from")
-    last = F.greatest("last", last_after(F.col("updates"), start))
+    last = F.greatest("last", "last_update")
     return [
-        "org_id",
-        "id",
-        start.alias("valid_from"),
-        F.col("part.valid_to").alias("valid_to"),
-        "final_id",
+        *("org_id", "id", "part.valid_from", "part.valid_to", "final_id"),
         F.col("gone").alias("deleted"),
-        overridden(set_after(F.col("updates"), start), F.col("fields")).alias("fields"),
+        overridden(F.col("set_fields"), F.col("fields")).alias("fields"),
         "hops",
         last["time"].alias("last_time"),
         last["seq"].alias("last_seq"),

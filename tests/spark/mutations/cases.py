@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -79,6 +79,12 @@ def logs(draw: st.DrawFn) -> Log:
             Request(time=time, op="rename", id=one, new_id=other, seq=4),
             Request(time=time, op="rename", id=other, new_id=one, seq=4),
         ]
+    for move in [each for each in log if each.op in {"rename", "merge", "delete"}][: draw(st.integers(0, 3))]:
+        # An update at the very time of a move, of the same id, and another one of the same field where it leads.
+        name, seq = draw(st.sampled_from("fgh")), draw(_SEQ)
+        log.append(Request(time=move.time, op="update", id=move.id, fields={name: draw(_VALUES)}, seq=seq))
+        target, later = move.new_id or move.id, draw(st.integers(move.time, max(_TIMES)))
+        log.append(Request(time=later, op="update", id=target, fields={name: draw(_VALUES)}, seq=draw(_SEQ)))
     return tuple(draw(st.permutations(log)))
 
 
@@ -170,6 +176,9 @@ def kinds(logs: Sequence[Log]) -> Mapping[str, int]:
         counted["cycles"] += any(row.hops >= 2 and row.id == row.origin and not row.deleted for row in replayed)
         counted["deleted"] += any(row.deleted for row in replayed)
         counted["updated"] += any(row.fields and row.hops for row in replayed)
+        counted["updates at the time of a move"] += _fields(log, delay=0.25) != _fields(log, delay=0)
+        counted["fields set again after a move"] += _set_again(log)
+        counted["last by an update of a move's time"] += any(_last_by_update(log, row) for row in replayed)
         by_id: dict[str, set[str]] = defaultdict(set)
         for row in replayed:
             by_id[row.origin].add(row.id)
@@ -180,3 +189,34 @@ def kinds(logs: Sequence[Log]) -> Mapping[str, int]:
             row.deleted for row in replayed
         ]
     return counted
+
+
+def _fields(log: Log, *, delay: float) -> list[Mapping[str, str | None]]:
+    """What updates set on rows that were there from the beginning, if all of them came later by so much."""
+    delayed = [replace(each, time=each.time + delay) if each.op == "update" else each for each in log]
+    return [row.fields for row in replay(_first_rows(), delayed)]
+
+
+def _set_again(log: Log) -> bool:
+    """Whether a field of some row is set, the row moves, and the field is set to something else."""
+    known: dict[tuple[int, str], tuple[int, str | None]] = {}
+    for time in _TIMES:
+        for index, row in enumerate(replay(_first_rows(), [each for each in log if each.time <= time])):
+            for name, value in row.fields.items():
+                hops, before = known.setdefault((index, name), (row.hops, value))
+                if row.hops > hops and value != before:
+                    return True
+    return False
+
+
+def _last_by_update(log: Log, row: Row) -> bool:
+    """Whether the last that reached a row is an update of the time of its last move, with a higher sequence."""
+    if row.last is None or not row.hops:
+        return False
+    time, seq = row.last
+    moving = [each.seq for each in log if each.time == time and each.op != "update"]
+    return bool(moving) and seq is not None and all(each is None or each < seq for each in moving)
+
+
+def _first_rows() -> list[Row]:
+    return [Row(origin=name, time=0) for name in _IDS]

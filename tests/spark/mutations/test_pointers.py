@@ -33,6 +33,11 @@ class Watch:
         self.rows.append(kept.count())
         return kept
 
+    @property
+    def rounds(self) -> list[int]:
+        """Rows of each round. Two frames come before them, and what has settled is collected without a join."""
+        return [rows for plan, rows in zip(self.plans[2:], self.rows[2:], strict=True) if joins(plan)]
+
 
 def optimized(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().optimizedPlan().toString())
@@ -56,41 +61,32 @@ def chains(spark: SparkSession, lengths: Sequence[int]) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("longest", [2, 8, pytest.param(4096, marks=pytest.mark.integration)])
-def test_rounds_grow_with_the_logarithm_of_the_longest_chain(spark: SparkSession, longest: int) -> None:
-    watch = Watch()
+@dataclass(frozen=True)
+class Resolved:
+    """One resolve that was watched: a chain of `longest` requests beside 500 single ones."""
 
-    found = resolve(chains(spark, [longest] + [1] * 500), checkpoint=watch)
-
-    rounds = math.ceil(math.log2(longest))
-    assert [joins(plan) for plan in watch.plans] == [0, 1] + [1] * rounds
-    assert joins(optimized(found)) == 2
-    requests = longest + 500
-    # Every request leaves an id and comes to one. Then only those take part that have not come to the end of their
-    # chain: all but the last of the longest one, all but the last two, the last four.
-    assert watch.rows == [2 * requests, requests] + [longest - 2**done for done in range(rounds)]
-    start = found.where("id = '0-0'").collect()
-    assert [(row.final_id, row.hops, row.valid_from, row.valid_to) for row in start] == [
-        (f"0-{longest}", longest, None, _START)
-    ]
+    longest: int
+    watch: Watch
+    intervals: DataFrame
+    jobs: int
 
 
-def test_nothing_runs_in_python_and_nothing_but_counts_comes_to_the_driver(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = chains(spark, [4])
-    for name in _ON_THE_DRIVER:
-        monkeypatch.setattr(type(requests), name, _refuse(name))
-    watch = Watch()
-    with pytest.raises(AssertionError, match="resolve calls collect"):
-        requests.collect()
-
-    found = resolve(requests, checkpoint=watch)
-
-    for frame, plan in [("intervals", optimized(found)), *enumerate(watch.plans)]:
-        assert not _PYTHON.search(plan), (frame, plan)
-    monkeypatch.undo()
-    assert found.count() == 4
+def watched(spark: SparkSession, longest: int) -> Resolved:
+    """Resolve while nothing may come to the driver but counts."""
+    watch, group = Watch(), f"resolve-{longest}"
+    requests = chains(spark, [longest] + [1] * 500)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _ON_THE_DRIVER:
+            patch.setattr(type(requests), name, _refuse(name))
+        with pytest.raises(AssertionError, match="resolve calls collect"):
+            requests.collect()
+        spark.sparkContext.setJobGroup(group, group)
+        try:
+            intervals = resolve(requests, checkpoint=watch)
+        finally:
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    return Resolved(longest, watch, intervals, len(jobs))
 
 
 def _refuse(name: str) -> object:
@@ -100,24 +96,51 @@ def _refuse(name: str) -> object:
     return refuse
 
 
-def test_jobs_grow_with_rounds_and_not_with_requests(spark: SparkSession) -> None:
-    few, many = _jobs(spark, (2,) * 10), _jobs(spark, (2,) * 2000)
-
-    # Adaptive execution may join small tables with a job more or less.
-    assert abs(many - few) <= 2
-    assert 0 < few <= 20
+@pytest.fixture(scope="module", params=[8, pytest.param(4096, marks=pytest.mark.integration)])
+def resolved(request: pytest.FixtureRequest, spark: SparkSession) -> Resolved:
+    return watched(spark, request.param)
 
 
-def _jobs(spark: SparkSession, lengths: Sequence[int]) -> int:
-    """How many jobs a resolve takes up to its intervals."""
-    group = f"resolve-{len(lengths)}-{lengths[0]}"
-    requests = chains(spark, lengths)
-    spark.sparkContext.setJobGroup(group, group)
-    try:
-        resolve(requests)
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+def test_a_chain_ends_with_its_last_id(resolved: Resolved) -> None:
+    start = resolved.intervals.where("id = '0-0'").collect()
+
+    assert [(row.final_id, row.hops, row.valid_from, row.valid_to) for row in start] == [
+        (f"0-{resolved.longest}", resolved.longest, None, _START)
+    ]
+
+
+def test_joins_grow_with_the_logarithm_of_the_longest_chain(resolved: Resolved) -> None:
+    rounds = math.ceil(math.log2(resolved.longest))
+
+    assert [joins(plan) for plan in resolved.watch.plans[:2]] == [0, 1]
+    assert [len(resolved.watch.rounds), len(resolved.watch.plans)] == [rounds, 2 + rounds + rounds // 4]
+    assert joins(optimized(resolved.intervals)) == 2
+
+
+def test_only_what_still_moves_takes_part_in_a_round(resolved: Resolved) -> None:
+    longest, requests = resolved.longest, resolved.longest + 500
+    rounds = math.ceil(math.log2(longest))
+
+    # Every request leaves an id and comes to one. Then only those take part that have not come to the end of their
+    # chain: all but the last of the longest one, all but the last two, the last four.
+    assert resolved.watch.rows[:2] == [2 * requests, requests]
+    assert resolved.watch.rounds == [longest - 2**done for done in range(rounds)]
+
+
+def test_jobs_grow_with_the_logarithm_of_the_longest_chain(resolved: Resolved) -> None:
+    rounds = math.ceil(math.log2(resolved.longest))
+
+    # A materialisation runs a job for each shuffle and broadcast it reads; what the watch counts is one more each. A
+    # join for every hop would take three jobs more for every request of the chain.
+    assert rounds < resolved.jobs <= 9 * (rounds + 2) + 6
+
+
+def test_nothing_runs_in_python(spark: SparkSession, resolved: Resolved) -> None:
+    plans = [optimized(resolved.intervals), *resolved.watch.plans]
+
+    assert [plan for plan in plans if _PYTHON.search(plan)] == []
+    in_python = spark.range(1).select(F.udf(lambda number: number, "long")("id"))
+    assert _PYTHON.search(optimized(in_python)), "the pattern finds Python where there is some"
 
 
 @pytest.mark.integration

@@ -1,0 +1,214 @@
+"""`mutation_resolve`: where ids end, for more and more requests and longer and longer chains, with a hub.
+
+Ours: `resolve` from a Parquet file of requests to all intervals. Other: `connected_components` of NetworkX in a process
+of its own, which ignores time; the same resolve with the join most would write, one hop a round; and ours of a smaller
+size, which says how time grows: `per_doubling` is what a doubling of requests, or of the longest chain, multiplies it
+by. Peak memory is the JVM's heap (two gigabytes are allowed) and the resident memory of NetworkX's process.
+
+One hop a round over a chain of 4,096 takes long: its first rounds are run, and `rounds_run` of `rounds` says from how
+many the time of the others was projected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SIZES = (10_000, 100_000, 1_000_000, 3_000_000)
+_CHAINS = (2, 64, 4_096)
+_USUAL_CHAIN, _REQUESTS_OF_CHAINS = 64, 100_000
+_HUB = 100_000
+_ROUNDS_RUN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The sides by size: ours, and what it is held against."""
+
+    ours: dict[tuple[int, int], Side]
+    networkx: dict[int, Side]
+    one_hop: dict[int, Side]
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure sizes up to `options.requests`."""
+    from benchmarks import sides
+
+    spark = sides.session()
+    try:
+        sizes = [size for size in _SIZES if size <= options.requests]
+        found = _sides(spark, sizes, options)
+        comparisons = _against_others(sizes, found)
+        growth = _growth(sizes, found)
+        named = [*comparisons, *(comparison for comparison, _ in growth)]
+        figures = measure(BENCHMARK.name, named, repeats=min(options.repeats, 3), progress=options.progress)
+        doublings = {comparison.metric: count for comparison, count in growth}
+        return [_with_growth(figure, doublings) for figure in figures]
+    finally:
+        spark.stop()
+
+
+def _sides(spark: SparkSession, sizes: list[int], options: Options) -> _Sides:
+    from benchmarks.mutation_requests import requests_file
+
+    def made(requests: int, longest: int, hub: int) -> Path:
+        options.progress(f"mutation_resolve: {requests:,} requests, longest chain {longest:,}, hub of {hub:,}")
+        return requests_file(spark, requests=requests, longest=longest, hub=hub)
+
+    by_size = {size: made(size, _USUAL_CHAIN, min(_HUB, size // 10)) for size in sizes}
+    by_chain = {longest: made(_REQUESTS_OF_CHAINS, longest, 0) for longest in _CHAINS}
+    ours = {(size, _USUAL_CHAIN): _ours(spark, f"resolve_{size}", path) for size, path in by_size.items()}
+    ours |= {(0, longest): _ours(spark, f"resolve_chain_{longest}", path) for longest, path in by_chain.items()}
+    return _Sides(
+        ours=ours,
+        networkx={size: Side(f"networkx_{size}", _networkx(path)) for size, path in by_size.items()},
+        one_hop={
+            longest: Side(f"one_hop_a_round_chain_{longest}", _one_hop(spark, path, longest))
+            for longest, path in by_chain.items()
+        },
+    )
+
+
+def _against_others(sizes: list[int], found: _Sides) -> list[Comparison]:
+    return [
+        *(
+            Comparison(
+                metric=f"resolve_vs_networkx_{size}_requests",
+                ours=found.ours[size, _USUAL_CHAIN],
+                other=found.networkx[size],
+                sizes={"requests": size, "longest_chain": _USUAL_CHAIN, "hub": min(_HUB, size // 10)},
+            )
+            for size in sizes
+        ),
+        *(
+            Comparison(
+                metric=f"resolve_vs_one_hop_a_round_chain_{longest}",
+                ours=found.ours[0, longest],
+                other=found.one_hop[longest],
+                sizes={"requests": _REQUESTS_OF_CHAINS, "longest_chain": longest},
+            )
+            for longest in _CHAINS
+        ),
+    ]
+
+
+def _growth(sizes: list[int], found: _Sides) -> list[tuple[Comparison, float]]:
+    """Ours against ours of the size before, with how many doublings lie between."""
+    grown = [
+        (f"resolve_growth_{less}_to_{more}_requests", (more, _USUAL_CHAIN), (less, _USUAL_CHAIN), more / less)
+        for less, more in pairwise(sizes)
+    ]
+    grown += [
+        (f"resolve_growth_chain_{less}_to_{more}", (0, more), (0, less), more / less)
+        for less, more in pairwise(_CHAINS)
+    ]
+    return [
+        (
+            Comparison(metric=metric, ours=found.ours[more], other=found.ours[less], sizes={"times": times}),
+            math.log2(times),
+        )
+        for metric, more, less, times in grown
+    ]
+
+
+def _with_growth(figure: Figure, doublings: dict[str, float]) -> Figure:
+    if figure.metric not in doublings:
+        return figure
+    per_doubling = round(figure.ratio ** (1 / doublings[figure.metric]), 3)
+    return replace(figure, ours_parts={**figure.ours_parts, "per_doubling": per_doubling})
+
+
+def _ours(spark: SparkSession, name: str, path: Path) -> Side:
+    from deltaworks.mutations.resolve import resolve
+
+    return Side(name, _to_all_intervals(spark, path, resolve))
+
+
+def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
+    def side(clock: Clock) -> None:
+        _reset_peak(spark)
+        with clock:
+            resolved(spark.read.parquet(str(path))).write.format("noop").mode("overwrite").save()
+        clock.note(peak_mb=_peak_mb(spark))
+
+    return side
+
+
+def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
+    """The same resolve, where every round takes every request one further."""
+    from deltaworks.mutations.effects import last_updates
+    from deltaworks.mutations.pointers import jump, local_checkpoint, moves
+    from deltaworks.mutations.resolve import Trace, intervals
+    from deltaworks.mutations.timeline import timeline
+
+    rounds = longest - 1
+    bound = min(rounds, _ROUNDS_RUN)
+    in_rounds: list[float] = []
+
+    def resolved(requests: DataFrame) -> DataFrame:
+        happened = local_checkpoint(timeline(requests))
+        updates = last_updates(happened)
+        first = local_checkpoint(moves(happened, updates))
+        started = time.perf_counter()
+        settled, moving = first.where("next_time IS NULL"), first.where("next_time IS NOT NULL")
+        for _ in range(bound):
+            if not moving.count():
+                raise RuntimeError("the longest chain is shorter than it was made")
+            jumped = local_checkpoint(jump(moving, first))
+            settled = settled.unionByName(jumped.where("next_time IS NULL"))
+            moving = jumped.where("next_time IS NOT NULL")
+        in_rounds.append(time.perf_counter() - started)
+        return intervals(Trace(happened, updates, settled))
+
+    def side(clock: Clock) -> None:
+        _to_all_intervals(spark, path, resolved)(clock)
+        clock.seconds += in_rounds.pop() * (rounds - bound) / bound
+        clock.note(rounds=rounds, rounds_run=bound)
+
+    return side
+
+
+def _networkx(path: Path) -> Run:
+    def side(clock: Clock) -> None:
+        command = [sys.executable, "-m", "benchmarks.networkx_components", str(path)]
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        clock.seconds = told["seconds"]
+        clock.note(peak_mb=told["peak_mb"])
+
+    return side
+
+
+def _heap_pools(spark: SparkSession) -> list[object]:
+    jvm = spark.sparkContext._jvm
+    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()  # type: ignore[union-attr]
+    return [pool for pool in pools if pool.getType().name() == "HEAP"]
+
+
+def _reset_peak(spark: SparkSession) -> None:
+    spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+    for pool in _heap_pools(spark):
+        pool.resetPeakUsage()  # type: ignore[attr-defined]
+
+
+def _peak_mb(spark: SparkSession) -> float:
+    return sum(pool.getPeakUsage().getUsed() for pool in _heap_pools(spark)) / (1 << 20)  # type: ignore[attr-defined]
+
+
+BENCHMARK = Benchmark(
+    name="mutation_resolve",
+    summary="10 thousand to 3 million requests, chains of 2 to 4,096, a hub of 100 thousand: NetworkX, one hop a round",
+    run=run,
+)
