@@ -1,0 +1,230 @@
+"""The engagement pipeline whole: a broker, the stream, mutations and gold, held against the generator's own replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import TransientError
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.local.kafka_broker import RunningBroker, create_topics, running_broker
+from deltaworks.local.topic_sink import topic_sink
+from deltaworks.mutations.apply import MutationRun
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.source import KafkaSourceSpec
+from deltaworks.streaming.runner import IngestRun
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import connect
+from generator.engagement import Piece, pieces
+from generator.engagement_settings import EngagementSettings
+from generator.engagement_truth import EngagementLog, EngagementTruth
+from tests.spark.conftest import ENVIRONMENT, spark
+
+pytestmark = [pytest.mark.integration]
+__all__ = ["spark"]
+PIPELINE = "engagement"
+SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)
+
+
+@dataclass
+class Platform:
+    """A project with the pipeline as it is declared, its broker, and what has been sent so far."""
+
+    spark: SparkSession
+    catalog: Catalog
+    broker: RunningBroker
+    log: EngagementLog = field(default_factory=lambda: EngagementLog(SETTINGS))
+
+    def send(self, some: list[Piece]) -> None:
+        with topic_sink(self.broker.address) as send:
+            for piece in some:
+                send(piece.topic, piece.key, piece.value)
+                if piece.event is None:
+                    self.log.malformed += 1
+                else:
+                    self.log.note(piece.event)
+
+    def stream(self, *, crash_at: str = "") -> None:
+        """Land everything that was sent; the run breaks off once where it is told to, and is begun again."""
+        if crash_at:
+            crashing = _Crashing(crash_at)
+            with pytest.raises(StreamingQueryException, match="the run breaks off"):
+                IngestRun(self.spark, self.catalog, PIPELINE, available_now=True, fault=crashing).run()
+            assert crashing.crashed
+        IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
+
+    def mutate(self) -> None:
+        MutationRun(self.spark, self.catalog, PIPELINE, lease_wait_seconds=60).run()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found = Lake(self.catalog.environment.lake).rows(paths.table(PIPELINE, table))
+        return [] if found is None else found.to_pylist()
+
+    @property
+    def truth(self) -> EngagementTruth:
+        return self.log.truth()
+
+
+@dataclass
+class _Crashing:
+    """Breaks a run off at one point."""
+
+    point: str
+    crashed: bool = False
+
+    def __call__(self, reached: str) -> None:
+        if reached == self.point:
+            self.crashed = True
+            raise RuntimeError(f"the run breaks off at {reached}")
+
+
+@pytest.fixture(scope="module")
+def platform(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    root = tmp_path_factory.mktemp("engagement")
+    with running_broker(root / "kafka") as broker:
+        yield Platform(spark, _project(root, broker.address.bootstrap), broker)
+
+
+def _project(root: Path, bootstrap: str) -> Catalog:
+    folder = PROJECT_ROOT / "include" / "pipelines" / PIPELINE
+    declared = yaml.safe_load((folder / "pipeline.yaml").read_text())
+    declared["source"]["bootstrap_servers"] = bootstrap
+    declared["stream"] |= {"lease_ttl_seconds": 3}
+    files = {
+        "environments/local.yaml": ENVIRONMENT.format(lake=root / "lake", landing=root / "landing"),
+        f"pipelines/{PIPELINE}/pipeline.yaml": yaml.safe_dump(declared),
+    }
+    files |= {f"pipelines/{PIPELINE}/gold/{path.name}": path.read_text() for path in (folder / "gold").glob("*.sql")}
+    for path, text in files.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "include" / path).write_text(text)
+    catalog = load_catalog("local", root=root)
+    source = catalog.pipeline(PIPELINE).source
+    assert isinstance(source, KafkaSourceSpec)
+    create_topics(bootstrap, source.topics)
+    return catalog
+
+
+def arrived(truth: EngagementTruth) -> Counter[tuple[str, str, str]]:
+    rows = truth.rows.to_pylist()
+    return Counter(
+        {(row["org_id"], row["event_id"], row["origin_contact_id"]): row["copies"] for row in rows if row["copies"]}
+    )
+
+
+def ended(truth: EngagementTruth) -> Counter[tuple[Any, ...]]:
+    rows = truth.rows.to_pylist()
+    names = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id", "deleted")
+    return Counter({tuple(row[name] for name in names): row["copies"] for row in rows})
+
+
+def told(platform: Platform) -> Counter[tuple[str, int, str]]:
+    """What the stream's notifications say: organisation, batch and key of each row."""
+    return Counter(
+        (row["org_id"], row["batch"], key)
+        for row in platform.rows("notifications")
+        if row["batch_kind"] == "stream"
+        for key in row["keys"]
+    )
+
+
+def check_landed(platform: Platform) -> None:
+    """Every row is there as it arrived, and told of once."""
+    rows, truth = platform.rows("activities"), platform.truth
+    assert Counter((row["org_id"], row["event_id"], row["origin_contact_id"]) for row in rows) == arrived(truth)
+    assert len(platform.rows("requests")) == truth.requests
+    assert len(platform.rows("quarantine")) == truth.malformed
+    assert told(platform) == Counter((row["org_id"], row["_batch_id"], row["engagement_id"]) for row in rows)
+    dates = {row["engagement_id"]: row["engagement_date"] for row in rows}
+    for row in platform.rows("notifications"):
+        assert {dates[key] for key in row["keys"]} == {row["engagement_date"]}
+
+
+def check_mutated(platform: Platform) -> None:
+    """Every row and every name is what a replay in order says."""
+    rows, truth = platform.rows("activities"), platform.truth
+    columns = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
+    found = Counter((*(row[name] for name in columns), bool(row["_deleted"])) for row in rows)
+    wanted = ended(truth)
+    assert found == wanted, (list((found - wanted).items())[:3], list((wanted - found).items())[:3])
+    names = {(row["org_id"], row["id"]): row["name"] for row in platform.rows("names") if not row["_deleted"]}
+    assert names == {(row["org_id"], row["id"]): row["name"] for row in truth.names.to_pylist()}
+
+
+def check_answers(platform: Platform) -> None:
+    """Gold and the views agree with what the replay says of events, each counted once."""
+    rebuild_gold(platform.spark, platform.catalog, PIPELINE)
+    alive = [row for row in platform.truth.rows.to_pylist() if not row["deleted"]]
+    names = {(row["org_id"], row["id"]): row["name"] for row in platform.truth.names.to_pylist()}
+    per_contact = Counter((row["org_id"], row["contact_id"]) for row in alive)
+    per_org = Counter(row["org_id"] for row in alive)
+    busiest = {
+        (org, place): (contact, names.get((org, contact), contact), count)
+        for org in per_org
+        for place, (count, contact) in enumerate(
+            sorted(((n, c) for (o, c), n in per_contact.items() if o == org), key=lambda each: (-each[0], each[1]))[
+                :20
+            ],
+            1,
+        )
+    }
+    found = {
+        (row["org_id"], row["place"]): (row["contact_id"], row["contact_name"], row["activities"])
+        for row in platform.rows("top_contacts")
+    }
+    assert found == busiest
+    per_day: Counter[str] = Counter()
+    for row in platform.rows("activities_per_day"):
+        per_day[row["org_id"]] += row["activities"]
+    assert per_day == per_org
+    connection, _ = connect(platform.catalog)
+    shown = connection.sql(
+        "SELECT DISTINCT org_id, contact_id, contact_name FROM engagement.activities_named"
+    ).fetchall()
+    assert {(org, contact): name for org, contact, name in shown} == {
+        key: names.get(key, key[1]) for key in per_contact
+    }
+
+
+def test_what_was_sent_lands_and_ends_as_a_replay_in_order_says(platform: Platform) -> None:
+    sent = list(pieces(SETTINGS))
+    platform.send(sent[: len(sent) // 2])
+    platform.stream(crash_at="committed:activities")
+    check_landed(platform)
+    platform.mutate()
+    check_mutated(platform)
+    check_answers(platform)
+
+    # Requests about what landed before, requests and rows that come late, rows under ids that were renamed away.
+    platform.send(sent[len(sent) // 2 :])
+    platform.stream(crash_at="prepared")
+    check_landed(platform)
+    platform.mutate()
+    check_mutated(platform)
+    check_answers(platform)
+    assert platform.truth.counts()["moved"] > 100
+    assert platform.truth.counts()["deleted"] > 15
+
+
+def test_records_that_a_broker_does_not_take_are_told(platform: Platform) -> None:
+    with pytest.raises(TransientError, match="RECORDS_NOT_SENT"), topic_sink(platform.broker.address) as send:
+        send("no-such-topic", "key", b"value")
+
+
+def test_a_mutation_tells_of_the_rows_it_changed(platform: Platform) -> None:
+    rows = {row["engagement_id"]: row for row in platform.rows("activities")}
+    changed = {key for key, row in rows.items() if row["_mutation"] is not None}
+
+    told_of = {key for row in platform.rows("notifications") if row["batch_kind"] == "mutation" for key in row["keys"]}
+
+    assert changed
+    assert changed <= told_of <= set(rows)
