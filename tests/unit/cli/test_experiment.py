@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 import deltaworks.experiments.partitioning as experiment
 import deltaworks.spark_session
 from deltaworks.cli import app
-from deltaworks.cli import experiment as cli
 from deltaworks.experiments.engagement_rows import Workload, org_id
 from deltaworks.experiments.file_sizes import org_files
 from deltaworks.experiments.partitioning import PartitioningResult, SideResult
@@ -50,7 +49,7 @@ def test_it_measures_what_it_is_told_to_and_prints_ratios_beside_the_published_o
 
     monkeypatch.setattr(deltaworks.spark_session, "build_session", lambda *_, **__: session)
     monkeypatch.setattr(experiment, "run_partitioning", measured)
-    monkeypatch.setattr(cli.console, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
     chart = tmp_path / "charts" / "page.html"
     words = [
         "--rows",

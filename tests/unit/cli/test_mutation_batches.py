@@ -17,7 +17,7 @@ from tests.spark.mutations.mutation_stage import PIPELINE, START, MutationStage
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MutationStage:
     stage = MutationStage(tmp_path)
     monkeypatch.setattr(mutation_batches, "catalog", lambda: stage.catalog)
-    monkeypatch.setattr(mutation_batches.console, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
     return stage
 
 

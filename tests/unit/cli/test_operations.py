@@ -57,7 +57,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.write_text("\n".join([EVENT] * 3))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setattr(cli_context, "use_stack", lambda: None)
-    monkeypatch.setattr(cli_context.console, "width", 240)
+    monkeypatch.setenv("COLUMNS", "240")
     spec = load_catalog("local", root=tmp_path).pipeline("shop")
     stage = Stage(tmp_path / "lake", spec)
     stage.complete(0)

@@ -24,7 +24,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
     stage.ingest(spec("int"), *(json.dumps(line).encode() for line in lines), b"{bad")
     monkeypatch.setattr(quarantine, "catalog", lambda: stage.catalog(spec("string")))
-    monkeypatch.setattr(quarantine.console, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
     return stage
 
 

@@ -186,7 +186,7 @@ def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
     )
     project = Catalog(environment=environment, relays={"landing": landing.spec()}, pipelines={}, root=tmp_path)
     monkeypatch.setattr(files, "catalog", lambda: project)
-    monkeypatch.setattr(files.console, "width", 250)
+    monkeypatch.setenv("COLUMNS", "250")
 
     def run(*words: str) -> str:
         return CliRunner().invoke(files.app, ["redrive", "landing", *words], catch_exceptions=False).output

@@ -103,7 +103,7 @@ class TestCommand:
     @pytest.fixture
     def run(self, project: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         monkeypatch.setattr(files, "catalog", lambda: project)
-        monkeypatch.setattr(files.console, "width", 250)
+        monkeypatch.setenv("COLUMNS", "250")
         return lambda *words: CliRunner().invoke(files.app, list(words), catch_exceptions=False).output
 
     def test_list_and_show(self, run: Callable[..., str], stage: Stage) -> None:
