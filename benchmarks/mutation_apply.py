@@ -1,0 +1,233 @@
+"""`mutation_apply`: a mutation batch that renames the contacts of a fifth of all rows, against plainer ways to do it.
+
+Ours: the merge of a mutation batch, literals and all, into a table by organisation that OPTIMIZE has Z-ordered, as the
+nightly run leaves it. From the resolved stretches on: resolving them is `mutation_resolve`.
+
+- `batch_vs_plain_merge`: `MERGE INTO ... ON org_id = ... AND origin_contact_id = ...`, as most would write it, with
+  Spark's own settings, into the same rows by organisation and date as the stream's batches left them.
+- `batch_vs_delta_rs`: the same merge as ours, by delta-rs, into a copy of our table.
+
+Every repetition merges into a copy of the table: data files are never changed, so a copy is links to them and a log of
+its own. All sides must change as many rows. `--events` are the rows of the table.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaworks.experiments.engagement_rows import Workload
+    from deltaworks.specs.pipeline import TableSpec
+
+#: The share of rows whose contacts are renamed.
+SHARE = 0.2
+#: What Spark does where nobody has said otherwise; the session here has settings of Deltaworks.
+_PLAIN = {
+    "spark.sql.shuffle.partitions": "200",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+}
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparisons."""
+    from benchmarks import sides
+    from benchmarks.games_files import bench_folder
+    from deltaworks.experiments.engagement_rows import Workload, rename_requests
+    from deltaworks.experiments.schemes import BY_DATE, BY_ORG
+
+    workload = Workload(rows=options.events, orgs=100, days=30, batches_per_day=1, update_share=SHARE)
+    folder = bench_folder() / f"mutation-apply-{uuid.uuid4().hex[:12]}"
+    spark = sides.session()
+    try:
+        tables = {
+            scheme.name: _loaded(spark, folder, scheme.name, workload, options.progress) for scheme in (BY_ORG, BY_DATE)
+        }
+        batch = rename_requests(spark, workload, 1, workload.load_batches).localCheckpoint()
+        changed: dict[str, int] = {}
+        ours = Side("mutation_batch", _on_copy(tables[BY_ORG.name], changed, _Batch(spark, batch)))
+        plain = Side("plain_merge", _on_copy(tables[BY_DATE.name], changed, _Plain(spark, batch)))
+        delta_rs = Side("delta_rs_merge", _on_copy(tables[BY_ORG.name], changed, _DeltaRs(batch)))
+        sizes = {
+            "events": workload.rows_per_batch * workload.load_batches,
+            "orgs": workload.orgs,
+            "requests": batch.count(),
+            "files_ours": _files(tables[BY_ORG.name]),
+            "files_plain": _files(tables[BY_DATE.name]),
+        }
+        figures = measure(
+            BENCHMARK.name,
+            [
+                Comparison(metric="batch_vs_plain_merge", ours=ours, other=plain, sizes=sizes),
+                Comparison(metric="batch_vs_delta_rs", ours=ours, other=delta_rs, sizes=sizes),
+            ],
+            repeats=options.repeats,
+            progress=options.progress,
+        )
+        if len(set(changed.values())) != 1:
+            raise RuntimeError(f"the sides changed different numbers of rows: {changed}")
+        options.progress(f"{BENCHMARK.name}: every side changed {next(iter(changed.values())):,} rows")
+        return figures
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loaded(spark: SparkSession, folder: Path, name: str, workload: Workload, progress: Callable[[str], None]) -> Path:
+    """A table in one layout, as a stream loads it batch by batch; optimised where the layout says so."""
+    from deltaworks.experiments.engagement_rows import batch_rows
+    from deltaworks.experiments.schemes import BY_DATE, BY_ORG, SchemeTable
+    from deltaworks.specs.storage import StorageSpec
+
+    scheme = next(each for each in (BY_ORG, BY_DATE) if each.name == name)
+    table = SchemeTable(spark, StorageSpec(root=f"file://{folder}"), name, scheme, max_file_bytes=128 << 20)
+    for batch in range(workload.load_batches):
+        table.append(batch_rows(spark, workload, batch))
+    table.optimize()
+    progress(f"{BENCHMARK.name}: {name} is loaded: {_files(folder / name)} files")
+    return folder / name
+
+
+def _files(table: Path) -> int:
+    from deltalake import DeltaTable
+
+    return len(DeltaTable(str(table)).file_uris())
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The merge of a mutation batch."""
+
+    spark: SparkSession
+    requests: DataFrame
+
+    def __call__(self, table: Path, clock: Clock) -> None:
+        from pyspark.sql import functions as F
+
+        from deltaworks.maintenance.commit_info import session_settings
+        from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
+
+        session = self.spark.newSession()
+        nothing = F.create_map().cast("map<string,string>")
+        stretches = self.requests.select(
+            "org_id",
+            "id",
+            F.lit(None).cast("timestamp").alias("valid_from"),
+            F.lit(None).cast("timestamp").alias("valid_to"),
+            F.col("new_id").alias("final_id"),
+            F.lit(False).alias("deleted"),
+            nothing.alias("fields"),
+        )
+        size = sum(file.stat().st_size for file in table.rglob("*.parquet"))
+        settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
+        with clock, session_settings(session, settings):
+            TableMerge(_declared(), stretches, reach_of(stretches)).execute(session, str(table), batch=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """The merge most would write."""
+
+    spark: SparkSession
+    requests: DataFrame
+
+    def __call__(self, table: Path, clock: Clock) -> None:
+        from deltaworks.maintenance.commit_info import session_settings
+
+        self.requests.createOrReplaceTempView("renames")
+        statement = f"""
+            MERGE INTO delta.`{table}` AS t USING renames AS s
+            ON t.org_id = s.org_id AND t.origin_contact_id = s.id
+            WHEN MATCHED THEN UPDATE SET contact_id = s.new_id, _deleted = false, _mutation = 1
+        """
+        with clock, session_settings(self.spark, _PLAIN):
+            self.spark.sql(statement).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _DeltaRs:
+    """The merge of a mutation batch through delta-rs."""
+
+    requests: DataFrame
+
+    def __call__(self, table: Path, clock: Clock) -> None:
+        from deltalake import DeltaTable
+
+        source = self.requests.toArrow()
+        orgs = ", ".join(f"'{org}'" for org in sorted(set(source.column("org_id").to_pylist())))
+        ids = source.column("id").to_pylist()
+        predicate = (
+            f"t.org_id = s.org_id AND t.origin_contact_id = s.id AND t.org_id IN ({orgs}) "
+            f"AND t.origin_contact_id BETWEEN '{min(ids)}' AND '{max(ids)}' AND t.contact_id != s.new_id"
+        )
+        with clock:
+            (
+                DeltaTable(str(table))
+                .merge(source, predicate, source_alias="s", target_alias="t")
+                .when_matched_update({"contact_id": "s.new_id", "_deleted": "false", "_mutation": "1"})
+                .execute()
+            )
+
+
+def _on_copy(table: Path, changed: dict[str, int], merge: _Batch | _Plain | _DeltaRs) -> Run:
+    """A repetition: the merge into a copy of the table, and how many rows it changed."""
+
+    def repetition(clock: Clock) -> None:
+        copy = table.with_name(f"{table.name}-{uuid.uuid4().hex[:8]}")
+        shutil.copytree(table, copy, copy_function=_linked)
+        try:
+            merge(copy, clock)
+            changed[type(merge).__name__] = _changed(copy)
+        finally:
+            shutil.rmtree(copy)
+
+    return repetition
+
+
+def _linked(source: str, target: str) -> None:
+    # A log is written to, a data file never is.
+    if source.endswith(".parquet") and "_delta_log" not in source:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
+
+
+def _changed(table: Path) -> int:
+    from deltalake import DeltaTable
+    from pyarrow import compute
+
+    rows = DeltaTable(str(table)).to_pyarrow_dataset()
+    return int(rows.count_rows(filter=compute.field("_mutation") == 1))
+
+
+def _declared() -> TableSpec:
+    """The table as a pipeline would declare it."""
+    from deltaworks.specs.pipeline import TableSpec
+
+    names = {"org_id": "org_id", "contact_id": "contact", "origin_contact_id": "contact"}
+    return TableSpec.model_validate(
+        {
+            "name": "activities",
+            "catch_all": True,
+            "columns": [{"name": name, "path": path, "type": "string"} for name, path in names.items()],
+            "partition_by": ["org_id"],
+            "mutable": {"id": "contact_id", "origin": "origin_contact_id"},
+        }
+    )
+
+
+BENCHMARK = Benchmark(
+    name="mutation_apply",
+    summary="a mutation batch of 20 % of the rows, against a plain MERGE on an un-optimised table, and delta-rs",
+    run=run,
+)
