@@ -12,11 +12,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from deltaworks.mutations.differences import KEY
-from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, NOTIFICATION_COLUMNS, ORG_COLUMN
+from deltaworks.specs.mutation import (
+    DELETED_COLUMN,
+    KEYS_PER_NOTIFICATION,
+    MUTATION_COLUMN,
+    NOTIFICATION_COLUMNS,
+    ORG_COLUMN,
+)
 from deltaworks.specs.pipeline import TableSpec
 
-#: Keys in one row of the notification table.
-KEYS_PER_ROW = 10_000
 BATCH_KIND = "mutation"
 
 
@@ -44,7 +48,7 @@ def notifications(
     key = told.announces.key
     rows = _with_change(changed, stretches, data).select(*columns, "change", F.col(key).alias("key"))
     in_order = Window.partitionBy(*columns, "change").orderBy("key")
-    numbered = rows.withColumn("part", F.floor((F.row_number().over(in_order) - 1) / KEYS_PER_ROW))
+    numbered = rows.withColumn("part", F.floor((F.row_number().over(in_order) - 1) / KEYS_PER_NOTIFICATION))
     gathered = numbered.groupBy(*columns, "change", "part").agg(F.sort_array(F.collect_list("key")).alias("keys"))
     values: dict[str, Column] = {
         "ingested_at": F.lit(at),

@@ -52,6 +52,8 @@ INTERVALS_COLUMNS: dict[str, str] = {
     "last_time": "timestamp",
     "last_seq": "long",
 }
+#: Keys one notification names at most.
+KEYS_PER_NOTIFICATION = 10_000
 #: Columns of a notification table behind those it takes over from the table it announces. `batch` is a row's
 #: `_batch_id` where `batch_kind` is `stream`, its `_mutation` where that is `mutation`.
 NOTIFICATION_COLUMNS: dict[str, str] = {

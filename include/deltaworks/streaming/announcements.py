@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
+from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.grouping import grouped
 
-#: Keys one notification names at most.
-MOST_KEYS = 10_000
 #: Rows that are gathered before they are told of.
 GATHERED_ROWS = 500_000
 INSERT, STREAM = "insert", "stream"
@@ -77,7 +75,7 @@ class _Gathering:
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
         by = [*self._taken_over, "_batch_id", "_ingested_at"]
-        order, starts = grouped(rows, by, most=MOST_KEYS)
+        order, starts = grouped(rows, by, most=KEYS_PER_NOTIFICATION)
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
         firsts = rows.select(by).take(pa.array(order[starts]))

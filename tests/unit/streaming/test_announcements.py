@@ -146,7 +146,7 @@ def test_however_rows_are_cut_every_key_is_told_once(
         for start in range(0, len(rows), at_once)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(announcements, "MOST_KEYS", most)
+        patch.setattr(announcements, "KEYS_PER_NOTIFICATION", most)
         patch.setattr(announcements, "GATHERED_ROWS", 2 * at_once)
         given_back = list(with_announcements(spec, parts))
 
