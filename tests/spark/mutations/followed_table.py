@@ -15,6 +15,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.mutations.read_changes import Changes, read_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.mutation import REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -29,8 +30,6 @@ _NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 def _declared() -> PipelineSpec:
     columns = {"org_id": "string", "contact_id": "string", "origin_contact_id": "string", "engagement_date": "date"}
-    requests = {"org_id": "string", "op": "string", "id": "string", "new_id": "string", "name": "string"}
-    requests |= {"fields": "map<string,string>", "seq": "long"}
     return PipelineSpec.model_validate(
         {
             "pipeline": PIPELINE,
@@ -53,7 +52,7 @@ def _declared() -> PipelineSpec:
                 {
                     "name": "requests",
                     "when": {"kind": "request"},
-                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in requests.items()],
+                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
                 },
                 {
                     "name": TOLD,

@@ -17,6 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.mutation import REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -32,8 +33,6 @@ DATA, REQUESTS, TOLD = "activities", "requests", "notifications"
 def declared(*, partition_by: Sequence[str] = ("org_id",), **mutations: Any) -> PipelineSpec:
     """The pipeline; `mutations` change its section of that name."""
     columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
-    request = {"org_id": "string", "op": "string", "id": "string", "new_id": "string", "name": "string"}
-    request |= {"fields": "map<string,string>", "seq": "long"}
     source = {name: name.removeprefix("origin_") for name in columns}
     return PipelineSpec.model_validate(
         {
@@ -58,7 +57,7 @@ def declared(*, partition_by: Sequence[str] = ("org_id",), **mutations: Any) -> 
                 {
                     "name": REQUESTS,
                     "when": {"kind": "request"},
-                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in request.items()],
+                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
                 },
                 {
                     "name": TOLD,

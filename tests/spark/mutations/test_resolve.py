@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from pyspark.sql import SparkSession
 
+from deltaworks.maintenance.commit_info import session_settings
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from tests.spark.mutations.cases import at, differences, frame, generated, kinds, smallest
 from tests.unit.mutations.examples import EXAMPLES
@@ -74,23 +72,7 @@ def test_thousands_of_generated_logs_resolve_as_they_replay(spark: SparkSession,
 def test_the_answer_does_not_depend_on_how_spark_joins(spark: SparkSession, conf: dict[str, str]) -> None:
     logs = generated(400, start=7)
 
-    with configured(spark, conf):
+    with session_settings(spark, conf):
         found = differences(logs, resolve(frame(spark, logs)))
 
     assert smallest(found) is None
-
-
-@contextmanager
-def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Settings for the time of a test."""
-    before = {name: spark.conf.get(name, None) for name in conf}
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
