@@ -21,17 +21,11 @@ from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import Shard
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
-from tests.kinesis_server import WireStream, kinesis_client, running_kinesis, switched
+from tests.kinesis_server import switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import options, shard_id
 
 A = shard_id(0)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with running_kinesis() as address:
-        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -39,16 +33,6 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
     monkeypatch.setenv("KEY", "testing")
     with switched() as found:
         yield found
-
-
-@pytest.fixture
-def raw(endpoint: str) -> Any:
-    return kinesis_client(endpoint)
-
-
-@pytest.fixture
-def name(raw: Any) -> str:
-    return WireStream(raw).name
 
 
 def opened(endpoint: str, name: str, **more: Any) -> KinesisStream:

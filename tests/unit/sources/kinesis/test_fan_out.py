@@ -20,7 +20,7 @@ from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.pushed_pages import PushedPages
 from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages
 from deltaworks.specs.storage import AwsSpec
-from tests.kinesis_server import WireStream, kinesis_client, running_kinesis, switched
+from tests.kinesis_server import switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
 
@@ -28,27 +28,11 @@ A = shard_id(0)
 FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with running_kinesis() as address:
-        yield address
-
-
 @pytest.fixture(autouse=True)
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
     monkeypatch.setenv("KEY", "testing")
     with switched(taken_seconds=0.3, heartbeat_seconds=0.2) as found:
         yield found
-
-
-@pytest.fixture
-def raw(endpoint: str) -> Any:
-    return kinesis_client(endpoint)
-
-
-@pytest.fixture
-def name(raw: Any) -> str:
-    return WireStream(raw).name
 
 
 @pytest.fixture
