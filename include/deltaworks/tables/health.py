@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
 #: A file below this is small: opening it costs a reader about as much as reading it.
@@ -33,6 +34,25 @@ class LastOperation:
     version: int
     at: dt.datetime
     run: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHealth:
+    """What the log says of one partition; a table without partitions has one, which is named by nothing.
+
+    `small_files` and `small_bytes` are of files that OPTIMIZE would merge: below SMALL_FILE_BYTES, two at least.
+    `rows` counts those in the files, `deletion_vector_rows` those of them that are marked as deleted; both are None
+    where the log does not say.
+    """
+
+    partition: Partition
+    files: int
+    bytes: int
+    small_files: int
+    small_bytes: int
+    rows: int | None
+    deletion_vector_rows: int | None
+    newest_file_at: dt.datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +74,7 @@ class TableHealth:
     partition_by: tuple[str, ...]
     last_checkpoint: int | None
     last_operations: dict[str, LastOperation] = field(default_factory=dict)
+    partition_health: tuple[PartitionHealth, ...] = ()
 
     @property
     def commits_since_checkpoint(self) -> int:
@@ -71,6 +92,13 @@ class TableHealth:
         return max((operation.at for operation in self.last_operations.values()), default=None)
 
 
+class _File(NamedTuple):
+    size: int
+    modified: int
+    rows: int | None
+    deleted: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class KnownTable:
     """A table the catalog declares or implies. `health` is None while it has not been created."""
@@ -82,35 +110,70 @@ class KnownTable:
     health: TableHealth | None
 
 
-def table_health(lake: Lake, key: str, *, history_commits: int = 100) -> TableHealth | None:
+def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commits: int = 100) -> TableHealth | None:
     """The health of the table at `key`; None where there is none. Reads the log, no data.
 
     Args:
+        partitions: tell every partition too, sorted by name.
         history_commits: how far back last operations are looked for; each commit is one small read.
     """
     table = lake.open(key)
     if table is None:
         return None
-    adds = pa.table(table.get_add_actions(flatten=False))
-    sizes: list[int] = adds.column("size_bytes").to_pylist()
-    places = _places(adds)
-    small = Counter(place for place, size in zip(places, sizes, strict=True) if size < SMALL_FILE_BYTES)
-    mergeable = sum(count for count in small.values() if count > 1)
-    records = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else []
-    known = all(count is not None for count in records) and len(records) == len(sizes)
+    checkpoint = read_last_checkpoint(lake, key)
+    found = _partition_health(table, deleted_rows(lake, key, table, checkpoint=checkpoint))
+    files, small = sum(each.files for each in found), sum(each.small_files for each in found)
     return TableHealth(
         key=key,
         version=table.version(),
-        files=len(sizes),
-        bytes=sum(sizes),
-        rows=sum(records) if known else None,
-        small_files=mergeable,
-        small_file_share=mergeable / len(sizes) if sizes else 0.0,
-        partitions=len(set(places)),
+        files=files,
+        bytes=sum(each.bytes for each in found),
+        rows=_sum_of(each.rows for each in found),
+        small_files=small,
+        small_file_share=small / files if files else 0.0,
+        partitions=len(found),
         partition_by=tuple(table.metadata().partition_columns),
-        last_checkpoint=_last_checkpoint(lake, key),
+        last_checkpoint=int(checkpoint["version"]) if checkpoint is not None else None,
         last_operations=_last_operations(lake, key, table.version(), history_commits),
+        partition_health=found if partitions else (),
     )
+
+
+def _partition_health(table: DeltaTable, deleted: Mapping[str, int] | None) -> tuple[PartitionHealth, ...]:
+    """Every partition, by name. `deleted` are the rows of files that a deletion vector marks, None if not known."""
+    adds = pa.table(table.get_add_actions(flatten=False))
+    records = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
+    names = ("path", "size_bytes", "modification_time")
+    members: dict[Partition, list[_File]] = {}
+    columns = (adds.column(name).to_pylist() for name in names)
+    for place, path, size, at, rows in zip(_places(adds), *columns, records, strict=True):
+        marked = None if deleted is None else deleted.get(path, 0)
+        members.setdefault(place, []).append(_File(size, at, rows, marked))
+    return tuple(_of_partition(place, files) for place, files in sorted(members.items(), key=str))
+
+
+def _of_partition(place: Partition, files: Sequence[_File]) -> PartitionHealth:
+    small = [file.size for file in files if file.size < SMALL_FILE_BYTES]
+    mergeable = small if len(small) > 1 else []
+    return PartitionHealth(
+        partition=place,
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        small_files=len(mergeable),
+        small_bytes=sum(mergeable),
+        rows=_sum_of(file.rows for file in files),
+        deletion_vector_rows=_sum_of(file.deleted for file in files),
+        newest_file_at=dt.datetime.fromtimestamp(max(file.modified for file in files) / 1000, tz=dt.UTC),
+    )
+
+
+def _sum_of(counts: Iterable[int | None]) -> int | None:
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
@@ -176,15 +239,6 @@ def _as_logged(value: object) -> str | None:
     if value is None:
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _last_checkpoint(lake: Lake, key: str) -> int | None:
-    path = f"{arrow_path(lake.storage, key)}/_delta_log/_last_checkpoint"
-    try:
-        with lake.filesystem.open_input_stream(path) as stream:
-            return int(json.loads(stream.read())["version"])
-    except FileNotFoundError:
-        return None
 
 
 def _last_operations(lake: Lake, key: str, version: int, commits: int) -> dict[str, LastOperation]:

@@ -106,3 +106,22 @@ def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) 
     assert found["landing", "file_events"].key == "control/relays/landing/file_events"
     assert all(table.health is None for table in found.values())
     assert not [table for table in all_tables(lake, catalog, control=False) if table.kind == "control"]
+
+
+def test_each_partition_is_told_with_what_could_be_merged_in_it(lake: Lake) -> None:
+    append(lake, 1, 1, 2)
+    append(lake, 2, 1, 1)
+
+    found = table_health(lake, KEY)
+
+    assert found is not None
+    first, second = found.partition_health
+    assert first.partition == (("event_date", "2025-03-01"),)
+    assert (first.files, first.small_files, first.small_bytes, first.rows) == (2, 2, first.bytes, 3)
+    assert (second.files, second.small_files, second.small_bytes, second.rows) == (1, 0, 0, 1)
+    assert (first.deletion_vector_rows, second.deletion_vector_rows) == (0, 0)
+    assert first.newest_file_at >= second.newest_file_at
+    assert first.bytes + second.bytes == found.bytes
+    without = table_health(lake, KEY, partitions=False)
+    assert without is not None
+    assert (without.files, without.partition_health) == (3, ())

@@ -1,0 +1,106 @@
+"""How many rows the deletion vectors of a table's files mark as deleted, as its log says; no vector is opened.
+
+deltalake tells a table's files without their vectors, so the last checkpoint and the commits after it are read here,
+of tables that have the feature only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, read_commits
+
+FEATURE = "deletionVectors"
+
+
+def deleted_rows(
+    lake: Lake, key: str, table: DeltaTable, *, checkpoint: Mapping[str, Any] | None
+) -> dict[str, int] | None:
+    """The rows marked as deleted by file, of files that have any, in the version `table` is open at.
+
+    None where the log cannot tell: a commit after the last checkpoint is gone.
+
+    Args:
+        checkpoint: what `_last_checkpoint` says.
+    """
+    if FEATURE not in (table.protocol().reader_features or ()):
+        return {}
+    newest = table.version()
+    if checkpoint is not None and int(checkpoint["version"]) > newest:
+        checkpoint = None
+    marked = dict(_of_checkpoint(lake, key, checkpoint)) if checkpoint is not None else {}
+    after = int(checkpoint["version"]) if checkpoint is not None else -1
+    for _, actions in read_commits(lake, key, range(after + 1, newest + 1)):
+        if actions is None:
+            return None
+        _apply(marked, actions)
+    return {path: count for path, count in marked.items() if count}
+
+
+def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
+    """What `_last_checkpoint` says, None where there is none or it was torn: it is a hint, readers list without it."""
+    path = f"{arrow_path(lake.storage, key)}/_delta_log/_last_checkpoint"
+    try:
+        with lake.filesystem.open_input_stream(path) as stream:
+            found = json.loads(stream.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "version" in found else None
+
+
+def _apply(marked: dict[str, int], actions: list[Action]) -> None:
+    # A DELETE removes a file and adds it with a larger vector, in one commit and in either order.
+    for action in actions:
+        if "remove" in action:
+            marked.pop(unquote(action["remove"]["path"]), None)
+    for action in actions:
+        if "add" in action:
+            vector = action["add"].get("deletionVector") or {}
+            marked[unquote(action["add"]["path"])] = int(vector.get("cardinality", 0))
+
+
+def _of_checkpoint(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    folder = f"{arrow_path(lake.storage, key)}/_delta_log"
+    for name in _parts(checkpoint):
+        if name.endswith(".json"):
+            with lake.filesystem.open_input_stream(f"{folder}/{name}") as stream:
+                actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+            marked: dict[str, int] = {}
+            _apply(marked, actions)
+            yield from marked.items()
+            continue
+        yield from _of_parquet(lake, f"{folder}/{name}")
+
+
+def _parts(checkpoint: Mapping[str, Any]) -> Iterator[str]:
+    """The files of a checkpoint that hold its add actions, below the log's folder."""
+    version, parts = int(checkpoint["version"]), checkpoint.get("parts")
+    second = checkpoint.get("v2Checkpoint")
+    if second is not None:
+        yield second["path"]
+        yield from (f"_sidecars/{sidecar['path']}" for sidecar in second.get("sidecarFiles") or ())
+    elif parts:
+        yield from (f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1))
+    else:
+        yield f"{version:020d}.checkpoint.parquet"
+
+
+def _of_parquet(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
+    with lake.filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source)
+        leaves = {file.schema.column(index).path for index in range(len(file.schema))}
+        wanted = ["add.path", "add.deletionVector.cardinality"]
+        if not leaves.issuperset(wanted):
+            return
+        for batch in file.iter_batches(columns=wanted):
+            for add in batch.column("add").to_pylist():
+                vector = (add or {}).get("deletionVector")
+                if vector is not None and vector["cardinality"] is not None:
+                    yield unquote(add["path"]), int(vector["cardinality"])
