@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.control.write_turn import write_turn
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.maintenance.layout import Layout
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.tables.changes import Partition, changed_partitions
@@ -67,26 +68,6 @@ class Turn(Protocol):
 
 
 TurnOf = Callable[[], AbstractContextManager[Turn]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How a table lies: its partition columns with their types, and what its rows are ordered by within a partition."""
-
-    name: str
-    partition_by: tuple[str, ...]
-    zorder_by: tuple[str, ...]
-    types: Mapping[str, str] = field(hash=False)
-
-    @classmethod
-    def of(cls, table: TableSpec) -> Layout:
-        """The layout a bronze table declares."""
-        return cls(
-            name=table.name,
-            partition_by=table.partition_by,
-            zorder_by=table.zorder_by,
-            types=table.column_types(),
-        )
 
 
 @dataclass(frozen=True, slots=True)

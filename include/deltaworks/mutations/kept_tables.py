@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
-from deltaworks.maintenance.optimize import Layout
+from deltaworks.maintenance.layout import Layout
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN, MutationsSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake

@@ -1,0 +1,38 @@
+"""How a table lies: what its folders are, and what its rows are ordered by within one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deltaworks.specs.pipeline import TableSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table lies: its partition columns with their types, and what its rows are ordered by within a partition.
+
+    `rewritten` says that its rows change after they have landed, so that files leave an order they were put in.
+    """
+
+    name: str
+    partition_by: tuple[str, ...]
+    zorder_by: tuple[str, ...]
+    types: Mapping[str, str] = field(hash=False)
+    rewritten: bool = False
+
+    @classmethod
+    def of(cls, table: TableSpec) -> Layout:
+        """The layout a bronze table declares."""
+        return cls(
+            name=table.name,
+            partition_by=table.partition_by,
+            zorder_by=table.zorder_by,
+            types=table.column_types(),
+            rewritten=table.mutable is not None,
+        )
+
+    @property
+    def date_columns(self) -> tuple[str, ...]:
+        """The partition columns that name a day."""
+        return tuple(name for name in self.partition_by if self.types[name] == "date")

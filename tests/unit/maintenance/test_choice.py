@@ -1,0 +1,227 @@
+"""What OPTIMIZE chooses of a table, by the health of its partitions and by what is in order already."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
+from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.zorder_state import Ordered, Pace, ZOrderState
+from deltaworks.tables.changes import Partition
+from deltaworks.tables.health import PartitionHealth, TableHealth
+
+NOW = dt.datetime(2026, 3, 10, 3, 30, tzinfo=dt.UTC)
+MIB = 1 << 20
+DAILY = OptimizePolicy()
+
+
+def day(number: int, **also: str) -> Partition:
+    return tuple(sorted({"event_date": f"2026-03-{number:02d}", **also}.items()))
+
+
+def part(partition: Partition, *, files: int = 10, small: int = 8, size: int = 100 * MIB, **given: Any) -> Any:
+    found = {
+        "small_bytes": small * MIB,
+        "rows": 1_000,
+        "deletion_vector_rows": 0,
+        "newest_file_at": NOW - dt.timedelta(minutes=1),
+    }
+    return PartitionHealth(partition=partition, files=files, bytes=size, small_files=small, **(found | given))
+
+
+def table(*parts: PartitionHealth, by: tuple[str, ...] = ("event_date",)) -> TableHealth:
+    return TableHealth(
+        key="tables/shop/events",
+        version=7,
+        files=sum(each.files for each in parts),
+        bytes=sum(each.bytes for each in parts),
+        rows=None,
+        small_files=0,
+        small_file_share=0.0,
+        partitions=len(parts),
+        partition_by=by,
+        last_checkpoint=None,
+        partition_health=parts,
+    )
+
+
+def layout(*, by: tuple[str, ...] = ("event_date",), zorder: tuple[str, ...] = ("id",), **given: Any) -> Layout:
+    types = {"event_date": "date", "org_id": "string", "id": "string"}
+    return Layout(name="events", partition_by=by, zorder_by=zorder, types=types, **given)
+
+
+def ordered(found: PartitionHealth, **changes: Any) -> Ordered:
+    left = Ordered(
+        columns=("id",),
+        version=6,
+        files=found.files,
+        bytes=found.bytes,
+        newest_file_at=found.newest_file_at,
+        at=NOW - dt.timedelta(days=1),
+    )
+    return replace(left, **changes)
+
+
+def chosen(
+    *parts: PartitionHealth,
+    known: dict[Partition, Ordered] | None = None,
+    policy: OptimizePolicy = DAILY,
+    lies: Layout | None = None,
+) -> Choice:
+    lies = lies or layout()
+    state = ZOrderState(ordered=known or {})
+    return choose(table(*parts, by=lies.partition_by), lies, ledger=state, now=NOW, policy=policy)
+
+
+def actions(choice: Choice) -> dict[str, str]:
+    return {dict(each.partition).get("event_date") or "": each.action for each in choice.partitions}
+
+
+def test_a_closed_day_is_ordered_and_the_day_that_is_still_written_is_left() -> None:
+    choice = chosen(part(day(8)), part(day(9)), part(day(10)))
+
+    assert actions(choice) == {"2026-03-08": "zorder", "2026-03-09": "zorder"}
+    assert choice.reason == (
+        "2 partitions to rewrite: 2026-03-08 (not in order), 2026-03-09 (not in order); left: 1 partition still written"
+    )
+    assert choice.files_saved == 18
+    assert choice.bytes_rewritten == 200 * MIB
+
+
+def test_a_day_closes_some_hours_after_its_end_however_late_its_last_file_came() -> None:
+    early = replace(DAILY, closed_after=dt.timedelta(hours=4))
+
+    assert actions(chosen(part(day(9)), policy=early)) == {}
+    assert actions(chosen(part(day(9), newest_file_at=NOW))) == {"2026-03-09": "zorder"}
+
+
+def test_a_day_still_written_is_compacted_without_an_order_once_it_is_in_bad_shape() -> None:
+    good, bad = part(day(10), small=99, files=99), part(day(10), small=100, files=100)
+
+    assert chosen(good).reason == "nothing to do: 1 partition still written"
+    assert actions(chosen(bad)) == {"2026-03-10": "compact"}
+    assert chosen(bad).partitions[0].bytes_rewritten == 100 * MIB
+
+
+def test_without_a_date_a_partition_closes_when_no_file_has_come_for_a_while() -> None:
+    lies, place = layout(by=("org_id",)), (("org_id", "acme"),)
+    quiet = part(place, newest_file_at=NOW - dt.timedelta(hours=4))
+
+    assert [each.action for each in chosen(quiet, lies=lies).partitions] == ["zorder"]
+    assert chosen(part(place), lies=lies).partitions == ()
+
+
+def test_what_lies_as_z_order_left_it_is_not_rewritten_by_any_round() -> None:
+    found = part(day(1))
+
+    for policy in (DAILY, DAILY.weekly(), DAILY.inline()):
+        choice = chosen(found, known={day(1): ordered(found)}, policy=policy)
+        assert choice.partitions == ()
+        assert choice.reason == "nothing to do: 1 partition in order"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"files": 9}, {"bytes": 1}, {"newest_file_at": NOW - dt.timedelta(days=2)}, {"columns": ("name",)}],
+    ids=str,
+)
+def test_a_partition_with_other_files_or_another_order_than_was_left_is_rewritten(change: dict[str, Any]) -> None:
+    found = part(day(1))
+    if "newest_file_at" in change:
+        change = {**change, "bytes": 1}
+
+    assert actions(chosen(found, known={day(1): ordered(found, **change)})) == {"2026-03-01": "zorder"}
+
+
+def test_few_late_rows_are_merged_by_day_and_put_in_order_by_week() -> None:
+    found = part(day(1), files=15, small=5)
+    known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
+
+    assert actions(chosen(found, known=known)) == {"2026-03-01": "compact"}
+    assert actions(chosen(found, known=known, policy=DAILY.weekly())) == {"2026-03-01": "zorder"}
+    fewer = replace(found, small_files=3)
+    assert chosen(fewer, known=known).reason == "nothing to do: 1 partition with few late rows"
+
+
+def test_in_a_table_that_is_merged_any_change_breaks_the_order() -> None:
+    found = part(day(1), files=15, small=5)
+    known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
+
+    assert actions(chosen(found, known=known, lies=layout(rewritten=True))) == {"2026-03-01": "zorder"}
+
+
+def test_without_z_order_columns_small_files_are_merged_where_they_are_many() -> None:
+    lies = layout(zorder=())
+
+    assert actions(chosen(part(day(1), small=4), lies=lies)) == {"2026-03-01": "compact"}
+    assert chosen(part(day(1), small=3), lies=lies).reason == "nothing to do: 1 partition with few small files"
+    assert actions(chosen(part(day(1), small=3), lies=lies, policy=DAILY.weekly())) == {"2026-03-01": "compact"}
+
+
+def test_a_partition_with_many_deleted_rows_is_rewritten_even_when_it_is_one_file_or_in_order() -> None:
+    found = part(day(1), files=1, small=0, deletion_vector_rows=60)
+    state = {day(1): ordered(found)}
+
+    assert actions(chosen(found, known=state)) == {"2026-03-01": "zorder"}
+    assert actions(chosen(found, lies=layout(zorder=()))) == {"2026-03-01": "compact"}
+    assert actions(chosen(replace(found, deletion_vector_rows=50), known=state)) == {}
+
+
+def test_every_partition_that_is_left_is_counted_with_its_reason() -> None:
+    one_file = part(day(1), files=1, small=0)
+    in_order = part(day(2))
+    nothing: Partition = (("event_date", None),)
+
+    choice = chosen(one_file, in_order, part(nothing), known={day(2): ordered(in_order)})
+
+    assert choice.left == 3
+    assert choice.reason == (
+        "nothing to do: 1 partition of one file, 1 partition in order, 1 partition without a value"
+    )
+
+
+def test_a_table_that_is_missing_empty_or_partitioned_otherwise_says_so() -> None:
+    state, lies = ZOrderState(), layout()
+    other = table(part((("org_id", "a"),)), by=("org_id",))
+
+    told = [choose(health, lies, ledger=state, now=NOW, policy=DAILY).reason for health in (None, table(), other)]
+
+    assert told == ["it does not exist yet", "it is empty", "it is partitioned by org_id, not as declared"]
+
+
+def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_most() -> None:
+    paces = {
+        "zorder": Pace(seconds_per_partition=2, bytes_per_second=MIB),
+        "compact": Pace(seconds_per_partition=1, bytes_per_second=2 * MIB),
+    }
+    large = part(day(1), files=20, small=0, size=2048 * MIB)
+    small = part(day(2), files=20, small=20, size=20 * MIB)
+
+    choice = choose(
+        table(large, small),
+        layout(),
+        ledger=ZOrderState(paces=paces),  # type: ignore[arg-type]
+        now=NOW,
+        policy=DAILY,
+    )
+
+    costs = {dict(each.partition)["event_date"]: each.cost_seconds for each in choice.partitions}
+    assert costs == {"2026-03-01": 2050.0, "2026-03-02": 22.0}
+    gains = {dict(each.partition)["event_date"]: each.benefit for each in choice.partitions}
+    assert gains["2026-03-01"] == 12 * 4 * MIB + 2048 * MIB * 7 / 8
+    assert gains["2026-03-02"] == 19 * 4 * MIB
+
+
+def test_choosing_needs_no_spark() -> None:
+    import subprocess
+
+    program = "import sys, deltaworks.maintenance.choice; print('pyspark' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
