@@ -14,6 +14,9 @@ import pytest
 import typer.main
 from ruamel.yaml import YAML
 
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import Alert
+from deltaworks.alerts.state import Standing
 from deltaworks.cli import app
 from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.heartbeat import Heartbeat
@@ -265,6 +268,9 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 AcceptedChange,
                 Heartbeat,
                 StopRequest,
+                Alert,
+                Standing,
+                Notice,
                 CheckpointRecord,
                 Generations,
             )

@@ -64,6 +64,16 @@ def start_over_end(pipeline: str, generation: int) -> str:
     return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
 
 
+def rollback(pipeline: str, ordinal: int) -> str:
+    """The object that fixes what one table is put back to, and what comes back with it."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.json")
+
+
+def rollback_end(pipeline: str, ordinal: int) -> str:
+    """The object that says that a rollback is complete, and as which version."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
+
+
 def held_table(pipeline: str, name: str) -> str:
     """The object that says that a table is held."""
     return pipeline_control(pipeline, f"held/{name}.json")
@@ -102,6 +112,11 @@ def mutation_batch(pipeline: str, number: int) -> str:
 def mutation_end(pipeline: str, number: int) -> str:
     """The object that says that a mutation batch is complete, and what it did."""
     return mutations(pipeline, f"{number:012d}.done.json")
+
+
+def alerts(name: str = "") -> str:
+    """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
+    return f"control/alerts/{name}"
 
 
 def experiment(name: str, run: str) -> str:

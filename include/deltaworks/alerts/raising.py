@@ -1,0 +1,248 @@
+"""Raises and resolves alerts: one object per cause and subject says how it stands, replaced only as it was read.
+
+Two senders that raise the same alert at once end with one notice: whoever writes second reads what the first wrote. A
+notice is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is then
+copied to the spool, from which `deltaworks.alerts.sending` delivers it. Nothing here talks to a channel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from deltaworks.alerts.causes import CAUSES, Cause, Severity, cause_of
+from deltaworks.alerts.notice import Notice, fitting, notice_id
+from deltaworks.alerts.state import Kind, Standing, observe
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError
+
+_TRIES = 20
+_NAME_LENGTH = 120
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert as it is kept: how it stands, what it says, and the notices not yet in the spool (`outbox`)."""
+
+    cause: str
+    subject: str
+    standing: Standing = field(default_factory=Standing)
+    summary: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    runbook: str = ""
+    seen_at: str = ""
+    outbox: tuple[Notice, ...] = ()
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), default=_as_text).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Alert:
+        """What `encode` wrote.
+
+        Raises:
+            ValueError: it is no alert, or one of another format.
+        """
+        record = json.loads(data)
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise ValueError(f"no alert of format {FORMAT}")
+        said = record["standing"]
+        times = {name: parse_iso(said.get(name)) for name in ("since", "raised_at")}
+        notices = tuple(at for text in said.get("notices", ()) if (at := parse_iso(text)))
+        known = {name: said[name] for name in Standing.__slots__ if name in said}
+        standing = Standing(**{**known, **times, "notices": notices})
+        outbox = tuple(Notice.decode(json.dumps(each)) for each in record.get("outbox", ()))
+        kept = {name: record[name] for name in cls.__slots__ if name in record}
+        return cls(**{**kept, "standing": standing, "outbox": outbox})
+
+
+def raise_alert(
+    objects: ObjectStore,
+    *,
+    cause: str,
+    subject: str,
+    summary: str,
+    severity: Severity | None = None,
+    detail: Mapping[str, Any] | None = None,
+    runbook: str | None = None,
+    now: datetime | None = None,
+) -> Notice | None:
+    """Say that something is wrong with `subject`, as often as it is seen: one alert is open per cause and subject.
+
+    Safe from many processes at once. Told once, then after cooldowns and within limits of its cause; see `causes`.
+
+    Args:
+        severity: other than the cause's own.
+        detail: plain data for whoever looks into it; long texts are cut.
+        runbook: another page than the cause's own.
+
+    Returns:
+        The notice this gives rise to, None where there is nothing new to tell. It lies in the spool then.
+
+    Raises:
+        ConfigError: ALERT_CAUSE_UNKNOWN.
+        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer.
+    """
+    kind = cause_of(cause)
+    now = now or utc_now()
+    seen_at, fits = now.isoformat(timespec="milliseconds"), fitting(detail or {})
+    return _change(
+        objects,
+        kind,
+        subject,
+        severity=severity or kind.severity,
+        now=now,
+        said=lambda alert: replace(
+            alert, seen_at=seen_at, summary=summary, detail=fits, runbook=runbook or kind.runbook
+        ),
+    )
+
+
+def resolve_alert(
+    objects: ObjectStore, *, cause: str, subject: str, summary: str = "", now: datetime | None = None
+) -> Notice | None:
+    """Say that it is over. Nothing happens, and nothing is written, where no such alert is open.
+
+    Raises:
+        ConfigError: ALERT_CAUSE_UNKNOWN.
+        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer.
+    """
+    kind = cause_of(cause)
+    return _change(
+        objects,
+        kind,
+        subject,
+        severity=None,
+        now=now or utc_now(),
+        said=lambda alert: replace(alert, summary=summary or alert.summary),
+    )
+
+
+def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notice]:
+    """Tell what was held back and still holds, put notices of a sender that died into the spool, and forget alerts that
+    ended long ago. To be run every minute or so; safe from many processes at once."""
+    now = now or utc_now()
+    told = []
+    for alert in alerts(objects):
+        kind, standing = CAUSES.get(alert.cause), alert.standing
+        if kind is None:
+            continue
+        severity = standing.severity if standing.open else None
+        notice = _change(objects, kind, alert.subject, severity=severity, now=now, said=lambda same: same)
+        if notice is not None:
+            told.append(notice)
+        if _is_over(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
+            objects.delete(alert_key(alert.cause, alert.subject))
+    return told
+
+
+def alerts(objects: ObjectStore) -> Iterator[Alert]:
+    """Every alert that is kept, open or ended lately. What cannot be read is left out."""
+    for key in objects.list(paths.alerts("state/")):
+        found = objects.get(key)
+        alert = _decoded(found.data) if found else None
+        if alert is not None:
+            yield alert
+
+
+def alert_key(cause: str, subject: str) -> str:
+    """Where an alert lies. Long subjects are told apart by a digest."""
+    name = quote(subject, safe="")
+    if len(name) > _NAME_LENGTH:
+        name = f"{name[:_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+    return paths.alerts(f"state/{cause}/{name}.json")
+
+
+def _change(
+    objects: ObjectStore,
+    cause: Cause,
+    subject: str,
+    *,
+    severity: Severity | None,
+    now: datetime,
+    said: Callable[[Alert], Alert],
+) -> Notice | None:
+    key = alert_key(cause.name, subject)
+    for _ in range(_TRIES):
+        found = objects.get(key)
+        before = _decoded(found.data) if found else None
+        if severity is None and (before is None or _is_over(before)):
+            return None
+        alert = before or Alert(cause=cause.name, subject=subject)
+        standing, kind = observe(alert.standing, cause, severity=severity, now=now)
+        after = replace(said(alert), standing=standing)
+        notice = _notice(after, alert.standing, kind, now) if kind else None
+        if notice is not None:
+            after = replace(after, outbox=(*after.outbox, notice))
+        if after == before and not after.outbox:
+            return None
+        data = after.encode()
+        if found is None:
+            written = objects.put_if_absent(key, data)
+        else:
+            written = objects.put_if_match(key, data, found.etag) is not None
+        if written:
+            _empty_outbox(objects, key, after, data)
+            return notice
+    raise ConcurrencyError(
+        "ALERT_BUSY",
+        f"The alert {cause.name} of {subject!r} was changed by others each of {_TRIES} times.",
+        hint="Nothing is lost: whoever raises it next tells it.",
+    )
+
+
+def _is_over(alert: Alert) -> bool:
+    """Whether it has ended, was told to have, and has nothing left to send."""
+    return not alert.standing.open and alert.standing.told is None and not alert.outbox
+
+
+def _notice(alert: Alert, before: Standing, kind: Kind, now: datetime) -> Notice:
+    since = before.since if kind == "resolved" and before.open else alert.standing.since
+    told = before.told if kind == "resolved" else None
+    return Notice(
+        id=notice_id(now),
+        kind=kind,
+        cause=alert.cause,
+        subject=alert.subject,
+        severity=told or alert.standing.severity,
+        summary=alert.summary,
+        detail=alert.detail,
+        runbook=alert.runbook,
+        since=(since or now).isoformat(timespec="seconds"),
+        at=now.isoformat(timespec="milliseconds"),
+        changes=before.changes + (before.open != alert.standing.open),
+    )
+
+
+def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
+    """Copy notices to the spool. Done twice, it is the same: what was delivered is known by the notice's id."""
+    if not alert.outbox:
+        return
+    for notice in alert.outbox:
+        objects.put_if_absent(paths.alerts(f"spool/{notice.id}.json"), notice.encode())
+    found = objects.get(key)
+    # Where another one has written since, the outbox stays for its next writer.
+    if found is not None and found.data == data:
+        objects.put_if_match(key, replace(alert, outbox=()).encode(), found.etag)
+
+
+def _decoded(data: bytes) -> Alert | None:
+    """The alert; None for an object that is torn or none of ours, which is written anew."""
+    try:
+        return Alert.decode(data)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _as_text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

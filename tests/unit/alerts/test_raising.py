@@ -1,0 +1,178 @@
+"""Alerts in the control area: one notice however many raise it, none lost by a crash, nothing written for nothing."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts.notice import Notice, fitting
+from deltaworks.alerts.raising import alert_key, alerts, raise_alert, resolve_alert, settle_alerts
+from deltaworks.control import paths
+from deltaworks.control.objects import Found, LocalObjects
+from deltaworks.errors import TransientError
+from tests.unit.alerts.conftest import Clock
+
+SAID: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "gold__games.rebuild_gold", "summary": "It failed."}
+
+
+def spooled(objects: LocalObjects) -> list[Notice]:
+    keys = objects.list(paths.alerts("spool/"))
+    return [Notice.decode(found.data) for key in keys if (found := objects.get(key)) is not None]
+
+
+def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Clock) -> None:
+    first = raise_alert(objects, **SAID, now=clock.now)
+    again = [raise_alert(objects, **SAID, now=clock.pass_(60)) for _ in range(5)]
+    over = resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
+    after = resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
+
+    assert first is not None
+    assert over is not None
+    assert again == [None] * 5
+    assert after is None
+    assert [(notice.kind, notice.severity) for notice in spooled(objects)] == [
+        ("raised", "warning"),
+        ("resolved", "warning"),
+    ]
+    assert spooled(objects) == [first, over]
+    assert first.runbook == "alerts.md#a-job-failed"
+    assert first.title == "[warning] JOB_FAILED gold__games.rebuild_gold"
+    assert "Runbook: alerts.md#a-job-failed" in first.text
+    assert over.title.startswith("[resolved]")
+    assert over.since == first.since
+
+
+def test_what_is_well_costs_no_write(objects: LocalObjects, tmp_path: Path) -> None:
+    assert resolve_alert(objects, cause="JOB_FAILED", subject="never") is None
+
+    assert objects.list("") == []
+
+
+def test_alerts_of_other_subjects_and_causes_stand_apart(objects: LocalObjects) -> None:
+    raise_alert(objects, **SAID)
+    raise_alert(objects, **{**SAID, "subject": "a/b ü"})
+    raise_alert(objects, **{**SAID, "cause": "JOB_OVERDUE"})
+    resolve_alert(objects, cause=SAID["cause"], subject="a/b ü")
+
+    open_ones = {(alert.cause, alert.subject) for alert in alerts(objects) if alert.standing.open}
+    assert open_ones == {("JOB_FAILED", SAID["subject"]), ("JOB_OVERDUE", SAID["subject"])}
+
+
+def test_long_subjects_do_not_share_an_object() -> None:
+    assert alert_key("JOB_FAILED", "x" * 300 + "1") != alert_key("JOB_FAILED", "x" * 300 + "2")
+    assert len(alert_key("JOB_FAILED", "ü/" * 300).rpartition("/")[2]) < 200
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["protected", "without conditions"])
+def test_two_dozen_senders_at_once_end_with_one_notice(objects: LocalObjects, off: bool) -> None:
+    store = Unconditional(objects) if off else objects
+    gate, told = threading.Barrier(24), []
+
+    def send() -> None:
+        gate.wait()
+        told.append(raise_alert(store, **SAID))
+
+    threads = [threading.Thread(target=send) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    notices = len([notice for notice in told if notice is not None])
+    assert len(told) == 24
+    assert (notices == len(spooled(objects)) == 1) == (not off)
+
+
+class Unconditional:
+    """The same store with its conditions taken away, every reader seeing what was there before anyone wrote."""
+
+    def __init__(self, inner: LocalObjects) -> None:
+        self._inner = inner
+
+    def get(self, key: str) -> Found | None:
+        return None if "/state/" in key else self._inner.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._inner.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._inner.put(key, data)
+        return True
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        self._inner.put(key, data)
+        return etag
+
+    def list(self, prefix: str) -> list[str]:
+        return self._inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+
+class DiesBeforeSpool(Unconditional):
+    """A process that dies after it has decided and before anything is in the spool."""
+
+    def get(self, key: str) -> Found | None:
+        return self._inner.get(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if "/spool/" in key:
+            raise TransientError("STORAGE_UNREACHABLE", "gone")
+        return self._inner.put_if_absent(key, data)
+
+
+def test_a_notice_of_a_sender_that_died_is_told_by_the_next_look(objects: LocalObjects, clock: Clock) -> None:
+    with pytest.raises(TransientError):
+        raise_alert(DiesBeforeSpool(objects), **SAID, now=clock.now)
+    assert spooled(objects) == []
+
+    settle_alerts(objects, now=clock.pass_(60))
+    settle_alerts(objects, now=clock.pass_(60))
+
+    assert [notice.kind for notice in spooled(objects)] == ["raised"]
+    (alert,) = alerts(objects)
+    assert alert.outbox == ()
+
+
+def test_what_was_held_back_is_told_later_though_nobody_raises_it_again(objects: LocalObjects, clock: Clock) -> None:
+    for _ in range(4):
+        raise_alert(objects, **SAID, now=clock.pass_(5))
+        resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(5))
+    raise_alert(objects, **SAID, now=clock.pass_(5))
+    assert [notice.kind for notice in spooled(objects)] == ["raised", "resolved"]
+
+    assert settle_alerts(objects, now=clock.pass_(60)) == []
+    (told,) = settle_alerts(objects, now=clock.pass_(900))
+
+    assert told.kind == "raised"
+    assert told.changes == 7
+    assert "It has changed 7 times" in told.text
+
+
+def test_an_alert_object_that_is_torn_is_made_anew(objects: LocalObjects) -> None:
+    objects.put(alert_key(SAID["cause"], SAID["subject"]), b'{"cause": "JOB_F')
+
+    assert resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"]) is None
+    assert raise_alert(objects, **SAID) is not None
+
+
+def test_alerts_that_ended_long_ago_are_forgotten(objects: LocalObjects, clock: Clock) -> None:
+    raise_alert(objects, **SAID, now=clock.now)
+    raise_alert(objects, **{**SAID, "subject": "open"}, now=clock.now)
+    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(60))
+
+    settle_alerts(objects, now=clock.now + timedelta(days=29))
+    assert len(list(alerts(objects))) == 2
+    settle_alerts(objects, now=clock.now + timedelta(days=31))
+
+    assert [alert.subject for alert in alerts(objects)] == ["open"]
+
+
+def test_details_are_plain_and_fit() -> None:
+    assert fitting({"at": Path("x"), "n": 1}) == {"at": "x", "n": 1}
+    assert len(fitting({"log": "x" * 100_000})["log"]) < 5_000

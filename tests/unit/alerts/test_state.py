@@ -1,0 +1,140 @@
+"""When alerts are told, held against a plain simulation that knows the rules and nothing of the implementation."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.alerts.causes import Cause, Severity, rank
+from deltaworks.alerts.state import HOUR, Kind, Standing, observe
+from tests.unit.alerts.conftest import START
+
+CAUSE = Cause(
+    name="TEST", severity="warning", runbook="alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
+    notices_per_hour=4,
+)  # fmt: skip
+#: Seconds until the next look, and what is seen then.
+Looks = list[tuple[int, Severity | None]]
+looks = st.lists(
+    st.tuples(st.integers(min_value=1, max_value=2_000), st.sampled_from([None, "info", "warning", "critical"])),
+    max_size=120,
+)
+
+
+def replayed(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Severity | None]]:
+    """Seconds, kind and truth of every notice."""
+    standing, now, told = Standing(), START, []
+    for seconds, severity in seen:
+        now += timedelta(seconds=seconds)
+        standing, kind = observe(standing, cause, severity=severity, now=now)
+        assert standing.open == (severity is not None)
+        if kind is not None:
+            told.append(((now - START).total_seconds(), kind, severity))
+    return told
+
+
+def oracle(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Severity | None]]:
+    """What people should have been told, by the words of docs/alerts.md."""
+    told: list[tuple[float, Kind, Severity | None]] = []
+    people_know: Severity | None = None
+    at = 0.0
+    for seconds, severity in seen:
+        at += seconds
+        if len([when for when, _, _ in told if at - when < 3600]) >= cause.notices_per_hour:
+            continue
+        raisings = [(when, s) for when, kind, s in told if kind in ("raised", "escalated") and s is not None]
+        last_of_open = max((when for when, kind, _ in told if kind != "resolved"), default=None)
+        kind: Kind | None = None
+        if severity is None:
+            kind = "resolved" if people_know is not None else None
+        elif people_know is None:
+            cooled = last_of_open is None or at - last_of_open >= cause.cooldown_seconds
+            worse = not raisings or rank(severity) > rank(raisings[-1][1])
+            kind = "raised" if cooled or worse else None
+        elif rank(severity) > rank(people_know):
+            kind = "escalated"
+        elif last_of_open is not None and at - last_of_open >= cause.repeat_seconds:
+            kind = "reminder"
+        if kind is not None:
+            told.append((at, kind, severity))
+            people_know = severity
+    return told
+
+
+@given(looks)
+def test_what_is_told_is_what_the_rules_say(seen: Looks) -> None:
+    assert replayed(seen) == oracle(seen)
+
+
+@given(looks)
+def test_no_hour_has_more_notices_than_allowed(seen: Looks) -> None:
+    times = [when for when, _, _ in replayed(seen)]
+
+    for first in times:
+        assert len([when for when in times if first <= when < first + 3600]) <= CAUSE.notices_per_hour
+
+
+@given(looks, st.sampled_from([None, "warning", "critical"]))
+def test_what_comes_to_rest_ends_with_a_notice_that_is_true(seen: Looks, rests: Severity | None) -> None:
+    told = replayed([*seen, *[(60, rests)] * 75])
+
+    last = told[-1] if told else (0, "resolved", None)
+    assert (last[1] == "resolved") == (rests is None)
+    assert rests is None or last[2] is None or rank(last[2]) >= rank(rests)
+
+
+@given(looks)
+def test_raised_and_resolved_take_turns(seen: Looks) -> None:
+    turns = [kind for _, kind, _ in replayed(seen) if kind in ("raised", "resolved")]
+
+    assert turns[::2] == ["raised"] * len(turns[::2])
+    assert turns[1::2] == ["resolved"] * len(turns[1::2])
+
+
+FLAPPING: Looks = [(10, "warning" if look % 2 else None) for look in range(720)]
+
+
+def test_a_flapping_metric_makes_few_notices_an_hour_and_says_so() -> None:
+    told = replayed(FLAPPING)
+
+    first_hour = [each for each in told if each[0] < 3600]
+    assert 2 <= len(first_hour) <= CAUSE.notices_per_hour
+
+
+@pytest.mark.parametrize(
+    ("limit", "cooldown", "least"),
+    [(10**9, 600, 5), (4, 0, 4), (10**9, 0, 300)],
+    ids=["no limit", "no cooldown", "neither"],
+)
+def test_without_its_protections_it_makes_many(limit: int, cooldown: float, least: int) -> None:
+    off = dataclasses.replace(CAUSE, notices_per_hour=limit, cooldown_seconds=cooldown)
+
+    told = [each for each in replayed(FLAPPING, off) if each[0] < 3600]
+
+    assert len(told) >= least
+    assert len(told) > len([each for each in replayed(FLAPPING) if each[0] < 3600]) or limit == CAUSE.notices_per_hour
+
+
+def test_a_held_notice_says_how_often_it_changed() -> None:
+    standing, now = Standing(), START
+    for seconds, severity in FLAPPING[:100]:
+        now += timedelta(seconds=seconds)
+        standing, _ = observe(standing, CAUSE, severity=severity, now=now)
+
+    assert standing.changes > 10
+    assert len(standing.notices) <= CAUSE.notices_per_hour
+
+
+def test_a_clock_that_is_set_back_silences_nothing_for_long() -> None:
+    standing, kind = observe(Standing(), CAUSE, severity="warning", now=START + 3 * HOUR)
+    assert kind == "raised"
+    standing, kind = observe(standing, CAUSE, severity=None, now=START)
+    assert kind == "resolved"
+
+    _, kind = observe(standing, CAUSE, severity="warning", now=START + timedelta(minutes=1))
+
+    assert kind == "raised"
