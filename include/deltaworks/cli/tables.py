@@ -16,7 +16,7 @@ from deltaworks.control.held_tables import HeldTable, ask_to_resume, read_held
 from deltaworks.control.lease import LeaseWatch
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.tables.health import KnownTable, all_tables
+from deltaworks.tables.known_tables import KnownTable, all_tables
 from deltaworks.tables.lake import Lake
 
 

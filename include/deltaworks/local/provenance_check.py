@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deltaworks.control.provenance import REQUIRED
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.health import all_tables
+from deltaworks.tables.known_tables import all_tables
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
@@ -31,6 +31,8 @@ def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceRep
     commits, tables, unnamed = 0, 0, list[str]()
     runs: set[str] = set()
     for known in all_tables(lake, catalog):
+        if known.error:
+            unnamed.append(f"{known.key}: {known.error}")
         if known.health is None:
             continue
         tables += 1

@@ -19,7 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.job import print_results, run_job
 from deltaworks.specs.catalog import Catalog, load_catalog
-from deltaworks.tables.health import CONTROL_TABLES
+from deltaworks.tables.known_tables import CONTROL_TABLES
 from deltaworks.tables.lake import Lake
 
 OPERATION = "keep_control_table"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -24,6 +23,8 @@ def deleted_rows(
     lake: Lake, key: str, table: DeltaTable, *, checkpoint: Mapping[str, Any] | None
 ) -> dict[str, int] | None:
     """The rows marked as deleted by file, of files that have any, in the version `table` is open at.
+
+    Files are named as the log writes their paths, escapes and all, which is how deltalake names them too.
 
     None where the log cannot tell: a commit after the last checkpoint is gone.
 
@@ -59,11 +60,11 @@ def _apply(marked: dict[str, int], actions: list[Action]) -> None:
     # A DELETE removes a file and adds it with a larger vector, in one commit and in either order.
     for action in actions:
         if "remove" in action:
-            marked.pop(unquote(action["remove"]["path"]), None)
+            marked.pop(action["remove"]["path"], None)
     for action in actions:
         if "add" in action:
             vector = action["add"].get("deletionVector") or {}
-            marked[unquote(action["add"]["path"])] = int(vector.get("cardinality", 0))
+            marked[action["add"]["path"]] = int(vector.get("cardinality", 0))
 
 
 def _of_checkpoint(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -103,4 +104,4 @@ def _of_parquet(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
             for add in batch.column("add").to_pylist():
                 vector = (add or {}).get("deletionVector")
                 if vector is not None and vector["cardinality"] is not None:
-                    yield unquote(add["path"]), int(vector["cardinality"])
+                    yield add["path"], int(vector["cardinality"])

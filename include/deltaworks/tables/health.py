@@ -1,29 +1,26 @@
-"""The health of tables, read from their Delta logs without a JVM: files, sizes, small files, last operations."""
+"""The health of a table, read from its Delta log without a JVM: files, sizes, partitions, log, last operations."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
-from deltaworks.control import paths
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec
-from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.log_length import LogLength, log_length
 
 #: A file below this is small: opening it costs a reader about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
-#: Tables of the engine itself, below a relay's or a pipeline's control folder.
-RELAY_TABLES = ("file_events", "message_quarantine")
-CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
+#: The histogram of file sizes counts files below each of these, and last those that are not below any.
+SIZE_BOUNDS = (1 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20, 1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +58,8 @@ class TableHealth:
 
     `small_file_share` is the share of files below SMALL_FILE_BYTES that have another such file in their partition:
     those which OPTIMIZE would merge. A partition's only file is as large as it can be and never counts.
+    `size_histogram` counts files by SIZE_BOUNDS. `deletion_vector_rows` are rows in files that are marked as deleted;
+    None where the log cannot tell. `log` is None where it was not measured.
     """
 
     key: str
@@ -75,6 +74,26 @@ class TableHealth:
     last_checkpoint: int | None
     last_operations: dict[str, LastOperation] = field(default_factory=dict)
     partition_health: tuple[PartitionHealth, ...] = ()
+    size_histogram: tuple[int, ...] = (0,) * (len(SIZE_BOUNDS) + 1)
+    largest_partition_bytes: int = 0
+    median_partition_bytes: float = 0.0
+    small_bytes: int = 0
+    deletion_vector_rows: int | None = 0
+    log: LogLength | None = None
+
+    @property
+    def skew(self) -> float:
+        """How many times the median partition the largest one is; 1 for a table of one, 0 for an empty one."""
+        if not self.median_partition_bytes:
+            return 0.0
+        return self.largest_partition_bytes / self.median_partition_bytes
+
+    @property
+    def deletion_vector_share(self) -> float | None:
+        """The share of rows in the files that are marked as deleted; None where the log does not say."""
+        if self.rows is None or self.deletion_vector_rows is None:
+            return None
+        return self.deletion_vector_rows / self.rows if self.rows else 0.0
 
     @property
     def commits_since_checkpoint(self) -> int:
@@ -99,17 +118,6 @@ class _File(NamedTuple):
     deleted: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTable:
-    """A table the catalog declares or implies. `health` is None while it has not been created."""
-
-    owner: str
-    name: str
-    kind: str
-    key: str
-    health: TableHealth | None
-
-
 def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commits: int = 100) -> TableHealth | None:
     """The health of the table at `key`; None where there is none. Reads the log, no data.
 
@@ -121,27 +129,42 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
     if table is None:
         return None
     checkpoint = read_last_checkpoint(lake, key)
-    found = _partition_health(table, deleted_rows(lake, key, table, checkpoint=checkpoint))
+    adds = pa.table(table.get_add_actions(flatten=False))
+    found = _partition_health(adds, deleted_rows(lake, key, table, checkpoint=checkpoint))
     files, small = sum(each.files for each in found), sum(each.small_files for each in found)
+    of_partitions = [each.bytes for each in found]
     return TableHealth(
         key=key,
         version=table.version(),
         files=files,
-        bytes=sum(each.bytes for each in found),
+        bytes=sum(of_partitions),
         rows=_sum_of(each.rows for each in found),
         small_files=small,
         small_file_share=small / files if files else 0.0,
+        small_bytes=sum(each.small_bytes for each in found),
         partitions=len(found),
         partition_by=tuple(table.metadata().partition_columns),
         last_checkpoint=int(checkpoint["version"]) if checkpoint is not None else None,
         last_operations=_last_operations(lake, key, table.version(), history_commits),
         partition_health=found if partitions else (),
+        size_histogram=histogram(adds.column("size_bytes").to_pylist()),
+        largest_partition_bytes=max(of_partitions, default=0),
+        median_partition_bytes=statistics.median(of_partitions) if of_partitions else 0.0,
+        deletion_vector_rows=_sum_of(each.deletion_vector_rows for each in found),
+        log=log_length(lake, key),
     )
 
 
-def _partition_health(table: DeltaTable, deleted: Mapping[str, int] | None) -> tuple[PartitionHealth, ...]:
+def histogram(sizes: Iterable[int]) -> tuple[int, ...]:
+    """How many of the sizes are below each of SIZE_BOUNDS and not below the one before, and last the rest."""
+    counts = [0] * (len(SIZE_BOUNDS) + 1)
+    for size in sizes:
+        counts[bisect_right(SIZE_BOUNDS, size)] += 1
+    return tuple(counts)
+
+
+def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tuple[PartitionHealth, ...]:
     """Every partition, by name. `deleted` are the rows of files that a deletion vector marks, None if not known."""
-    adds = pa.table(table.get_add_actions(flatten=False))
     records = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
     names = ("path", "size_bytes", "modification_time")
     members: dict[Partition, list[_File]] = {}
@@ -194,37 +217,6 @@ def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, l
     for place, sizes in files_by_partition(lake, key).items():
         found.setdefault(dict(place).get(column), []).extend(sizes)
     return found
-
-
-def all_tables(lake: Lake, catalog: Catalog, *, control: bool = True) -> list[KnownTable]:
-    """Every table of the catalog with its health, pipelines first, then the engine's own where `control`."""
-    return [
-        KnownTable(owner, name, kind, key, table_health(lake, key))
-        for owner, name, kind, key in _declared(catalog, control=control)
-    ]
-
-
-def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
-    for name, spec in catalog.pipelines.items():
-        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {
-            "bronze": spec.tables,
-            "live": spec.live,
-            "gold": spec.gold.tables,
-        }
-        for kind, tables in kinds.items():
-            for table in tables:
-                yield name, table.name, kind, paths.table(name, table.name)
-        for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
-            yield name, kept, "mutations", paths.table(name, kept)
-        yield name, "quarantine", "quarantine", paths.table(name, "quarantine")
-    if not control:
-        return
-    for name in catalog.relays:
-        for table_name in RELAY_TABLES:
-            yield name, table_name, "control", paths.relay_control(name, table_name)
-    for name in catalog.pipelines:
-        for table_name in CONTROL_TABLES:
-            yield name, table_name, "control", paths.pipeline_control(name, table_name)
 
 
 def _places(adds: pa.Table) -> list[Partition]:

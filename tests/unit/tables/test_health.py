@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import health
 from deltaworks.tables.commit import Step
-from deltaworks.tables.health import all_tables, files_per_partition, table_health
+from deltaworks.tables.health import files_per_partition, table_health
 from deltaworks.tables.lake import Lake
 
 KEY = "tables/shop/events"
@@ -95,19 +94,6 @@ def test_a_table_that_is_not_there_has_no_health(lake: Lake) -> None:
     assert files_per_partition(lake, KEY, "event_date") == {}
 
 
-def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) -> None:
-    catalog = load_catalog("local")
-
-    found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
-
-    kinds = {table.kind for table in found.values()}
-    assert kinds | {"mutations"} == {"bronze", "quarantine", "live", "gold", "control", "mutations"}
-    assert found["games", "events"].key == "tables/games/events"
-    assert found["landing", "file_events"].key == "control/relays/landing/file_events"
-    assert all(table.health is None for table in found.values())
-    assert not [table for table in all_tables(lake, catalog, control=False) if table.kind == "control"]
-
-
 def test_each_partition_is_told_with_what_could_be_merged_in_it(lake: Lake) -> None:
     append(lake, 1, 1, 2)
     append(lake, 2, 1, 1)
@@ -125,3 +111,37 @@ def test_each_partition_is_told_with_what_could_be_merged_in_it(lake: Lake) -> N
     without = table_health(lake, KEY, partitions=False)
     assert without is not None
     assert (without.files, without.partition_health) == (3, ())
+
+
+def test_the_log_is_measured_by_its_commits_and_checkpoints(lake: Lake) -> None:
+    for batch in range(1, 4):
+        append(lake, batch, 1)
+    table = lake.open(KEY)
+    assert table is not None
+    table.create_checkpoint()
+    folder = Path(lake.storage.prefix, KEY, "_delta_log")
+
+    found = table_health(lake, KEY)
+
+    assert found is not None
+    assert found.log is not None
+    assert (found.log.commits, found.log.checkpoint_files) == (4, 1)
+    assert found.log.commit_bytes == sum(file.stat().st_size for file in folder.glob("*.json"))
+    checkpoint = next(folder.glob("*.checkpoint.parquet"))
+    assert found.log.bytes == found.log.commit_bytes + checkpoint.stat().st_size
+    assert found.log.checkpoint_at == pytest.approx(
+        dt.datetime.fromtimestamp(checkpoint.stat().st_mtime, tz=dt.UTC), abs=dt.timedelta(seconds=1)
+    )
+
+
+def test_skew_is_told_by_the_median_partition(lake: Lake) -> None:
+    append(lake, 1, 1, 2, 3)
+    for batch in range(2, 12):
+        append(lake, batch, 1)
+
+    found = table_health(lake, KEY)
+
+    assert found is not None
+    assert found.largest_partition_bytes == max(each.bytes for each in found.partition_health)
+    assert found.skew == pytest.approx(11, rel=0.01)
+    assert sum(found.size_histogram) == found.files == found.size_histogram[0]

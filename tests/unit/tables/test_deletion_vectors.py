@@ -1,0 +1,160 @@
+"""Rows that deletion vectors mark as deleted, told by logs written here as Spark writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.health import table_health
+from deltaworks.tables.lake import Lake
+
+KEY = "tables/shop/orders"
+PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["deletionVectors"],
+    "writerFeatures": ["deletionVectors"],
+}
+FIELDS = [
+    {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("a", "long"), ("p", "string"))
+]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+def log(lake: Lake) -> Path:
+    return Path(lake.storage.prefix, KEY, "_delta_log")
+
+
+def commit(lake: Lake, version: int, *actions: dict[str, Any]) -> None:
+    log(lake).mkdir(parents=True, exist_ok=True)
+    (log(lake) / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def vector(cardinality: int) -> dict[str, Any]:
+    return {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 40, "cardinality": cardinality}
+
+
+def add(path: str, partition: str, *, rows: int = 10, deleted: int = 0) -> dict[str, Any]:
+    action = {
+        "path": path,
+        "partitionValues": {"p": partition},
+        "size": 500,
+        "modificationTime": 1_700_000_000_000,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": rows}),
+    }
+    return {"add": action | ({"deletionVector": vector(deleted)} if deleted else {})}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}}
+
+
+def created(lake: Lake) -> None:
+    schema = json.dumps({"type": "struct", "fields": FIELDS})
+    metadata = {
+        "id": "x",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": ["p"],
+        "configuration": {"delta.enableDeletionVectors": "true"},
+        "createdTime": 0,
+    }
+    commit(lake, 0, {"protocol": PROTOCOL}, {"metaData": metadata}, add("p=x%2520y/a.parquet", "x y"), add("b", "z"))
+
+
+def deleted_by_partition(lake: Lake) -> dict[str | None, int | None]:
+    found = table_health(lake, KEY)
+    assert found is not None
+    return {dict(each.partition)["p"]: each.deletion_vector_rows for each in found.partition_health}
+
+
+def test_a_delete_replaces_a_file_by_itself_with_a_vector_and_the_next_one_with_a_larger_one(lake: Lake) -> None:
+    created(lake)
+    assert deleted_by_partition(lake) == {"x y": 0, "z": 0}
+
+    path = "p=x%2520y/a.parquet"
+    commit(lake, 1, add(path, "x y", deleted=3), remove(path))
+    commit(lake, 2, remove(path), add(path, "x y", deleted=4))
+    found = table_health(lake, KEY)
+
+    assert deleted_by_partition(lake) == {"x y": 4, "z": 0}
+    assert found is not None
+    assert (found.deletion_vector_rows, found.rows, found.deletion_vector_share) == (4, 20, 0.2)
+
+
+def checkpoint(lake: Lake, version: int, actions: list[dict[str, Any]], name: str, hint: dict[str, Any]) -> None:
+    """A checkpoint as Spark writes it, with what `_last_checkpoint` says of it."""
+    kinds = ("add", "protocol", "metaData", "sidecar")
+    rows = [{kind: action.get(kind) for kind in kinds if any(kind in each for each in actions)} for action in actions]
+    target = log(lake) / name
+    target.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), target)
+    (log(lake) / "_last_checkpoint").write_text(json.dumps({"version": version, "size": len(rows), **hint}))
+
+
+def of_the_log(lake: Lake) -> list[dict[str, Any]]:
+    lines = (log(lake) / f"{0:020d}.json").read_text().splitlines()
+    actions = [json.loads(line) for line in lines]
+    head = [action for action in actions if "protocol" in action or "metaData" in action]
+    for action in head:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = None
+            action["metaData"]["format"] = {"provider": "parquet"}
+    return head
+
+
+def test_vectors_are_found_in_a_checkpoint_and_in_the_commits_after_it(lake: Lake) -> None:
+    created(lake)
+    path = "p=x%2520y/a.parquet"
+    commit(lake, 1, remove(path), add(path, "x y", deleted=3))
+    table = lake.open(KEY)
+    assert table is not None
+    table.create_checkpoint()
+    (log(lake) / f"{0:020d}.json").unlink()
+    commit(lake, 2, remove("b"), add("b", "z", deleted=1))
+
+    assert deleted_by_partition(lake) == {"x y": 3, "z": 1}
+
+
+def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
+    from deltaworks.tables.deletion_vectors import deleted_rows
+
+    created(lake)
+    table = lake.open(KEY)
+    assert table is not None
+    first, second = add("p=x%2520y/a.parquet", "x y", deleted=2), add("b", "z", deleted=5)
+    for part, action in ((1, first), (2, second)):
+        checkpoint(lake, 0, [action], f"{0:020d}.checkpoint.{part:010d}.{2:010d}.parquet", {"parts": 2})
+    in_parts = deleted_rows(lake, KEY, table, checkpoint={"version": 0, "parts": 2})
+    checkpoint(lake, 0, [first], "_sidecars/s1.parquet", {})
+    checkpoint(lake, 0, [second], f"{0:020d}.checkpoint.u.parquet", {})
+    hint = {
+        "version": 0,
+        "v2Checkpoint": {"path": f"{0:020d}.checkpoint.u.parquet", "sidecarFiles": [{"path": "s1.parquet"}]},
+    }
+    in_sidecars = deleted_rows(lake, KEY, table, checkpoint=hint)
+
+    assert in_parts == in_sidecars == {"p=x%2520y/a.parquet": 2, "b": 5}
+
+
+def test_a_log_with_a_gap_does_not_tell(lake: Lake) -> None:
+    from deltaworks.tables.deletion_vectors import deleted_rows
+
+    created(lake)
+    commit(lake, 1, add("c", "z", deleted=1))
+    table = lake.open(KEY)
+    assert table is not None
+    (log(lake) / f"{0:020d}.json").unlink()
+
+    assert deleted_rows(lake, KEY, table, checkpoint=None) is None

@@ -1,0 +1,77 @@
+"""What lies in a table's folder and nothing needs: old orphans, and never what a version or a writer may need."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.unreferenced import kept_hours, unreferenced
+
+KEY = "tables/shop/events"
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+def fill(lake: Lake, *, retention: str = "interval 7 days") -> None:
+    made = user_metadata(pipeline="shop", batch=1, operation="ingest")
+    table = lake.ensure(KEY, SCHEMA, user_metadata=made, properties={"delta.deletedFileRetentionDuration": retention})
+    for batch in (1, 2):
+        rows = pa.table({"value": [batch]}, schema=SCHEMA)
+        lake.append(table, KEY, rows, step=Step("shop/1", batch), user_metadata=made)
+
+
+def orphan(lake: Lake, name: str, size: int, *, age_hours: float) -> None:
+    path = Path(lake.storage.prefix, KEY, name)
+    path.write_bytes(b"x" * size)
+    written = time.time() - age_hours * 3600
+    os.utime(path, (written, written))
+
+
+def test_old_orphans_are_counted_and_young_ones_and_live_files_are_not(lake: Lake) -> None:
+    fill(lake)
+    orphan(lake, "old.parquet", 300, age_hours=200)
+    orphan(lake, "older.parquet", 50, age_hours=400)
+    orphan(lake, "young.parquet", 7, age_hours=100)
+    for live in Path(lake.storage.prefix, KEY).glob("part-*.parquet"):
+        os.utime(live, (0, 0))
+
+    found = unreferenced(lake, KEY)
+
+    assert found is not None
+    assert (found.files, found.bytes, found.complete) == (2, 350, True)
+
+
+def test_a_large_table_is_not_listed_and_of_many_files_only_some_are_measured(lake: Lake) -> None:
+    fill(lake)
+    for index in range(4):
+        orphan(lake, f"old{index}.parquet", 10, age_hours=200)
+
+    found = unreferenced(lake, KEY, limit=2)
+
+    assert unreferenced(lake, KEY, limit=1) is None
+    assert found is not None
+    assert (found.files, found.complete) == (2, False)
+    assert unreferenced(lake, "tables/shop/none") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("interval 7 days", 168), ("interval 1 week", 168), ("interval 240 hours", 240), ("2 days", 48)]
+)
+def test_how_long_the_log_keeps_removed_files_in_mind_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
+    fill(lake, retention=text)
+    table = lake.open(KEY)
+    assert table is not None
+
+    assert kept_hours(table) == hours
