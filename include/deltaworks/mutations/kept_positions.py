@@ -13,12 +13,9 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.mutations.positions import ChangePosition
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
+from deltaworks.tables.change_position import ChangePosition, kept_position
 
-#: Key of `userMetadata`: the position whose changes the table has.
-POSITION = "changes_position"
+__all__ = ["keeping", "kept_position"]
 
 
 @contextmanager
@@ -31,18 +28,3 @@ def keeping(spark: SparkSession, reader: str, position: ChangePosition) -> Itera
     made = user_metadata(pipeline=reader, batch=position.version, operation="follow_changes", changes_position=position)
     with session_settings(spark, {USER_METADATA: made}):
         yield
-
-
-def kept_position(lake: Lake, key: str) -> ChangePosition | None:
-    """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
-
-    Raises:
-        ConfigError: CHANGES_POSITION_UNKNOWN.
-    """
-    table = lake.open(key)
-    if table is None:
-        return None
-    for commit in commit_history(lake, key, newest=table.version()):
-        if POSITION in commit.metadata:
-            return ChangePosition.parse(str(commit.metadata[POSITION]))
-    return None

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deltaworks.errors import ConfigError
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
 
 #: What tells of changes: the notification table, or Delta's own feed of the data table.
 Through = Literal["notifications", "change_feed"]
+#: Key of `userMetadata`: the position whose changes a reader's table has.
+POSITION = "changes_position"
 _FORMAT = "1"
 
 
@@ -47,3 +51,18 @@ class ChangePosition:
                 f"{text[:200]!r} is no position that a read of changes gave.",
                 hint="Keep str(changes.position) and give it back as it was, or None to read everything.",
             ) from error
+
+
+def kept_position(lake: Lake, key: str) -> ChangePosition | None:
+    """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
+
+    Raises:
+        ConfigError: CHANGES_POSITION_UNKNOWN.
+    """
+    table = lake.open(key)
+    if table is None:
+        return None
+    for commit in commit_history(lake, key, newest=table.version()):
+        if POSITION in commit.metadata:
+            return ChangePosition.parse(str(commit.metadata[POSITION]))
+    return None
