@@ -41,7 +41,9 @@ class Ordered:
         """
         if self.is_as_left(found):
             return 0.0
-        if found.files <= self.files or found.bytes <= self.bytes:
+        fewer = found.files <= self.files or found.bytes <= self.bytes
+        # Without a file as new as the newest that was left, that one is gone: the table was put back.
+        if fewer or found.newest_file_at < self.newest_file_at:
             return 1.0
         return 1.0 - self.bytes / found.bytes
 

@@ -1,0 +1,206 @@
+"""The Z-order ledger: what is in order is told as a replay of all that happened tells it, and a crash loses no row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.provenance import OPTIMIZE, user_metadata
+from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_states, run_of_try, states_of
+from deltaworks.maintenance.zorder_state import FIRST_GUESS
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.changes import Partition
+from deltaworks.tables.health import PartitionHealth, table_health
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import DAYS, append, compacted, make
+
+GROUP = Group(name="g1", table="events", action="zorder", columns=("id",), after_version=0, round="daily")
+KEY = paths.table("shop", "events")
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+@pytest.fixture
+def ledger(lake: Lake) -> ZOrderLedger:
+    return ZOrderLedger(lake, LocalObjects(Path(lake.storage.prefix)), "shop")
+
+
+def found(lake: Lake) -> dict[Partition, PartitionHealth]:
+    health = table_health(lake, KEY)
+    assert health is not None
+    return {each.partition: each for each in health.partition_health}
+
+
+def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake, ledger: ZOrderLedger) -> None:
+    make(lake, "shop", "events", files=3, days=2)
+    ledger.begin(GROUP)
+    compacted(lake, KEY, GROUP.name)
+    rewritten = ledger.rewritten(GROUP)
+    ledger.record(GROUP, rewritten, seconds=8.0)
+
+    state = read_states(lake, "shop")["events"]
+
+    assert [(each.files_before, each.files) for each in rewritten] == [(3, 1), (3, 1)]
+    assert {place: known.is_as_left(found(lake)[place]) for place, known in state.ordered.items()} == {
+        DAYS[0]: True,
+        DAYS[1]: True,
+    }
+    rows = lake.rows(paths.pipeline_control("shop", "zorder_ledger"))
+    assert rows is not None
+    assert sum(rows.column("seconds").to_pylist()) == pytest.approx(8.0)
+    append(lake, KEY, 1)
+    assert [state.ordered[day].is_as_left(found(lake)[day]) for day in DAYS[:2]] == [False, True]
+    assert 0 < state.ordered[DAYS[0]].unordered_share(found(lake)[DAYS[0]]) < 1
+
+
+def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lake, ledger: ZOrderLedger) -> None:
+    make(lake, "shop", "events", files=2, days=1)
+    ledger.begin(GROUP)
+    compacted(lake, KEY, GROUP.name)
+    assert read_states(lake, "shop") == {}
+
+    again = ZOrderLedger(lake, LocalObjects(Path(lake.storage.prefix)), "shop")
+
+    assert (again.settle(), again.settle()) == (1, 0)
+    state = read_states(lake, "shop")["events"]
+    assert state.ordered[DAYS[0]].is_as_left(found(lake)[DAYS[0]])
+    # How long it took nobody knows: it says nothing of how fast tables are rewritten.
+    assert state.paces == dict(FIRST_GUESS)
+
+
+def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, ledger: ZOrderLedger) -> None:
+    make(lake, "shop", "events", files=2, days=1)
+    ledger.begin(GROUP)
+    compacted(lake, KEY, "of another")
+
+    assert ledger.settle() == 0
+    assert read_states(lake, "shop") == {}
+
+
+def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
+    lake: Lake, ledger: ZOrderLedger
+) -> None:
+    make(lake, "shop", "events", files=3, days=1)
+    before = lake.open(KEY).version()  # type: ignore[union-attr]
+    compacted(lake, KEY, GROUP.name)
+    ledger.record(GROUP, ledger.rewritten(GROUP), seconds=1.0)
+    after = lake.open(KEY).version()  # type: ignore[union-attr]
+    known = read_states(lake, "shop")["events"].ordered[DAYS[0]]
+
+    lake.open(KEY).restore(before)  # type: ignore[union-attr]
+    assert known.unordered_share(found(lake)[DAYS[0]]) == 1.0
+    lake.open(KEY).restore(after)  # type: ignore[union-attr]
+    assert known.is_as_left(found(lake)[DAYS[0]])
+
+
+def test_seconds_of_all_tries_of_a_run_count_together(lake: Lake, ledger: ZOrderLedger) -> None:
+    make(lake, "shop", "events", files=2, days=1)
+    compacted(lake, KEY, GROUP.name)
+    rewritten = ledger.rewritten(GROUP)
+    for number, run in enumerate(("m/r1/optimize/1", "m/r1/optimize/2", "m/r2/optimize/1", "manual")):
+        ledger.record(Group(**{**asdict_of(GROUP), "name": f"g{number}", "run": run}), rewritten, seconds=10.0)
+
+    assert ledger.seconds_of_run("m/r1/optimize/3") == pytest.approx(20.0)
+    assert ledger.seconds_of_run("manual") == 0.0
+    assert run_of_try("manual") == ""
+
+
+def asdict_of(group: Group) -> dict[str, Any]:
+    return {name: getattr(group, name) for name in group.__slots__}
+
+
+#: What may happen to a partition: files come, it is put in order, merged, or replaced file by file.
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(["append", "zorder", "compact", "merge"]), st.integers(0, 1), st.integers(1, 3)),
+    max_size=14,
+)
+
+
+@given(HAPPENINGS)
+def test_what_is_in_order_is_what_a_replay_of_all_that_happened_says(happenings: list[tuple[str, int, int]]) -> None:
+    """The replay keeps every file by name and knows which ones Z-order wrote; the ledger sees counts, bytes, times."""
+    files: dict[Partition, dict[int, tuple[int, dt.datetime]]] = {}
+    by_order: dict[Partition, frozenset[int]] = {}
+    rows: list[dict[str, Any]] = []
+    for number, (what, day, size) in enumerate(happenings):
+        here, at = files.setdefault(DAYS[day], {}), START + dt.timedelta(seconds=number)
+        total = sum(each for each, _ in here.values())
+        if what == "append" or not here:
+            here[number] = (size, at)
+        elif what == "merge":
+            here.pop(min(here))
+            here[number] = (size, at)
+        else:
+            here.clear()
+            here[number] = (total, at)
+            rows.append(ledger_row(DAYS[day], what, number, here))
+            if what == "zorder":
+                by_order[DAYS[day]] = frozenset(here)
+
+    known = states_of(rows)["events"].ordered if rows else {}
+
+    for day_of, here in files.items():
+        entry = known.get(day_of)
+        in_order = entry is not None and entry.is_as_left(health_of(day_of, here))
+        assert in_order == (bool(here) and by_order.get(day_of) == frozenset(here))
+
+
+def ledger_row(day: Partition, action: str, version: int, files: dict[int, tuple[int, dt.datetime]]) -> dict[str, Any]:
+    return {
+        "table_name": "events",
+        "partition": json.dumps(dict(day)),
+        "action": action,
+        "columns": ["id"],
+        "version": version,
+        "bytes_before": 1,
+        "files": len(files),
+        "bytes": sum(size for size, _ in files.values()),
+        "newest_file_at": max(at for _, at in files.values()),
+        "seconds": 1.0,
+        "at": START + dt.timedelta(seconds=version),
+    }
+
+
+def health_of(day: Partition, files: dict[int, tuple[int, dt.datetime]]) -> PartitionHealth:
+    return PartitionHealth(
+        partition=day,
+        files=len(files),
+        bytes=sum(size for size, _ in files.values()),
+        small_files=0,
+        small_bytes=0,
+        rows=None,
+        deletion_vector_rows=None,
+        newest_file_at=max(at for _, at in files.values()),
+    )
+
+
+def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> None:
+    mib = 1 << 20
+    base = ledger_row(DAYS[0], "zorder", 1, {0: (1, START)})
+    small = [{**base, "bytes_before": mib, "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
+    large = [{**base, "bytes_before": 200 * mib, "seconds": 22.0}]
+
+    paces = states_of([*small, *large])["events"].paces
+
+    assert paces["zorder"].seconds_per_partition == 2.0
+    assert paces["zorder"].bytes_per_second == 10 * mib
+    assert paces["zorder"].seconds(200 * mib) == 22.0
+    assert paces["compact"] == FIRST_GUESS["compact"]
+
+
+def test_the_commits_of_a_command_are_told_by_its_name() -> None:
+    made = json.loads(user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group="g1"))
+
+    assert made["group"] == "g1"
