@@ -138,9 +138,12 @@ def _ours(spark: SparkSession, name: str, path: Path) -> Side:
 
 
 def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
+    from deltaworks.mutations.planning import resolving
+
     def side(clock: Clock) -> None:
         _reset_peak(spark)
-        with clock:
+        requests = spark.read.parquet(str(path)).count()
+        with clock, resolving(spark, requests=requests):
             resolved(spark.read.parquet(str(path))).write.format("noop").mode("overwrite").save()
         clock.note(peak_mb=_peak_mb(spark))
 

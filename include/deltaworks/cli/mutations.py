@@ -48,6 +48,7 @@ def resolve(
 
     An id that two entities used in turn gives two rows; a deleted one has no final id.
     """
+    from deltaworks.mutations.planning import resolving
     from deltaworks.mutations.request_file import read_request_file
 
     if as_csv and as_json:
@@ -56,8 +57,10 @@ def resolve(
     requests = read_request_file(file)
     if requests.ignored:
         Console(stderr=True, soft_wrap=True).print(f"Ignored columns: {', '.join(requests.ignored)}", highlight=False)
-    rows = intervals_of if every else entities_of
-    print_rows(rows(_session(), requests), INTERVAL_COLUMNS if every else ENTITY_COLUMNS, form, sys.stdout)
+    rows, columns = (intervals_of, INTERVAL_COLUMNS) if every else (entities_of, ENTITY_COLUMNS)
+    session = _session()
+    with resolving(session, requests=requests.requests.num_rows):
+        print_rows(rows(session, requests), columns, form, sys.stdout)
 
 
 def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:

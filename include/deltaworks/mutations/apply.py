@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -79,7 +79,9 @@ class MutationRun:
     def run(
         self, *, organisation: str | None = None, everything: bool = False, max_batches: int = MAX_BATCHES
     ) -> MutationResult:
-        """Complete a batch that was left half done, then apply what has come since, in batches until nothing is left.
+        """Complete a batch that was left half done, then apply what had come when the run began, batch by batch.
+
+        What comes meanwhile is for the next run: beside a stream that never rests, a run would never end.
 
         Args:
             organisation: apply the requests of this one alone, ahead of the others.
@@ -96,11 +98,12 @@ class MutationRun:
         result = MutationResult(self._spec.pipeline)
         with self._alone() as check:
             refuse_unfinished_start_over(self._objects, self._spec.pipeline)
+            until = self._bounds.newest()
             torn = self._torn()
             if torn is not None:
                 result.completed.append(self._complete(torn, check=check, give_up=everything))
             while len(result.batches) < max_batches:
-                batch = self._next(organisation=organisation, everything=everything)
+                batch = self._next(until, organisation=organisation, everything=everything)
                 if batch is None:
                     break
                 result.batches.append(self._complete(batch, check=check))
@@ -114,9 +117,9 @@ class MutationRun:
         fixed, ended = self._batches.numbers()
         return self._batches.batch(fixed) if fixed > ended else None
 
-    def _next(self, *, organisation: str | None, everything: bool) -> MutationBatch | None:
+    def _next(self, until: Mapping[str, int], *, organisation: str | None, everything: bool) -> MutationBatch | None:
         _, ended = self._batches.numbers()
-        planned = self._bounds.following(ended + 1, organisation=organisation, everything=everything)
+        planned = self._bounds.following(ended + 1, organisation=organisation, everything=everything, until=until)
         if planned is None:
             return None
         fixed = self._batches.fix(planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks import __version__
@@ -62,10 +63,24 @@ class Bounds:
         self._declared = declared_mutations(spec)
         self._batches = MutationBatches(objects, spec.pipeline)
 
+    def newest(self) -> dict[str, int]:
+        """The version that each table which batches read has now; -1 where there is none."""
+        opened = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._read()}
+        return {name: -1 if table is None else table.version() for name, table in opened.items()}
+
     def following(
-        self, number: int, *, organisation: str | None = None, everything: bool = False
+        self,
+        number: int,
+        *,
+        organisation: str | None = None,
+        everything: bool = False,
+        until: Mapping[str, int] | None = None,
     ) -> MutationBatch | None:
-        """What batch `number` would cover now; None where nothing came since the last one."""
+        """What batch `number` would cover; None where nothing came since the last one.
+
+        Args:
+            until: versions as of `newest`, beyond which the batch does not look; by default those of now.
+        """
         generation = current_generation(self._objects, self._spec.pipeline)
         last = self._batches.last_whole()
         if last is None or last.generation != generation:
@@ -73,10 +88,9 @@ class Bounds:
         known = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
         everything = everything or any(self._made_anew(span) for span in known.values())
         before = {} if everything else known
-        spans = [
-            self._span(name, before.get(name), bounded_by=None if everything else self._declared.max_requests)
-            for name in (self._declared.requests, *self._mutable())
-        ]
+        until = self.newest() if until is None else until
+        bound = None if everything else self._declared.max_requests
+        spans = [self._span(name, before.get(name), until=until[name], bounded_by=bound) for name in self._read()]
         requests, *tables = spans
         asked = everything or organisation is not None
         if requests.up_to < 0 or not (asked or any(self._came(span) for span in spans)):
@@ -107,8 +121,8 @@ class Bounds:
         waiting = arrivals(self._lake, key, after=after, up_to=table.version())
         return Backlog(pipeline=self._spec.pipeline, requests=waiting.rows, oldest_at=waiting.first_at)
 
-    def _mutable(self) -> list[str]:
-        return [table.name for table in mutable_tables(self._spec)]
+    def _read(self) -> tuple[str, ...]:
+        return (self._declared.requests, *(table.name for table in mutable_tables(self._spec)))
 
     def _came(self, span: Span) -> bool:
         """Whether rows came, beside what mutations and maintenance wrote themselves."""
@@ -122,13 +136,13 @@ class Bounds:
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 
-    def _span(self, name: str, before: Span | None, *, bounded_by: int | None) -> Span:
+    def _span(self, name: str, before: Span | None, *, until: int, bounded_by: int | None) -> Span:
         key = paths.table(self._spec.pipeline, name)
         table = self._lake.open(key)
         if table is None:
             return Span(table=name, table_id="", after=-1, up_to=-1)
-        table_id, newest = str(table.metadata().id), table.version()
         after = -1 if before is None else before.up_to
+        table_id, newest = str(table.metadata().id), max(after, min(until, table.version()))
         if name == self._declared.requests and bounded_by is not None:
             newest = bounded(self._lake, key, after=after, up_to=newest, max_rows=bounded_by)
         return Span(table=name, table_id=table_id, after=after, up_to=newest)

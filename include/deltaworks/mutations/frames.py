@@ -16,6 +16,7 @@ from deltaworks.mutations.arrivals import Arrivals, arrivals
 from deltaworks.mutations.bounds import declared_mutations
 from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
 from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
+from deltaworks.mutations.planning import resolving
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.scope import Scope, scope_of
@@ -49,11 +50,12 @@ class BatchFrames:
         self._declared = declared_mutations(spec)
         self.came = self._arrivals(batch.requests)
         self.scope = self._scope()
-        self.requests = self._requests(self.scope)
+        self.requests = local_checkpoint(self._requests(self.scope))
         self._with_intervals = self._organisations_of(self._declared.intervals)
         self.stored = self._stored()
-        self.resolved = local_checkpoint(resolve(self.requests)) if not self.scope.empty else self.stored.limit(0)
-        self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
+        with resolving(session, requests=self.requests.count()):
+            self.resolved = local_checkpoint(resolve(self.requests)) if not self.scope.empty else self.stored.limit(0)
+            self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
 
     def rows(self, table: str) -> DataFrame:
         """The rows of a table as it is now."""

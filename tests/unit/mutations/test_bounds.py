@@ -85,6 +85,22 @@ def test_a_batch_takes_no_more_than_it_may_and_the_rest_waits(stage: MutationSta
     assert waiting(stage) == 4
 
 
+def test_what_comes_while_a_run_is_at_it_is_for_the_next_one(stage: MutationStage) -> None:
+    land(stage, rows=1, requests=1)
+    bounds = Bounds(stage.lake, stage.objects, stage.spec)
+    began = bounds.newest()
+    land(stage, rows=1, requests=1)
+    first = bounds.following(1, until=began)
+    assert first is not None
+    assert (first.requests.up_to, first.tables[0].up_to) == (began[REQUESTS], began[DATA])
+    end(stage, first)
+
+    assert bounds.following(2, until=began) is None
+    later = bounds.following(2)
+    assert later is not None
+    assert (later.requests.after, later.requests.up_to) == (began[REQUESTS], stage.version(REQUESTS))
+
+
 def test_tables_that_were_made_anew_are_read_from_their_beginning_whatever_was_applied(stage: MutationStage) -> None:
     land(stage, rows=1, requests=1)
     first = following(stage, 1)
