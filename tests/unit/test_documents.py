@@ -14,8 +14,10 @@ import pytest
 import typer.main
 from ruamel.yaml import YAML
 
+from deltaworks.alerts.deadman import HealthBeat
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import Alert
+from deltaworks.alerts.sending import Delivery
 from deltaworks.alerts.state import Standing
 from deltaworks.cli import app
 from deltaworks.control.generations import CheckpointRecord, Generations
@@ -25,6 +27,7 @@ from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.replays import PreparedReplay
 from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.control.rollbacks import LostShare, Rollback
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.start_over import GivenUp, StartOver
 from deltaworks.control.stop import StopRequest
@@ -254,6 +257,8 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 PreparedReplay,
                 StartOver,
                 GivenUp,
+                Rollback,
+                LostShare,
                 WrittenFile,
                 HeldTable,
                 LeaseRecord,
@@ -271,6 +276,8 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 Alert,
                 Standing,
                 Notice,
+                Delivery,
+                HealthBeat,
                 CheckpointRecord,
                 Generations,
             )

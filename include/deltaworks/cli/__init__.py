@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from deltaworks.cli import (
+    alerts,
     batches,
     checkpoint,
     collect,
@@ -21,6 +22,7 @@ from deltaworks.cli import (
     pipelines,
     quarantine,
     reprocess,
+    restore,
     sql,
     stack,
     streams,
@@ -45,7 +47,8 @@ app.add_typer(consumers.app, name="consumers")
 mutation_batches.register(mutations.app)
 app.add_typer(mutations.app, name="mutations")
 app.add_typer(experiment.app, name="experiment")
-for module in (stack, streams, batches, reprocess, sql, generate, collect, wire, demo):
+app.add_typer(alerts.app, name="alerts")
+for module in (stack, streams, alerts, batches, reprocess, restore, sql, generate, collect, wire, demo):
     module.register(app)
 
 

@@ -1,4 +1,4 @@
-"""The record of a pipeline that starts over: what it gives up, and what its next generation begins with.
+"""The record of a pipeline that starts over, or rolls back: what it gives up, and what its next generation begins with.
 
 The record is created once, before anything changes, and fixes what is done: whoever goes on after a crash does just
 that. Until its end is on record, no stream, replay or reprocess of the pipeline begins.
@@ -7,6 +7,7 @@ that. Until its end is on record, no stream, replay or reprocess of the pipeline
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,18 +20,26 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """A table as it was before: `version` is where time travel finds its rows."""
+    """A table as it was before: `version` is where time travel finds its rows.
+
+    `restore_to` is the version a rollback brings it back to; None where it is made anew, without rows. What goes is
+    counted then: `rows`, `files` and `bytes` that the other version has not.
+    """
 
     table: str
     version: int
     rows: int
     files: int
     bytes: int
+    restore_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOver:
-    """A start over, fixed. Batches of the new generation are numbered from `first_batch` on, after those before."""
+    """A start over, fixed. Batches of the new generation are numbered from `first_batch` on, after those before.
+
+    `to_batch` is the last batch that stays, where a pipeline is rolled back; None where all are given up.
+    """
 
     pipeline: str
     generation: int
@@ -43,6 +52,7 @@ class StartOver:
     reason: str
     run: str
     at: str
+    to_batch: int | None = None
     format: int = FORMAT
 
     def encode(self) -> bytes:
@@ -84,9 +94,29 @@ def fix_start_over(objects: ObjectStore, planned: StartOver) -> StartOver:
     return fixed
 
 
-def end_start_over(objects: ObjectStore, done: StartOver) -> None:
-    """Note that all of it is done. Idempotent."""
-    objects.put_if_absent(paths.start_over_end(done.pipeline, done.generation), b"{}")
+def end_start_over(objects: ObjectStore, done: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
+    """Note that all of it is done, and as which version each table was put back. Idempotent."""
+    data = json.dumps({"versions": dict(versions or {})}).encode()
+    objects.put_if_absent(paths.start_over_end(done.pipeline, done.generation), data)
+
+
+def rolled_back_at(objects: ObjectStore, pipeline: str, table: str) -> list[int]:
+    """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
+    found = []
+    for generation in range(2, newest_start_over(objects, pipeline)[0] + 1):
+        end = objects.get(paths.start_over_end(pipeline, generation))
+        version = (json.loads(end.data).get("versions") or {}).get(table) if end else None
+        found += [] if version is None else [int(version)]
+    return found
+
+
+def surviving_batches(objects: ObjectStore, pipeline: str, generation: int, *, current: int) -> int | None:
+    """The last batch of a generation whose rows the tables still have, -1 for none; None while it is the present."""
+    bounds = []
+    for later in range(generation + 1, current + 1):
+        begun = read_start_over(objects, pipeline, later)
+        bounds.append(-1 if begun is None or begun.to_batch is None else begun.to_batch)
+    return min(bounds, default=None)
 
 
 def newest_start_over(objects: ObjectStore, pipeline: str) -> tuple[int, bool]:

@@ -19,6 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.prepared import PreparedBatch
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.rollbacks import Rollback
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake
@@ -28,6 +29,8 @@ from deltaworks.tables.steps import (
     CAUGHT_UP,
     CHECKPOINT_STORE,
     HELD,
+    RELANDED,
+    ROLLED_BACK,
     batch_step,
     batches_by_table,
     last_completed,
@@ -79,7 +82,8 @@ class StepOutcome:
     """What one step of a batch did.
 
     `outcome` is committed or already_committed; held where the table's commits are held back (no version then), and
-    caught_up once such a share has been committed after all.
+    caught_up once such a share has been committed after all. A table that went back adds rolled_back for what it lost
+    by that, or relanded for what came back in the same commit.
     """
 
     step: str
@@ -175,6 +179,32 @@ class Ledger:
         ]
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
 
+    def roll_back(self, done: Rollback, *, version: int) -> None:
+        """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
+        step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", done.ordinal)
+        outcome, now = RELANDED if done.repair == "prepared" else ROLLED_BACK, utc_now()
+        rows = [
+            {
+                "pipeline": self._pipeline,
+                "generation": share.generation,
+                "batch_id": share.number,
+                "step": f"{self._pipeline}/rollback/{done.table}#{done.ordinal}",
+                "table_name": done.table,
+                "writer": "restore",
+                "outcome": outcome,
+                "rows": share.rows,
+                "files": share.files,
+                "bytes": 0,
+                "delta_version": version,
+                "seconds": 0.0,
+                "at": now,
+            }
+            for share in done.lost
+            if share.kind == "batch"
+        ]
+        last = max(done.batches, default=0)
+        self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
+
     def begin_after(self, batch_id: int, *, owner: Step) -> None:
         """Count every batch up to `batch_id` as complete, in a ledger that is made anew and knows no more of them."""
         for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
@@ -210,7 +240,7 @@ class Ledger:
         self._write(name, rows, step=step, batch_id=batch.batch_id, operation="complete_batch", owner=owner)
 
     def _write(
-        self, name: str, rows: list[dict[str, Any]], *, step: Step, batch_id: int, operation: str, owner: Step
+        self, name: str, rows: list[dict[str, Any]], *, step: Step, batch_id: int, operation: str, owner: Step | None
     ) -> None:
         schema = CHECKPOINT_STORE_SCHEMA if name == CHECKPOINT_STORE else BATCH_METADATA_SCHEMA
         self._lake.append(

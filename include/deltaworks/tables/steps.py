@@ -20,6 +20,8 @@ BATCH_METADATA_STORE = "batch_metadata_store"
 REPLAYS = "quarantine_replays"
 #: Outcomes of a step whose share stayed in the prepared batch, and of one that was committed after all.
 HELD, CAUGHT_UP = "held", "caught_up"
+#: Outcomes of a share that its table lost by going back, and of one that came back in the same commit.
+ROLLED_BACK, RELANDED = "rolled_back", "relanded"
 
 
 def batch_step(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
@@ -35,6 +37,11 @@ def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
 def mutation_step(pipeline: str, table: str, number: int) -> Step:
     """The application transaction of one table in one mutation batch."""
     return Step(f"{pipeline}/mutation/{table}", number)
+
+
+def rollback_step(pipeline: str, table: str, ordinal: int) -> Step:
+    """The application transaction of one rollback of a table: never a batch's own, which the table has already."""
+    return Step(f"{pipeline}/rollback/{table}", ordinal)
 
 
 def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:

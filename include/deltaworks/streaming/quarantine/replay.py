@@ -23,6 +23,7 @@ from deltaworks.control import paths
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.replays import read_replay
+from deltaworks.control.rollbacks import refuse_unfinished_rollback
 from deltaworks.control.start_over import refuse_unfinished_start_over
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter, slices
@@ -78,15 +79,18 @@ def replay_quarantine(
 
 
 @contextlib.contextmanager
-def rereading(catalog: Catalog, pipeline: str, *, starting_over: bool = False) -> Iterator[None]:
+def rereading(
+    catalog: Catalog, pipeline: str, *, starting_over: bool = False, rolling_back: bool = False
+) -> Iterator[None]:
     """The right to read again what has landed: a replay does not run beside a reprocess, which decides by quarantine.
 
     Args:
         starting_over: go on with a start over that was broken off, which keeps all others out.
+        rolling_back: go on with a rollback that was broken off, which does so too.
 
     Raises:
         ConcurrencyError: LEASE_HELD.
-        ContractError: START_OVER_UNFINISHED.
+        ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
     """
     objects = open_objects(catalog.environment.lake)
     lease = Lease(objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
@@ -94,6 +98,8 @@ def rereading(catalog: Catalog, pipeline: str, *, starting_over: bool = False) -
     try:
         if not starting_over:
             refuse_unfinished_start_over(objects, pipeline)
+        if not rolling_back:
+            refuse_unfinished_rollback(objects, pipeline)
         yield
     finally:
         lease.release()

@@ -1,0 +1,212 @@
+"""Puts a table back to files it had, in one commit of our own: what came since goes out, what was taken out comes back.
+
+Delta's RESTORE brings a table to a version and nothing else; what landed after that and is to stay would come back in
+commits of its own, and a reader in between would miss it. One commit that names both leaves no such moment, and is one
+change for everybody who follows the table: a stream that leaves out changes neither misses nor doubles a row. It is
+written with put-if-absent on the very version that follows the state it was computed from, so that no other writer's
+commit is ever undone unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError, ContractError, FencedError
+from deltaworks.tables.commit import MAX_ATTEMPTS, Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action
+from deltaworks.tables.log_state import FileId, TableState, rows_of, state_at
+
+#: Features that ask nothing of who takes whole files out and puts back files the table has had.
+_HARMLESS = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "generatedColumns",
+        "allowColumnDefaults",
+        "changeDataFeed",
+        "deletionVectors",
+        "vacuumProtocolCheck",
+        "timestampNtz",
+        "columnMapping",
+        "identityColumns",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a table is to be made of: its files, and another table metadata where that changes too."""
+
+    files: dict[FileId, Action]
+    metadata: Action | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What goes and what comes between two states, in files, rows and bytes."""
+
+    files_out: int
+    rows_out: int
+    bytes_out: int
+    files_in: int
+    rows_in: int
+    bytes_in: int
+
+    @classmethod
+    def between(cls, current: TableState, target: Target) -> Difference:
+        """From the table as it is to what it is to be."""
+        out = [each for name, each in current.files.items() if name not in target.files]
+        back = [each for name, each in target.files.items() if name not in current.files]
+        return cls(
+            files_out=len(out),
+            rows_out=sum(map(rows_of, out)),
+            bytes_out=sum(int(each.get("size") or 0) for each in out),
+            files_in=len(back),
+            rows_in=sum(map(rows_of, back)),
+            bytes_in=sum(int(each.get("size") or 0) for each in back),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What became of a restore. `landed_now` is False where it had landed before; `version` is the table's then."""
+
+    version: int
+    landed_now: bool
+    attempts: int
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreCommit:
+    """What a restoring commit says of itself, and what guards it."""
+
+    step: Step
+    user_metadata: str
+    owner: Step | None = None
+    operation: str = "RESTORE"
+    parameters: dict[str, str | None] = field(default_factory=dict)
+
+
+def reasons_against(state: TableState) -> list[str]:
+    """Why a table cannot be put back by a commit of ours, in words; empty where it can."""
+    protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
+    found = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - _HARMLESS)]
+    if int(protocol.get("minWriterVersion") or 0) > 7:
+        found.append(f"writer version {protocol['minWriterVersion']}")
+    if configuration.get("delta.appendOnly") == "true":
+        found.append("delta.appendOnly")
+    return found
+
+
+def refuse_unsupported(state: TableState) -> None:
+    """Refuse a table with features that ask more of a restore than moving files.
+
+    Raises:
+        ContractError: RESTORE_UNSUPPORTED.
+    """
+    reasons = reasons_against(state)
+    if reasons:
+        raise ContractError(
+            "RESTORE_UNSUPPORTED",
+            f"{state.key} has {', '.join(reasons)}, so it cannot be put back by a commit of ours.",
+            hint="Drop what is named from the table; or start the pipeline over.",
+        )
+
+
+def commit_restored(
+    lake: Lake,
+    objects: ObjectStore,
+    key: str,
+    target: Callable[[TableState], Target],
+    *,
+    commit: RestoreCommit,
+    before_commit: Callable[[], None] = lambda: None,
+) -> Restored:
+    """Bring the table at `key` to the target as one step. Idempotent by its step; safe beside other writers.
+
+    Args:
+        target: what it is to be made of, given the table as it is committed to.
+        before_commit: called before each attempt; what it raises ends the restore.
+
+    Raises:
+        FencedError: OWNER_FENCED.
+        ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+        ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
+    """
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        current = state_at(lake, objects, key)
+        refuse_unsupported(current)
+        _check_owner(current, commit.owner)
+        if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
+            return Restored(version=current.version, landed_now=False, attempts=attempt)
+        wanted = target(current)
+        before_commit()
+        actions = _actions(current, wanted, commit)
+        if put_commit(objects, key, current.version + 1, actions):
+            difference = Difference.between(current, wanted)
+            return Restored(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
+        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
+    raise ConcurrencyError(
+        "COMMIT_CONTENDED",
+        f"{key}: {MAX_ATTEMPTS} attempts to restore it all met another writer.",
+        hint="Another job writes this table without pause; let it end, then run this again.",
+    )
+
+
+def put_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
+    """Write one commit of a log; False where that version is there already. Atomic on every storage we know."""
+    lines = [json.dumps(action, separators=(",", ":")) for action in actions]
+    return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
+
+
+def commit_info(commit: RestoreCommit, *, read_version: int | None, at_ms: int) -> Action:
+    """The action by which a commit says what it is."""
+    said = {
+        "timestamp": at_ms,
+        "operation": commit.operation,
+        "operationParameters": commit.parameters,
+        "isBlindAppend": False,
+        "engineInfo": "deltaworks",
+        "userMetadata": commit.user_metadata,
+    }
+    return {"commitInfo": said if read_version is None else {**said, "readVersion": read_version}}
+
+
+def txn(step: Step, at_ms: int) -> Action:
+    """An application transaction as an action."""
+    return {"txn": {"appId": step.app_id, "version": step.version, "lastUpdated": at_ms}}
+
+
+def removal(added: Action, at_ms: int) -> Action:
+    """The action that takes a file out which this add action brought."""
+    kept = {name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)}
+    shared = {"path": added["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
+    return {"remove": {**shared, "partitionValues": {}, "size": 0, **kept}}
+
+
+def _actions(current: TableState, target: Target, commit: RestoreCommit) -> list[Action]:
+    now = int(time.time() * 1000)
+    steps = [commit.step, *([commit.owner] if commit.owner else [])]
+    actions = [commit_info(commit, read_version=current.version, at_ms=now), *(txn(step, now) for step in steps)]
+    if target.metadata is not None and target.metadata != current.metadata:
+        actions.append({"metaData": target.metadata})
+    actions += [removal(each, now) for name, each in current.files.items() if name not in target.files]
+    back = [each for name, each in target.files.items() if name not in current.files]
+    return [*actions, *({"add": {**each, "dataChange": True}} for each in back)]
+
+
+def _check_owner(current: TableState, owner: Step | None) -> None:
+    if owner is not None and current.transactions.get(owner.app_id, 0) > owner.version:
+        raise FencedError(
+            "OWNER_FENCED",
+            f"{current.key}: owner epoch {current.transactions[owner.app_id]} has taken over from {owner.version}.",
+            hint="Nothing: the successor goes on where this one stopped.",
+        )
