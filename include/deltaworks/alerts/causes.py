@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.alert import Severity
 
-Severity = Literal["info", "warning", "critical"]
 #: From what nobody has to get up for to what somebody has to.
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 
@@ -98,3 +98,4 @@ _register("GOLD_STALE", "warning", "alerts.md#gold-is-stale", "a gold table is o
 # The watch itself.
 _register("HEALTH_SILENT", "critical", "alerts.md#nobody-watches", "the health check has not run for too long")
 _register("CHANNEL_FAILING", "warning", "alerts.md#a-channel-fails", "notices cannot be delivered; they are kept")
+_register("CONTROL_UNREADABLE", "critical", "alerts.md#nobody-watches", "the control area does not answer")

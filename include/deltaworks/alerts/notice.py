@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.alerts.causes import Severity
 from deltaworks.alerts.state import Kind
+from deltaworks.specs.alert import Severity
 
 #: SNS takes no more in a subject, and SQS little more than this in a message.
 SUBJECT_LENGTH = 100

@@ -16,13 +16,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.alerts.causes import CAUSES, Cause, Severity, cause_of
+from deltaworks.alerts.causes import CAUSES, Cause, cause_of
 from deltaworks.alerts.notice import Notice, fitting, notice_id
 from deltaworks.alerts.state import Kind, Standing, observe
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
+from deltaworks.specs.alert import Severity
 
 _TRIES = 20
 _NAME_LENGTH = 120

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from deltaworks.alerts.causes import Cause, Severity, rank
+from deltaworks.alerts.causes import Cause, rank
+from deltaworks.specs.alert import Severity
 
 HOUR = timedelta(hours=1)
 Kind = Literal["raised", "escalated", "reminder", "resolved"]

@@ -1,4 +1,4 @@
-"""Where moto differs from AWS in a way that loses or delays what is sent, put right: queues here, Kinesis beside it.
+"""Where moto differs from AWS in a way that loses or delays what is sent, put right: queues here, others beside.
 
 Two places where moto's queues differ from SQS in a way that loses or delays announced files, put right:
 
@@ -16,6 +16,7 @@ from moto.sqs.models import Queue, SQSBackend
 
 from deltaworks.local.moto_fan_out import add_fan_out
 from deltaworks.local.moto_kinesis import correct_kinesis
+from deltaworks.local.moto_sns import correct_sns
 
 _MARK = "_deltaworks_corrected"
 
@@ -24,6 +25,7 @@ def correct_moto() -> None:
     """Correct moto in this process. Idempotent; call it before the first request."""
     correct_kinesis()
     add_fan_out()
+    correct_sns()
     if getattr(Queue, _MARK, False):
         return
     delete = Queue.delete_message

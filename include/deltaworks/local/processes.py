@@ -24,6 +24,7 @@ _KINDS = tuple(
     for pattern, kind in (
         (r"supervisor\.supervisord", "supervisor"),
         (r"deltaworks\.local\.moto_server", "moto"),
+        (r"deltaworks\.alerts\.deadman", "deadman"),
         (r"java.*s3proxy", "s3proxy"),
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
         (r"ingest_stream\.py", "stream"),

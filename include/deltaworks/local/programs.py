@@ -27,12 +27,14 @@ API_SERVER = "airflow-api-server"
 SCHEDULER = "airflow-scheduler"
 DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
+#: Watches the health check from outside Airflow.
+DEADMAN = "deadman"
 #: What data lies in. A stack has the broker only where a pipeline reads Kafka.
 STORES = (MOTO, S3PROXY, KAFKA)
 # In the order they start. The scheduler is the last: only then can anything it starts work.
-START_ORDER = (*STORES, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
+START_ORDER = (*STORES, DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
 # The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
-STOP_ORDER = ((SCHEDULER,), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (KAFKA, S3PROXY, MOTO))
+STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (KAFKA, S3PROXY, MOTO))
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
 
 
@@ -74,6 +76,7 @@ def stack_programs(
         Program(MOTO, (*moto, "--request-log", str(home.request_log))),
         Program(S3PROXY, lake.argv),
         *((_broker(home, ports, progress),) if with_broker else ()),
+        Program(DEADMAN, (python, "-m", "deltaworks.alerts.deadman", "--every", "30")),
         *(
             Program(name, (python, "-m", "deltaworks.local.airflow_component", *arguments), seconds)
             for name, (arguments, seconds) in airflow.items()
@@ -111,13 +114,15 @@ class HealthChecks:
     def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
         airflow: Health | None = None
-        if set(names) - set(STORES) and _runs(states.get(API_SERVER)):
+        if set(names) - {*STORES, DEADMAN} and _runs(states.get(API_SERVER)):
             airflow = self._airflow_health()
         return {name: _runs(states.get(name)) and self._answers(name, states[name], airflow) for name in names}
 
     def _answers(self, name: str, state: ProgramState, airflow: Health | None) -> bool:
         if name in STORES:
             return {MOTO: self._moto, S3PROXY: self._lake, KAFKA: self._broker}[name]()
+        if name == DEADMAN:
+            return True
         if airflow is None:
             return False
         if name == API_SERVER:

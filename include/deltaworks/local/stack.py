@@ -140,7 +140,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     airflow.write_password(keys.admin_password)
     progress("Preparing Airflow's database")
     save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
-    rest = [name for name in START_ORDER if name not in STORES]
+    rest = [name for name in _among(known, START_ORDER) if name not in STORES]
     _start(home, supervisor, checks, rest, seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from deltaworks.specs.alert import AlertsSpec
 from deltaworks.specs.base import Name, Spec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -27,4 +28,5 @@ class EnvironmentSpec(Spec):
     landing: StorageSpec
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec()
+    alerts: AlertsSpec = AlertsSpec()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)

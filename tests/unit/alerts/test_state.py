@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.alerts.causes import Cause, Severity, rank
+from deltaworks.alerts.causes import Cause, rank
 from deltaworks.alerts.state import HOUR, Kind, Standing, observe
+from deltaworks.specs.alert import Severity
 from tests.unit.alerts.conftest import START
 
 CAUSE = Cause(

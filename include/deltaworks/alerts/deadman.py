@@ -1,0 +1,184 @@
+"""The dead-man check: alerts where the health check itself has not run, and sends what lies in the spool meanwhile.
+
+`python -m deltaworks.alerts.deadman --every 30` as a service of its own, or `deltaworks deadman` from cron, a systemd
+timer or a CronJob. It needs the control area and the channels, and nothing of Airflow: where the scheduler is dead it
+is the one that tells. Where the control area itself does not answer it tells that on the channels directly, since
+nothing can be kept then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Literal
+
+from deltaworks.alerts.causes import cause_of, rank
+from deltaworks.alerts.channels import Channel, open_channels
+from deltaworks.alerts.notice import Notice, notice_id
+from deltaworks.alerts.raising import raise_alert, resolve_alert, settle_alerts
+from deltaworks.alerts.sending import SendResult, send_notices
+from deltaworks.alerts.state import Standing, observe
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import DeltaworksError
+from deltaworks.specs.catalog import load_catalog
+
+log = logging.getLogger("deltaworks.alerts.deadman")
+SUBJECT = "stream_health"
+_HEALTH = "health.json"
+_FIRST_LOOK = "deadman.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthBeat:
+    """What the health check says of itself at each run: when, as which run, and how many it judged and found ill."""
+
+    written_at: str
+    run: str
+    judged: int
+    unhealthy: int
+
+
+def beat_health(objects: ObjectStore, *, run: str, judged: int, unhealthy: int, now: datetime | None = None) -> None:
+    """Say that the health check has run."""
+    beat = HealthBeat(written_at=(now or utc_now()).isoformat(), run=run, judged=judged, unhealthy=unhealthy)
+    objects.put(paths.alerts(_HEALTH), json.dumps(asdict(beat)).encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadmanResult:
+    """What one look found. `silent_seconds` is for how long the health check has said nothing."""
+
+    state: Literal["well", "silent", "unreadable"]
+    silent_seconds: float
+    sent: SendResult | None = None
+    error: str = ""
+
+
+class Deadman:
+    """Looks at the health check's heartbeat. Not for several threads at once; several processes do no harm.
+
+    Args:
+        grace: do not hold against the health check what was before this process: for a service that starts with it.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, channels: Sequence[Channel], *, after_seconds: float, grace: bool = False
+    ) -> None:
+        self._objects = objects
+        self._channels = channels
+        self._after_seconds = after_seconds
+        self._began = time.monotonic() if grace else None
+        self._unreadable = Standing()
+
+    def look(self, *, now: datetime | None = None) -> DeadmanResult:
+        """Judge the heartbeat, raise or resolve the alert, and send what lies in the spool."""
+        now = now or utc_now()
+        try:
+            silent = self._silent_seconds(now)
+            self._tell(silent, now)
+            settle_alerts(self._objects, now=now)
+            sent = send_notices(self._objects, self._channels, now=now)
+        except DeltaworksError as error:
+            self._tell_directly(error, now)
+            return DeadmanResult(state="unreadable", silent_seconds=0.0, error=str(error))
+        self._tell_directly(None, now)
+        state: Literal["well", "silent"] = "silent" if silent > self._after_seconds else "well"
+        return DeadmanResult(state=state, silent_seconds=silent, sent=sent)
+
+    def _silent_seconds(self, now: datetime) -> float:
+        found = self._objects.get(paths.alerts(_HEALTH))
+        if found is None:
+            # It never ran: counted from the first look at it.
+            self._objects.put_if_absent(paths.alerts(_FIRST_LOOK), json.dumps({"written_at": now.isoformat()}).encode())
+            found = self._objects.get(paths.alerts(_FIRST_LOOK))
+        silent = float("inf") if found is None else _age(found.data, now)
+        return silent if self._began is None else min(silent, time.monotonic() - self._began)
+
+    def _tell(self, silent: float, now: datetime) -> None:
+        if silent <= self._after_seconds:
+            resolve_alert(
+                self._objects, cause="HEALTH_SILENT", subject=SUBJECT, summary="The health check runs again.", now=now
+            )
+            return
+        known = math.isfinite(silent)
+        lasting = f"{silent / 60:.0f} min" if known else "an unknown time"
+        raise_alert(
+            self._objects,
+            cause="HEALTH_SILENT",
+            subject=SUBJECT,
+            summary=f"The health check has said nothing for {lasting}. Streams may go on; nobody looks.",
+            detail={"silent_seconds": round(silent) if known else None, "after_seconds": self._after_seconds},
+            now=now,
+        )
+
+    def _tell_directly(self, error: DeltaworksError | None, now: datetime) -> None:
+        """Tell of a control area that does not answer. What was told is remembered in this process alone."""
+        cause = cause_of("CONTROL_UNREADABLE")
+        severity = None if error is None else cause.severity
+        self._unreadable, kind = observe(self._unreadable, cause, severity=severity, now=now)
+        if kind is None:
+            return
+        notice = Notice(
+            id=notice_id(now),
+            kind=kind,
+            cause=cause.name,
+            subject="control area",
+            severity=cause.severity,
+            summary=str(error) if error else "The control area answers again.",
+            detail={},
+            runbook=cause.runbook,
+            since=(self._unreadable.since or now).isoformat(timespec="seconds"),
+            at=now.isoformat(timespec="milliseconds"),
+        )
+        for channel in self._channels:
+            if rank(notice.severity) < rank(channel.spec.min_severity):
+                continue
+            try:
+                channel.send(notice)
+            except Exception as failure:  # whatever one channel says, the others are told
+                log.warning("not told on %s: %s", channel.name, failure)
+
+
+def _age(data: bytes, now: datetime) -> float:
+    try:
+        at = parse_iso(json.loads(data)["written_at"])
+    except (ValueError, KeyError, TypeError):
+        at = None
+    return float("inf") if at is None else max(0.0, (now - at).total_seconds())
+
+
+def open_deadman(*, grace: bool = False) -> Deadman:
+    """The dead-man check of the environment of this process."""
+    environment = load_catalog(tolerant=True).environment
+    channels = open_channels(environment.alerts, environment.messaging)
+    objects = open_objects(environment.lake)
+    return Deadman(objects, channels, after_seconds=environment.alerts.deadman_seconds, grace=grace)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Look again and again until the process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
+    deadman, state = open_deadman(grace=True), ""
+    while True:
+        found = deadman.look()
+        if found.state != state:
+            log.info("the health check is %s (silent for %.0f s) %s", found.state, found.silent_seconds, found.error)
+        state = found.state
+        threading.Event().wait(options.every)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

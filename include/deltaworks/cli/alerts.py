@@ -1,0 +1,85 @@
+"""`deltaworks alerts` and `deltaworks deadman`: what is open, whether channels work, and whether anybody watches."""
+
+from __future__ import annotations
+
+import typer
+from rich.table import Table
+
+from deltaworks.alerts.channels import open_channels
+from deltaworks.alerts.deadman import open_deadman
+from deltaworks.alerts.raising import alerts, settle_alerts
+from deltaworks.alerts.sending import send_notices
+from deltaworks.alerts.subscriptions import check_channel, trial_notice
+from deltaworks.cli.context import catalog, console, use_stack
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import TransientError
+
+app = typer.Typer(help="Alerts: what is open, and whether it reaches people.", no_args_is_help=True)
+
+
+def register(main: typer.Typer) -> None:
+    """Add the commands."""
+    main.command()(deadman)
+
+
+@app.command()
+def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> None:
+    """List open alerts, the most severe first."""
+    objects = open_objects(catalog().environment.lake)
+    found = [alert for alert in alerts(objects) if ended or alert.standing.open]
+    table = Table("severity", "cause", "subject", "since", "summary", "runbook")
+    for alert in sorted(found, key=lambda each: (not each.standing.open, each.standing.severity, each.cause)):
+        since = alert.standing.since
+        severity = alert.standing.severity if alert.standing.open else "resolved"
+        at = f"{since:%Y-%m-%d %H:%M}" if since else ""
+        table.add_row(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
+    console.print(table if found else "No alert is open.")
+
+
+@app.command()
+def send() -> None:
+    """Send what lies in the spool now, and what was held back and still holds."""
+    environment = catalog().environment
+    objects = open_objects(environment.lake)
+    settle_alerts(objects)
+    result = send_notices(objects, open_channels(environment.alerts, environment.messaging))
+    console.print(f"Sent {result.sent}, waiting {result.waiting}, given up {result.given_up}.")
+    if result.failing:
+        raise TransientError(
+            "CHANNEL_FAILED",
+            f"These channels take nothing: {', '.join(result.failing)}.",
+            hint="`deltaworks alerts check` says more.",
+        )
+
+
+@app.command()
+def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on each channel to try it.")) -> None:
+    """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues."""
+    environment = catalog().environment
+    problems = 0
+    for channel in open_channels(environment.alerts, environment.messaging):
+        found = check_channel(channel, environment.messaging)
+        if send_one and not any(problem.blocks for problem in found):
+            channel.send(trial_notice())
+        for problem in found:
+            problems += 1
+            console.print(f"{channel.name}: {problem.text}")
+        if not found:
+            console.print(f"{channel.name}: well")
+    if problems:
+        raise typer.Exit(1)
+
+
+def deadman() -> None:
+    """Alert where the health check has not run for too long; ends with 21 then. For cron, a timer or a CronJob."""
+    use_stack()
+    found = open_deadman().look()
+    if found.state == "unreadable":
+        raise TransientError("CONTROL_UNREADABLE", found.error, hint="Mend the storage, its keys or the way to it.")
+    if found.state == "silent":
+        raise TransientError(
+            "HEALTH_SILENT",
+            f"The health check has said nothing for {found.silent_seconds:.0f} s.",
+            hint="Is the scheduler alive, and stream_health neither paused nor failing?",
+        )
+    console.print(f"The health check ran {found.silent_seconds:.0f} s ago.")

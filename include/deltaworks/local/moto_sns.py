@@ -1,0 +1,53 @@
+"""Where moto's topics differ from SNS in what becomes of a message that one subscriber does not take, put right.
+
+moto fails the whole publish at the first subscription whose queue is gone or whose address does not answer, so that
+those behind it get nothing. SNS delivers to each on its own, and sends what it cannot deliver to the queue the
+subscription's `RedrivePolicy` names, with the body the subscriber would have had; where there is none it drops it. SNS
+tries for minutes to days before; here once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from moto.sns.models import Subscription
+from moto.sqs import sqs_backends
+
+log = logging.getLogger(__name__)
+_MARK = "_deltaworks_redrive"
+
+
+def correct_sns() -> None:
+    """Correct moto in this process. Idempotent; call it before the first request."""
+    if getattr(Subscription, _MARK, False):
+        return
+    publish = Subscription.publish
+
+    def publish_or_redrive(subscription: Any, message: str, message_id: str, **said: Any) -> None:
+        try:
+            publish(subscription, message, message_id, **said)
+        except Exception as error:  # as SNS: what one subscriber does not take is nobody else's trouble
+            log.warning("%s is not delivered to %s: %s", message_id, subscription.endpoint, error)
+            _redrive(subscription, message, message_id, said)
+
+    Subscription.publish = publish_or_redrive
+    setattr(Subscription, _MARK, True)
+
+
+def _redrive(subscription: Any, message: str, message_id: str, said: dict[str, Any]) -> None:
+    """Put the message into the subscription's dead-letter queue, if it has one."""
+    policy = subscription.attributes.get("RedrivePolicy")
+    if not policy:
+        return
+    arn = json.loads(policy)["deadLetterTargetArn"]
+    if said.get("message_structure") == "json":
+        message = subscription._parse_message_structure(message, subscription.protocol)
+    body = message
+    if not subscription.attributes.get("RawMessageDelivery"):
+        attributes = said.get("message_attributes")
+        body = json.dumps(
+            subscription.get_post_data(message, message_id, said.get("subject"), message_attributes=attributes)
+        )
+    sqs_backends[subscription.account_id][arn.split(":")[3]].send_message(arn.split(":")[-1], body)

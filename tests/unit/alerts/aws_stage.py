@@ -1,0 +1,71 @@
+"""Topics of SNS with queues of SQS that listen to them, on a real server, and what lies in the queues."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+
+from deltaworks.specs.storage import AwsSpec
+
+
+@dataclass
+class Aws:
+    """One server, spoken to over the wire."""
+
+    endpoint: str
+    _clients: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def messaging(self) -> AwsSpec:
+        return AwsSpec(endpoint=self.endpoint, access_key="env:TEST_ACCESS_KEY", secret_key="env:TEST_SECRET_KEY")
+
+    def client(self, service: Any) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self._opened(service)
+        return self._clients[service]
+
+    def _opened(self, service: Any) -> Any:
+        return boto3.session.Session().client(service, **self.messaging.boto3_options())
+
+    def topic(self, *, fifo: bool = False) -> str:
+        name = f"alerts-{uuid.uuid4().hex[:8]}"
+        if fifo:
+            return str(
+                self.client("sns").create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+            )
+        return str(self.client("sns").create_topic(Name=name)["TopicArn"])
+
+    def queue(self, *, fifo: bool = False) -> str:
+        name = f"people-{uuid.uuid4().hex[:8]}"
+        attributes = {"FifoQueue": "true"} if fifo else {}
+        return str(self.client("sqs").create_queue(QueueName=name + ".fifo" * fifo, Attributes=attributes)["QueueUrl"])
+
+    def arn(self, queue_url: str) -> str:
+        answer = self.client("sqs").get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])
+        return str(answer["Attributes"]["QueueArn"])
+
+    def subscribe(self, topic: str, queue_url: str, *, dead_letters: str | None = None) -> str:
+        attributes = {} if dead_letters is None else {
+            "RedrivePolicy": json.dumps({"deadLetterTargetArn": self.arn(dead_letters)})
+        }  # fmt: skip
+        answer = self.client("sns").subscribe(
+            TopicArn=topic,
+            Protocol="sqs",
+            Endpoint=self.arn(queue_url),
+            Attributes=attributes,
+            ReturnSubscriptionArn=True,
+        )
+        return str(answer["SubscriptionArn"])
+
+    def received(self, queue_url: str) -> list[dict[str, Any]]:
+        """Every notice in the queue, oldest first, out of the envelope SNS puts it into; the queue is empty then."""
+        sqs, found = self.client("sqs"), []
+        while messages := sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                sqs.delete_message(QueueUrl=queue_url, ReceiptHandle=message["ReceiptHandle"])
+                found.append(json.loads(json.loads(message["Body"])["Message"]))
+        return found

@@ -1,0 +1,155 @@
+"""Who watches the watch: its silence is told by something that is not it, also where nothing can be kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts.channels import open_channels
+from deltaworks.alerts.deadman import Deadman, beat_health
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import alerts, raise_alert
+from deltaworks.alerts.subscriptions import check_channel, trial_notice
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.errors import TransientError
+from deltaworks.specs.alert import AlertsSpec
+from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.conftest import Clock
+from tests.unit.alerts.test_sending import Said, channel_of
+
+AFTER = 300.0
+
+
+def watch(objects: ObjectStore, said: Said, **more: Any) -> Deadman:
+    return Deadman(objects, [channel_of(said)], after_seconds=AFTER, **more)
+
+
+def told(said: Said) -> list[tuple[str, str]]:
+    return [(notice.cause, notice.kind) for notice in said.notices]
+
+
+def test_a_health_check_that_goes_silent_is_told_once_and_so_is_its_return(objects: LocalObjects, clock: Clock) -> None:
+    said = Said()
+    deadman = watch(objects, said)
+    for _ in range(10):
+        beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.pass_(60))
+        assert deadman.look(now=clock.now).state == "well"
+    assert told(said) == []
+
+    states = [deadman.look(now=clock.pass_(60)).state for _ in range(10)]
+    assert states == ["well"] * 5 + ["silent"] * 5
+    assert told(said) == [("HEALTH_SILENT", "raised")]
+    assert said.notices[0].severity == "critical"
+    assert said.notices[0].runbook == "alerts.md#nobody-watches"
+
+    beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.pass_(60))
+    assert deadman.look(now=clock.now).state == "well"
+    assert told(said) == [("HEALTH_SILENT", "raised"), ("HEALTH_SILENT", "resolved")]
+
+
+def test_a_health_check_that_never_ran_is_told_too(objects: LocalObjects, clock: Clock) -> None:
+    said = Said()
+
+    states = [watch(objects, said).look(now=clock.pass_(60)).state for _ in range(8)]
+
+    assert states == ["well"] * 6 + ["silent"] * 2
+    assert told(said) == [("HEALTH_SILENT", "raised")]
+
+
+def test_a_service_does_not_hold_a_stack_that_was_down_against_it(objects: LocalObjects, clock: Clock) -> None:
+    beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.now)
+    clock.pass_(86_400)
+
+    assert watch(objects, Said(), grace=True).look(now=clock.now).state == "well"
+    assert watch(objects, Said()).look(now=clock.now).state == "silent"
+
+
+def test_it_sends_what_was_raised_before_the_scheduler_died(objects: LocalObjects, clock: Clock) -> None:
+    said = Said()
+    raise_alert(objects, cause="STREAM_HUNG", subject="stream games", summary="It hangs.", now=clock.now)
+
+    watch(objects, said).look(now=clock.now)
+
+    assert told(said) == [("STREAM_HUNG", "raised")]
+
+
+class Unreachable(LocalObjects):
+    """A control area that answers nothing while `down`."""
+
+    down = True
+
+    def get(self, key: str) -> Any:
+        if self.down:
+            raise TransientError("STORAGE_UNREACHABLE", "no answer")
+        return super().get(key)
+
+
+def test_a_control_area_that_does_not_answer_is_told_on_the_channels_directly(tmp_path: Any, clock: Clock) -> None:
+    objects, said = Unreachable(tmp_path), Said()
+    deadman = watch(objects, said)
+
+    assert [deadman.look(now=clock.pass_(30)).state for _ in range(20)] == ["unreadable"] * 20
+    assert told(said) == [("CONTROL_UNREADABLE", "raised")]
+
+    objects.down = False
+    beat_health(objects, run="health", judged=1, unhealthy=0, now=clock.now)
+    assert deadman.look(now=clock.now).state == "well"
+    assert told(said) == [("CONTROL_UNREADABLE", "raised"), ("CONTROL_UNREADABLE", "resolved")]
+
+
+def test_a_torn_heartbeat_of_the_health_check_counts_as_silence(objects: LocalObjects, clock: Clock) -> None:
+    objects.put("control/alerts/health.json", b"{")
+
+    assert watch(objects, Said()).look(now=clock.now).state == "silent"
+    (alert,) = alerts(objects)
+    assert alert.standing.open
+
+
+def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_named(aws: Aws) -> None:
+    topic, queue, letters = aws.topic(), aws.queue(), aws.queue()
+    declared = [
+        {"kind": "sns", "name": "people", "topic": topic, "dead_letters": aws.arn(letters)},
+        {"kind": "log", "name": "log"},
+    ]
+    people, log = open_channels(AlertsSpec.model_validate({"channels": declared}), aws.messaging)
+
+    assert "nobody listens" in check_channel(people, aws.messaging)[0].text
+    subscription = aws.subscribe(topic, queue)
+    (problem,) = check_channel(people, aws.messaging)
+    assert "no dead-letter queue" in problem.text
+    assert not problem.blocks
+    aws.client("sns").unsubscribe(SubscriptionArn=subscription)
+    aws.subscribe(topic, queue, dead_letters=queue)
+    assert "is declared" in check_channel(people, aws.messaging)[0].text
+
+    assert check_channel(log, aws.messaging) == []
+
+
+def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aws) -> None:
+    topic, queue, letters = aws.topic(), aws.queue(), aws.queue()
+    aws.subscribe(topic, queue, dead_letters=letters)
+    spec = {"kind": "sns", "name": "people", "topic": topic}
+    (well,) = open_channels(
+        AlertsSpec.model_validate({"channels": [spec], "docs_url": "https://docs.test/"}), aws.messaging
+    )
+    (gone,) = open_channels(AlertsSpec.model_validate({"channels": [{**spec, "topic": topic + "x"}]}), aws.messaging)
+
+    assert check_channel(well, aws.messaging) == []
+    assert [problem.blocks for problem in check_channel(gone, aws.messaging)] == [True]
+    well.send(trial_notice())
+    (got,) = aws.received(queue)
+    assert got["runbook"] == "https://docs.test/alerts.md#channels"
+    with pytest.raises(TransientError) as refused:
+        gone.send(trial_notice())
+    assert refused.value.condition == "CHANNEL_FAILED"
+
+
+def test_a_channel_that_fails_directly_keeps_no_other_from_it(tmp_path: Any, clock: Clock) -> None:
+    broken, well = Said(), Said()
+    broken.fails = True
+    deadman = Deadman(Unreachable(tmp_path), [channel_of(broken, "a"), channel_of(well, "b")], after_seconds=AFTER)
+
+    deadman.look(now=clock.now)
+
+    assert [type(notice) for notice in well.notices] == [Notice]

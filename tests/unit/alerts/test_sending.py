@@ -1,0 +1,371 @@
+"""Notices on their way: read from the queues that listen to a topic, over the wire, through outages and crashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts import channels as channels_module
+from deltaworks.alerts.channels import Channel, boto3_sns, open_channels
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
+from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forget_deliveries, send_notices
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import TransientError
+from deltaworks.specs.alert import AlertsSpec, LogChannelSpec, SnsChannelSpec
+from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.conftest import Clock
+
+SAID: dict[str, Any] = {"cause": "STREAM_HUNG", "subject": "stream games", "summary": "It hangs.", "detail": {"pid": 7}}
+NOWHERE = "http://127.0.0.1:9"
+
+
+def spec_of(topic: str, **more: Any) -> AlertsSpec:
+    return AlertsSpec.model_validate({"channels": [{"kind": "sns", "name": "people", "topic": topic, **more}]})
+
+
+def raised(objects: LocalObjects, clock: Clock, **more: Any) -> Notice:
+    notice = raise_alert(objects, **{**SAID, **more}, now=clock.now)
+    assert notice is not None
+    return notice
+
+
+def waiting(objects: LocalObjects) -> int:
+    return len(objects.list(paths.alerts("spool/")))
+
+
+def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
+    aws: Aws, objects: LocalObjects, clock: Clock
+) -> None:
+    topic, queues = aws.topic(), [aws.queue(), aws.queue()]
+    for queue in queues:
+        aws.subscribe(topic, queue)
+    notice = raised(objects, clock)
+    opened = open_channels(spec_of(topic), aws.messaging)
+
+    first = send_notices(objects, opened, now=clock.now)
+    again = send_notices(objects, opened, now=clock.pass_(60))
+
+    assert first == SendResult(sent=1, waiting=0, given_up=0, failing=())
+    assert again.sent == 0
+    for queue in queues:
+        (got,) = aws.received(queue)
+        assert got["id"] == notice.id
+        assert got["title"] == "[critical] STREAM_HUNG stream games"
+        assert got["runbook"] == "alerts.md#a-stream-hangs"
+        assert got["detail"] == {"pid": 7}
+    assert waiting(objects) == 0
+
+
+def test_a_channel_gets_what_is_severe_enough_and_ends_only_where_it_wants_them(
+    aws: Aws, objects: LocalObjects, clock: Clock
+) -> None:
+    topics = {name: aws.topic() for name in ("all", "pager", "begins")}
+    queues = {name: aws.queue() for name in topics}
+    for name, topic in topics.items():
+        aws.subscribe(topic, queues[name])
+    more = {"all": {"min_severity": "info"}, "pager": {"min_severity": "critical"}, "begins": {"resolved": False}}
+    declared = [{"kind": "sns", "name": name, "topic": topics[name], **more[name]} for name in topics]
+    opened = open_channels(AlertsSpec.model_validate({"channels": declared}), aws.messaging)
+
+    raise_alert(objects, **{**SAID, "severity": "info"}, now=clock.now)
+    raise_alert(objects, **{**SAID, "severity": "critical"}, now=clock.pass_(1))
+    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(1))
+    send_notices(objects, opened, now=clock.pass_(1))
+
+    kinds = {name: [got["kind"] for got in aws.received(queue)] for name, queue in queues.items()}
+    assert kinds == {
+        "all": ["raised", "escalated", "resolved"],
+        "pager": ["escalated", "resolved"],
+        "begins": ["escalated"],
+    }
+
+
+def test_while_sns_is_down_notices_are_kept_and_later_sent_once_and_in_order(
+    aws: Aws, objects: LocalObjects, clock: Clock
+) -> None:
+    topic, queue = aws.topic(), aws.queue()
+    aws.subscribe(topic, queue)
+    spec = spec_of(topic)
+    down = open_channels(spec, aws.messaging.model_copy(update={"endpoint": NOWHERE}))
+    log = Channel(LogChannelSpec(kind="log", name="log", min_severity="info"), said := Said())
+    raised(objects, clock)
+    resolve_alert(objects, cause=SAID["cause"], subject=SAID["subject"], now=clock.pass_(30))
+
+    for _ in range(3):
+        result = send_notices(objects, [*down, log], now=clock.pass_(600))
+    assert result.failing == ("people",)
+    assert [notice.kind for notice in said.notices[:2]] == ["raised", "resolved"]
+    assert [notice.cause for notice in said.notices[2:]] == ["CHANNEL_FAILING"], "told on the channel that works"
+
+    up = open_channels(spec, aws.messaging)
+    for _ in range(3):
+        send_notices(objects, [*up, log], now=clock.pass_(601))
+
+    got = aws.received(queue)
+    assert [(each["cause"], each["kind"]) for each in got] == [
+        ("STREAM_HUNG", "raised"),
+        ("STREAM_HUNG", "resolved"),
+        ("CHANNEL_FAILING", "raised"),
+        ("CHANNEL_FAILING", "resolved"),
+    ]
+    assert len({each["id"] for each in got}) == 4
+    assert waiting(objects) == 0
+    assert [alert.subject for alert in alerts(objects) if alert.standing.open] == []
+
+
+class Said:
+    """A channel's sender that remembers, and can fail or dawdle."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.fails = False
+        self.before: Any = lambda: None
+
+    def __call__(self, notice: Notice) -> None:
+        self.before()
+        if self.fails:
+            raise TransientError("CHANNEL_FAILED", "down")
+        self.notices.append(notice)
+
+
+def channel_of(said: Said, name: str = "log") -> Channel:
+    return Channel(LogChannelSpec(kind="log", name=name, min_severity="info"), said)
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["protected", "without claims"])
+def test_of_a_dozen_senders_one_sends(objects: LocalObjects, clock: Clock, off: bool) -> None:
+    raised(objects, clock)
+    said, gate = Said(), threading.Barrier(12)
+    store = Claimless(objects) if off else objects
+
+    def send() -> None:
+        gate.wait()
+        send_notices(store, [channel_of(said)], now=clock.now)
+
+    threads = [threading.Thread(target=send) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (len(said.notices) == 1) == (not off)
+
+
+class Claimless(LocalObjects):
+    """A control area that grants every claim, as one without conditional writes would."""
+
+    def __init__(self, inner: LocalObjects) -> None:
+        self.__dict__ = inner.__dict__
+        self._gate = threading.Barrier(12)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if "/deliveries/" in key:
+            self._gate.wait()  # all have looked before one writes
+            self.put(key, data)
+            return True
+        return super().put_if_absent(key, data)
+
+
+def test_a_sender_that_dies_while_sending_is_followed_by_another_with_the_same_id(
+    objects: LocalObjects, clock: Clock
+) -> None:
+    notice = raised(objects, clock)
+    said = Said()
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    said.before = die
+    with pytest.raises(KeyboardInterrupt):
+        send_notices(objects, [channel_of(said)], now=clock.now)
+    said.before = lambda: None
+
+    assert send_notices(objects, [channel_of(said)], now=clock.pass_(CLAIM_SECONDS - 1)).waiting == 1
+    assert send_notices(objects, [channel_of(said)], now=clock.pass_(2)).sent == 1
+    assert [each.id for each in said.notices] == [notice.id]
+
+
+@pytest.mark.parametrize("fifo", [True, False], ids=["fifo", "standard"])
+def test_a_notice_sent_twice_arrives_once_on_a_fifo_topic_only(
+    aws: Aws, objects: LocalObjects, clock: Clock, fifo: bool
+) -> None:
+    topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
+    aws.subscribe(topic, queue)
+    send = boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
+    notice = raised(objects, clock)
+
+    send(notice)
+    send(notice)
+
+    assert len(aws.received(queue)) == (1 if fifo else 2)
+
+
+@pytest.mark.parametrize("redrive", [True, False], ids=["with redrive", "without"])
+def test_a_dead_subscriber_keeps_nobody_from_the_notice_and_its_dead_letters_hold_it(
+    aws: Aws, objects: LocalObjects, clock: Clock, redrive: bool
+) -> None:
+    topic, dead, alive, letters = aws.topic(), aws.queue(), aws.queue(), aws.queue()
+    aws.subscribe(topic, dead, dead_letters=letters if redrive else None)
+    aws.subscribe(topic, alive)
+    aws.client("sqs").delete_queue(QueueUrl=dead)
+    notice = raised(objects, clock)
+
+    result = send_notices(objects, open_channels(spec_of(topic), aws.messaging), now=clock.now)
+
+    assert result.failing == ()
+    assert [got["id"] for got in aws.received(alive)] == [notice.id]
+    assert [got["id"] for got in aws.received(letters)] == ([notice.id] if redrive else [])
+
+
+def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects: LocalObjects, clock: Clock) -> None:
+    raised(objects, clock)
+    said = Said()
+    said.fails = True
+    for _ in range(20):
+        result = send_notices(objects, [channel_of(said)], now=clock.pass_(4 * 3600))
+        settle_alerts(objects, now=clock.now)
+
+    assert result.failing == ("log",)
+    states = [
+        found.state
+        for key in objects.list(paths.alerts("deliveries/"))
+        if (found := Delivery.decode(objects.get(key).data)) is not None  # type: ignore[union-attr]
+    ]
+    assert "given_up" in states
+
+
+def test_a_sender_that_breaks_holds_no_other_channel(objects: LocalObjects, clock: Clock) -> None:
+    raised(objects, clock)
+    broken, well = Said(), Said()
+
+    def wrong() -> None:
+        raise TypeError("no notice")
+
+    broken.before = wrong
+
+    result = send_notices(objects, [channel_of(broken, "a"), channel_of(well, "b")], now=clock.now)
+
+    assert result.failing == ("a",)
+    assert [notice.cause for notice in well.notices] == ["STREAM_HUNG"]
+
+
+def test_a_thing_in_the_spool_that_is_no_notice_stops_nothing(objects: LocalObjects, clock: Clock) -> None:
+    objects.put(paths.alerts("spool/0.json"), b"{")
+    raised(objects, clock)
+
+    assert send_notices(objects, [channel_of(said := Said())], now=clock.now).sent == 1
+    assert waiting(objects) == 0
+    assert len(said.notices) == 1
+
+
+def test_records_of_deliveries_are_removed_after_a_week(objects: LocalObjects, clock: Clock) -> None:
+    raised(objects, clock)
+    send_notices(objects, [channel_of(Said())], now=clock.now)
+
+    assert forget_deliveries(objects, now=clock.now + timedelta(days=6)) == 0
+    assert forget_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
+
+
+class Webhook:
+    """A server that answers as it is told, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.got.append((dict(self.headers), json.loads(body)))
+                self.send_response(outer.status)
+                self.end_headers()
+
+            def log_message(self, *_args: object) -> None:
+                return
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_webhook_gets_the_notice_as_json_and_a_refusal_is_tried_again(
+    objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Webhook()
+    monkeypatch.setenv("HOOK_URL", hook.url)
+    monkeypatch.setenv("HOOK_TOKEN", "s3cret")
+    declared = {"kind": "webhook", "name": "chat", "url": "env:HOOK_URL", "token": "env:HOOK_TOKEN"}
+    opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
+    notice = raised(objects, clock)
+    try:
+        hook.status = 503
+        assert send_notices(objects, opened, now=clock.now).failing == ("chat",)
+        assert send_notices(objects, opened, now=clock.pass_(5)).sent == 0, "not tried again at once"
+        hook.status = 204
+        send_notices(objects, opened, now=clock.pass_(60))
+    finally:
+        hook.close()
+
+    mine = [(headers, body) for headers, body in hook.got if body["id"] == notice.id]
+    assert len(mine) == 2
+    headers, body = mine[-1]
+    assert headers["Authorization"] == "Bearer s3cret"
+    assert headers["X-Deltaworks-Notice"] == notice.id
+    assert body["text"].startswith("It hangs.")
+
+
+def test_an_address_is_not_told_in_the_error(objects: LocalObjects, clock: Clock) -> None:
+    declared = {"kind": "webhook", "name": "chat", "url": f"{NOWHERE}/secret-path"}
+    opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
+    raised(objects, clock)
+
+    send_notices(objects, opened, now=clock.now)
+
+    assert all(b"secret-path" not in objects.get(key).data for key in objects.list(""))  # type: ignore[union-attr]
+
+
+def test_the_log_is_a_channel_where_none_is_declared(
+    objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(channels_module.log, "log", lambda *said: lines.append(said))
+    raised(objects, clock)
+
+    send_notices(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)
+
+    ((_, form, *said),) = lines
+    assert (form % tuple(said)).startswith("[critical] STREAM_HUNG stream games: It hangs.")
+
+
+def test_channels_have_names_of_their_own() -> None:
+    one = {"kind": "log", "name": "log"}
+
+    with pytest.raises(ValueError, match="same name"):
+        AlertsSpec.model_validate({"channels": [one, one]})
+
+
+def test_a_long_notice_fits_sns(aws: Aws, objects: LocalObjects, clock: Clock) -> None:
+    topic, queue = aws.topic(), aws.queue()
+    aws.subscribe(topic, queue)
+    notice = dataclasses.replace(
+        raised(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)}), subject="ü" * 300
+    )
+
+    boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notice)
+
+    assert len(notice.title) <= 100
+    assert len(aws.received(queue)) == 1
