@@ -81,7 +81,10 @@ class MutationBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMutation:
-    """What a batch did to one table. `pause_seconds` is how long the stream could not write it."""
+    """What a batch did to one table. `pause_seconds` is how long the stream could not write it.
+
+    `engine` is who merged: `spark` or `delta_rs`, empty where nothing was.
+    """
 
     table: str
     rows: int
@@ -91,6 +94,7 @@ class TableMutation:
     attempts: int = 1
     pause_seconds: float = 0.0
     optimized: bool = False
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

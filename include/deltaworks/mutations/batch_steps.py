@@ -18,9 +18,11 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.mutation_batches import APPLIED, MutationBatch, MutationEnd, TableMutation
-from deltaworks.maintenance.optimize import Layout, Turn, optimize_table
+from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.optimize import Turn, optimize_table
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
-from deltaworks.mutations.commits import StepCommits
+from deltaworks.mutations.commits import StepCommits, engine_of, metric
+from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.frames import BatchFrames, Work
 from deltaworks.mutations.kept_tables import ensure_kept_tables, interval_changes, kept_layouts, merge_intervals
 from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting
@@ -28,13 +30,14 @@ from deltaworks.mutations.names import RENAME_NAME, merge_names, name_changes, n
 from deltaworks.mutations.notify import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.requests import refusal
-from deltaworks.specs.mutation import ORG_COLUMN
+from deltaworks.mutations.small_merge import SmallMerge
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.health import files_by_partition
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 TurnOf = Callable[[str], AbstractContextManager[Turn]]
+#: Merges, asking what it is given before each attempt; returns the attempts.
+Merge = Callable[[Callable[[], None]], int]
 
 
 class BatchSteps:
@@ -110,22 +113,24 @@ class BatchSteps:
         return {row["op"]: int(row["count"]) for row in found}
 
     def _table(self, frames: BatchFrames, table: TableSpec) -> TableMutation:
+        merge: Merge | None = None
+        attempts, pause, optimized = 0, 0.0, False
         with self._phase("compare"):
             work = frames.work(table)
             self._not_fitting += not_fitting(work.stretches, table)
-        attempts, pause, optimized = 0, 0.0, False
-        to_merge = work.reach.stretches > 0 and not self._commits.landed(table.name)
+            if work.reach.stretches > 0 and not self._commits.landed(table.name):
+                merge = self._merge(table, work)
         to_optimize = self._batch.number % self._declared.optimize_every == 0
-        if to_merge or to_optimize:
+        if merge is not None or to_optimize:
             with self._phase("wait"):
                 turn = self._turn_of(table.name)
                 stack = contextlib.ExitStack()
                 held = stack.enter_context(turn)
             began = time.monotonic()
             with stack:
-                if to_merge:
+                if merge is not None:
                     with self._phase("merge"):
-                        attempts = self._merge(table, work, held)
+                        attempts = merge(held.check)
                 self._fault(f"merged:{table.name}")
                 if to_optimize:
                     with self._phase("optimize"):
@@ -133,13 +138,13 @@ class BatchSteps:
             pause = time.monotonic() - began
         self._fault(f"optimized:{table.name}")
         commit = self._commits.found(table.name) if work.reach.stretches else None
-        metrics = {} if commit is None else commit.metrics
         done = TableMutation(
             table=table.name,
-            rows=int(metrics.get("numTargetRowsUpdated", 0)),
-            files_removed=int(metrics.get("numTargetFilesRemoved", 0)),
-            files_added=int(metrics.get("numTargetFilesAdded", 0)),
+            rows=metric(commit, "numTargetRowsUpdated"),
+            files_removed=metric(commit, "numTargetFilesRemoved"),
+            files_added=metric(commit, "numTargetFilesAdded"),
             version=-1 if commit is None else commit.version,
+            engine=engine_of(commit),
             attempts=max(attempts, 1),
             pause_seconds=round(pause, 3),
             optimized=optimized,
@@ -150,18 +155,21 @@ class BatchSteps:
         self._fault(f"notified:{table.name}")
         return done
 
-    def _merge(self, table: TableSpec, work: Work, turn: Turn) -> int:
+    def _merge(self, table: TableSpec, work: Work) -> Merge:
+        """What merges the batch into a table, made ready before the stream has to wait."""
+        key, number = paths.table(self._spec.pipeline, table.name), self._batch.number
+        bound = self._declared.small_merge_bytes
+        plan = plan_merge(self._lake, key, table, work.reach, small_merge_bytes=bound)
+        log.info("table=%s batch=%d engine=%s %s", table.name, number, plan.engine, "; ".join(plan.reasons))
+        if plan.engine == "delta_rs":
+            small = SmallMerge(table, work.stretches, work.reach, batch=number)
+            return lambda check: self._commits.once_by_delta_rs(table.name, small.execute, check=check)
         merge = TableMerge(table, work.stretches, work.reach)
-        named = work.reach.organisations
-        sizes = files_by_partition(self._lake, paths.table(self._spec.pipeline, table.name))
-        touched = sum(
-            sum(each) for place, each in sizes.items() if named is None or dict(place).get(ORG_COLUMN, "") in named
-        )
-        return self._commits.once(
+        return lambda check: self._commits.once(
             table.name,
-            lambda: merge.execute(self._session, self._uri(table.name), batch=self._batch.number),
-            check=turn.check,
-            settings=self._settings(touched),
+            lambda: merge.execute(self._session, self._uri(table.name), batch=number),
+            check=check,
+            settings=self._settings(plan.target_bytes),
         )
 
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
@@ -49,7 +51,9 @@ class StepCommits:
 
     def landed(self, table: str) -> bool:
         """Whether the table has this batch's step, or that of a later one."""
-        opened = self._lake.open(paths.table(self._pipeline, table))
+        return self._in(self._lake.open(paths.table(self._pipeline, table)), table)
+
+    def _in(self, opened: DeltaTable | None, table: str) -> bool:
         found = None if opened is None else opened.transaction_version(self.step(table).app_id)
         return found is not None and found >= self._batch
 
@@ -71,26 +75,51 @@ class StepCommits:
             ConcurrencyError: DELTA_CONFLICT when MAX_ATTEMPTS attempts all met another writer; what `check` raises.
         """
         step = self.step(table)
-        made = user_metadata(
+        mine = {**(settings or {}), **transaction(step.app_id, step.version), USER_METADATA: self._made(step)}
+
+        def attempt(opened: DeltaTable | None) -> None:
+            with session_settings(self._session, mine):
+                write()
+
+        return self._attempts(table, attempt, check=check)
+
+    def once_by_delta_rs(
+        self, table: str, write: Callable[[DeltaTable, Step, str], None], *, check: Callable[[], None]
+    ) -> int:
+        """As `once`, by what is given a snapshot that lacks the step, the step, and the commit's `userMetadata`.
+
+        `write` commits from that very snapshot and fails with DELTA_CONFLICT where the table has moved on.
+        """
+        step = self.step(table)
+
+        def attempt(opened: DeltaTable | None) -> None:
+            assert opened is not None
+            write(opened, step, self._made(step))
+
+        return self._attempts(table, attempt, check=check)
+
+    def _attempts(self, table: str, write: Callable[[DeltaTable | None], None], *, check: Callable[[], None]) -> int:
+        attempts = 0
+        for attempt in conflicts_retried(table):
+            with attempt:
+                # A conflict may have been this very step, made by a process that was given up for dead.
+                opened = self._lake.open(paths.table(self._pipeline, table))
+                if self._in(opened, table):
+                    return attempts
+                self._before()
+                check()
+                attempts += 1
+                write(opened)
+        return attempts
+
+    def _made(self, step: Step) -> str:
+        return user_metadata(
             pipeline=self._pipeline,
             batch=self._batch,
             operation=MUTATE,
             step=step.app_id,
             step_version=step.version,
         )
-        mine = {**(settings or {}), **transaction(step.app_id, step.version), USER_METADATA: made}
-        attempts = 0
-        for attempt in conflicts_retried(table):
-            with attempt:
-                # A conflict may have been this very step, made by a process that was given up for dead.
-                if self.landed(table):
-                    return attempts
-                self._before()
-                check()
-                attempts += 1
-                with session_settings(self._session, mine):
-                    write()
-        return attempts
 
     def found(self, table: str) -> CommitInfo | None:
         """The commit of this batch's step, from the table's log."""
@@ -116,6 +145,19 @@ def conflicts_retried(table: str) -> Retrying:
         before_sleep=tell,
         reraise=True,
     )
+
+
+def metric(commit: CommitInfo | None, name: str) -> int:
+    """A figure of a merge by the name Spark gives it, which delta-rs has in snake case; 0 where there is none."""
+    snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
+    return 0 if commit is None else int(commit.metrics.get(name, commit.metrics.get(snake, 0)))
+
+
+def engine_of(commit: CommitInfo | None) -> str:
+    """Who made a commit: `spark`, `delta_rs`, or nobody."""
+    if commit is None:
+        return ""
+    return "delta_rs" if commit.engine.startswith("delta-rs") else "spark"
 
 
 def _is_conflict(error: BaseException) -> bool:

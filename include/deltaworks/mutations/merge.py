@@ -12,7 +12,6 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -192,8 +191,3 @@ def transaction(app_id: str, version: int) -> Mapping[str, str]:
 
 def _all_of(conditions: Sequence[Column]) -> Column:
     return functools.reduce(operator.and_, conditions)
-
-
-def metrics_of(commit: Any) -> dict[str, int]:
-    """What a MERGE's commit says it did."""
-    return {name: int(value) for name, value in commit.metrics.items() if str(value).isdigit()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from deltaworks.specs.base import Name, Spec
+from deltaworks.specs.base import Name, Spec, parse_bytes
 
 #: Rows, requests and names belong to an organisation: nothing is changed, resolved or joined across two of them.
 ORG_COLUMN = "org_id"
@@ -97,6 +97,9 @@ class MutationsSpec(Spec):
     max_requests: int = Field(default=1_000_000, ge=1, description="a batch takes no more")
     optimize_every: int = Field(default=12, ge=1, description="batches between OPTIMIZEs in the write turn")
     max_turn_seconds: int = Field(default=600, ge=10, description="how long the stream waits for the table at most")
+    small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        default=64 << 20, ge=0, description="delta-rs merges where files of no more are to be rewritten, else Spark"
+    )
     alert_after_minutes: int = Field(default=30, ge=1, description="age of the oldest request that is not applied")
     purge_after_days: int = Field(default=30, ge=1, description="deleted rows are removed for good after these")
     names: Name = "names"

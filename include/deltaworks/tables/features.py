@@ -33,6 +33,7 @@ _HARMLESS = frozenset(
 )
 #: What old writer versions, which list no features, imply beyond the list above.
 _LEGACY_WRITER = 7
+_AGAINST_REWRITING = ("delta.enableChangeDataFeed", "delta.appendOnly")
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",
@@ -58,6 +59,19 @@ def reasons_for_spark(table: DeltaTable) -> list[str]:
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         found.append("column mapping")
     return found + list(_of_columns(json.loads(table.schema().to_json())))
+
+
+def reasons_against_rewriting(table: DeltaTable) -> list[str]:
+    """Why delta-rs may not rewrite rows of this table, in words; empty where it may.
+
+    Beside what it cannot append to: deletion vectors, which it does not read, a change data feed, whose files it would
+    have to write as Spark does, and rows that nobody may change.
+    """
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    found = reasons_for_spark(table)
+    if "deletionVectors" in (protocol.reader_features or ()):
+        found.append("deletion vectors")
+    return found + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
 
 
 def _of_columns(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:

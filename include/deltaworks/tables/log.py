@@ -24,7 +24,10 @@ Action = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What a commit says of itself. `metadata` is our userMetadata, empty where a commit has none."""
+    """What a commit says of itself. `metadata` is our userMetadata, empty where a commit has none.
+
+    `engine` is the name and version of the program that made it.
+    """
 
     version: int
     operation: str
@@ -32,6 +35,7 @@ class CommitInfo:
     metadata: dict[str, Any]
     metrics: dict[str, Any]
     changes_rows: bool
+    engine: str = ""
 
 
 def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tuple[int, list[Action] | None]]:
@@ -71,6 +75,7 @@ def _info(version: int, actions: list[Action]) -> CommitInfo:
         metadata=read_user_metadata(said.get("userMetadata")),
         metrics=said.get("operationMetrics") or {},
         changes_rows=any(True for _ in changing_actions(actions)),
+        engine=str(said.get("engineInfo", "")),
     )
 
 

@@ -85,8 +85,11 @@ def run(spark: SparkSession, stage: MutationStage, **options: Any) -> Any:
 
 
 @pytest.mark.integration
-def test_any_interleaving_of_rows_and_requests_ends_as_a_replay_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path, declared(partition_by=("event_date",)))
+@pytest.mark.parametrize("small_merge_bytes", [0, 1 << 30], ids=["spark", "delta_rs"])
+def test_any_interleaving_of_rows_and_requests_ends_as_a_replay_of_the_log(
+    spark: SparkSession, tmp_path: Path, small_merge_bytes: int
+) -> None:
+    stage = MutationStage(tmp_path, declared(partition_by=("event_date",), small_merge_bytes=small_merge_bytes))
     cases = Interleaving(generated(300, start=6), parts=3, seed=6)
 
     for rows, requests in zip(cases.rows, cases.requests, strict=True):

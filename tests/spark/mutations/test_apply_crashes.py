@@ -52,18 +52,27 @@ def land(stage: MutationStage, part: int) -> None:
     )
 
 
-def test_every_step_can_be_the_last_one(spark: SparkSession, tmp_path: Path) -> None:
-    stage = MutationStage(tmp_path, declared(optimize_every=1))
-    for part, point in enumerate(POINTS):
+@pytest.mark.parametrize(
+    ("engine", "points", "settings"),
+    [
+        ("spark", POINTS, {"small_merge_bytes": 0, "optimize_every": 1}),
+        ("delta_rs", ("resolved", "merged:activities", "notified:activities"), {"small_merge_bytes": 1 << 20}),
+    ],
+)
+def test_every_step_can_be_the_last_one(
+    spark: SparkSession, tmp_path: Path, engine: str, points: tuple[str, ...], settings: dict[str, Any]
+) -> None:
+    stage = MutationStage(tmp_path, declared(**settings))
+    for part, point in enumerate(points):
         land(stage, part)
         with pytest.raises(Crash):
             MutationRun(spark, stage.catalog, PIPELINE, fault=crash_at(point)).run()
 
     result = MutationRun(spark, stage.catalog, PIPELINE).run()
 
-    last = len(POINTS) - 1
+    last = len(points) - 1
     rows = stage.rows()
-    assert len(rows) == 2 * len(POINTS)
+    assert len(rows) == 2 * len(points)
     assert {row["contact_id"] for row in rows} == {f"n{last}"}
     (name,) = [row for row in stage.rows("names") if not row["_deleted"]]
     assert (name["id"], name["name"]) == (f"n{last}", f"name {last}")
@@ -72,4 +81,5 @@ def test_every_step_can_be_the_last_one(spark: SparkSession, tmp_path: Path) -> 
     assert result.completed == []
     ends: list[Any] = [stage.batches.end(number) for number in range(1, stage.batches.numbers()[1] + 1)]
     assert all(end is not None and end.outcome == "applied" for end in ends)
+    assert {table.engine for end in ends for table in end.tables} == {engine}
     assert MutationRun(spark, stage.catalog, PIPELINE).run().batches == []
