@@ -153,10 +153,23 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
 
     order = [task.task_id for task in dag.topological_sort()]
 
-    always = ["optimize_tables", "vacuum_tables", "remove_orphans", "keep_control_tables"]
+    always = ["optimize_tables", "vacuum_tables", "remove_orphans", "keep_control_tables", "learn_input"]
     assert order == [*always, "rebuild_gold"]
-    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1]
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1]
     assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always
+
+
+def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:
+    from deltaworks.airflow.job_alerts import note_success, tell_failure
+
+    jobs = [
+        dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "stream_health")
+    ]
+    assert {dag.dag_id.partition("__")[0] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
+    for dag in jobs:
+        for task in dag.tasks:
+            assert tell_failure in task.on_failure_callback, (dag.dag_id, task.task_id)
+            assert note_success in task.on_success_callback, (dag.dag_id, task.task_id)
 
 
 def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_project: Path) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from deltaworks.control import paths
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_of, write_project
+from tests.unit.alerts.aws_stage import Aws
 
 DONE = "DAG_RUN_DONE "
 #: Runs the DAG of each line it reads, in one Airflow: starting one takes longer than a run.
@@ -61,16 +63,39 @@ class Stage:
         self.home = root / "home"
         self.home.mkdir()
         self.output = root / "output"
+        self.queue = self._listen()
         self.calls = root / "calls.jsonl"
         self.program = root / "bin" / "spark-submit"
         self.program.parent.mkdir()
         self.spark_submit("")
         self.airflow = self._start()
 
+    def _listen(self) -> str:
+        """A server with a topic that the project's alerts go to, and a queue that listens to it."""
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self.server.start()
+        host, port = self.server.get_host_and_port()
+        self.aws = Aws(f"http://{host}:{port}")
+        topic, queue = self.aws.topic(), self.aws.queue()
+        self.aws.subscribe(topic, queue)
+        declared = self.project / "include" / "environments" / "local.yaml"
+        messaging = (
+            f"{{endpoint: 'http://{host}:{port}', access_key: env:TEST_ACCESS_KEY, secret_key: env:TEST_SECRET_KEY}}"
+        )
+        channels = f"alerts: {{channels: [{{kind: sns, name: people, topic: '{topic}'}}]}}\n"
+        declared.write_text(declared.read_text().replace("messaging: {}", f"messaging: {messaging}") + channels)
+        return queue
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Cause, subject and kind of every notice that has reached the queue since the last look."""
+        return [(notice["cause"], notice["subject"], notice["kind"]) for notice in self.aws.received(self.queue)]
+
     def _start(self) -> subprocess.Popen[str]:
         environment = environment_of(self.project, self.home) | {
             "PATH": f"{self.program.parent}:{os.environ['PATH']}",
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+            "TEST_ACCESS_KEY": "testing",
+            "TEST_SECRET_KEY": "testing",
         }
         with self.output.open("w") as output:
             return subprocess.Popen(
@@ -85,6 +110,7 @@ class Stage:
     def end(self) -> None:
         self.airflow.kill()
         self.airflow.communicate()
+        self.server.stop()
 
     def spark_submit(self, body: str) -> None:
         self.calls.unlink(missing_ok=True)
@@ -124,9 +150,12 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("stage"))
-    yield stage
-    stage.end()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TEST_ACCESS_KEY", "testing")
+        patched.setenv("TEST_SECRET_KEY", "testing")
+        stage = Stage(tmp_path_factory.mktemp("stage"))
+        yield stage
+        stage.end()
 
 
 def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> None:
@@ -178,6 +207,11 @@ def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> No
     assert done["state"] == "failed"
     assert done["tasks"] == {"rebuild_gold": ["failed", 1]}
     assert len(stage.submitted()) == 1
+    assert stage.told() == [("JOB_FAILED", "gold__games.rebuild_gold", "raised")]
+
+    stage.spark_submit("")
+    stage.run("gold__games")
+    assert stage.told() == [("JOB_FAILED", "gold__games.rebuild_gold", "resolved")]
 
 
 def verdicts_of(done: Any) -> Any:
@@ -198,3 +232,10 @@ def test_health_is_green_while_starting_and_red_with_the_cause_once_a_stream_han
     assert {verdicts_of(run)["stream__edits"]["since"] for run in (hung, still)} == {
         verdicts_of(well)["stream__edits"]["since"]
     }
+    assert stage.told() == [("STREAM_HUNG", "stream games", "raised")], "told once, by two runs that saw it"
+    beat = json.loads((stage.project / "lake" / "control" / "alerts" / "health.json").read_text())
+    assert (beat["run"], beat["unhealthy"]) == (still["run_id"], 1)
+
+    stage.heartbeat("stream", "games", age_seconds=1)
+    stage.run("stream_health")
+    assert stage.told() == [("STREAM_HUNG", "stream games", "resolved")]

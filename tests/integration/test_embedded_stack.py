@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.local.airflow_api import AirflowApi, DagRun
+from deltaworks.airflow.rest_api import AirflowApi, DagRun
 from deltaworks.local.environment import read_env
 from deltaworks.local.home import StackHome
 from deltaworks.local.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests

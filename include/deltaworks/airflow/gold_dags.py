@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
+from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.airflow.retry_policy import JobRetryPolicy
 from deltaworks.airflow.runbooks import gold_runbook
@@ -32,7 +33,7 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=6),
         tags=sorted({"gold", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner},
+        default_args={"owner": spec.owner, **job_callbacks()},
         params={
             "tables": table_choice([table.name for table in spec.gold.tables], "Gold tables to build"),
             "dates": Param(

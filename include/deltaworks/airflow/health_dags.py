@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseHook, BaseOperator
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow import names
 from deltaworks.airflow.mutation_dags import judge_mutations_task
 from deltaworks.airflow.runbooks import HEALTH_RUNBOOK
-from deltaworks.errors import TransientError
+from deltaworks.errors import DeltaworksError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from deltaworks.airflow.health_report import Report
+    from deltaworks.airflow.rest_api import AirflowApi
     from deltaworks.control.health import Verdict
+    from deltaworks.control.objects import ObjectStore
+    from deltaworks.specs.catalog import Catalog
 
 VERDICTS_XCOM = "verdicts"
 
@@ -50,7 +55,9 @@ def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
 class JudgeStreamsOperator(BaseOperator):
     """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
 
-    It reads only. The verdicts are left as XCom, from which the next run knows since when each one holds.
+    It raises and resolves their alerts and those of jobs that are overdue, starts hung ones anew, sends what is to be
+    told, and says that it has run. The verdicts are left as XCom, from which the next run knows since when each one
+    holds.
 
     Raises:
         TransientError: STREAMS_UNHEALTHY naming each unhealthy one with its cause and next step.
@@ -74,9 +81,73 @@ class JudgeStreamsOperator(BaseOperator):
         records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]
+        self._tell(context, catalog, objects, reports)
         if bad:
             raise _unhealthy(bad)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
+
+    def _tell(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
+        """Everything that follows from the verdicts. What fails here shows in the log and as silence of the health
+        check, which the dead-man check tells; the verdicts stand."""
+        from deltaworks.airflow.alert_sending import deliver
+        from deltaworks.airflow.health_alerts import tell_verdicts
+        from deltaworks.airflow.overdue_jobs import tell_overdue
+        from deltaworks.alerts.deadman import beat_health
+        from deltaworks.control.clock import utc_now
+
+        now = utc_now()
+        verdicts = [item.verdict for item in reports]
+        try:
+            tell_verdicts(objects, verdicts, now=now)
+            if overdue := tell_overdue(objects, catalog, now=now):
+                self.log.warning("Overdue jobs: %s", ", ".join(overdue))
+            self._restart(objects, reports)
+            sent = deliver(objects, catalog.environment)
+            self.log.info("Alerts: %s", sent)
+            unhealthy = sum(verdict.unhealthy for verdict in verdicts)
+            beat_health(objects, run=str(context["ti"].run_id), judged=len(verdicts), unhealthy=unhealthy)
+        except Exception:
+            self.log.exception("Alerts were not raised or not sent.")
+
+    def _restart(self, objects: ObjectStore, reports: list[Report]) -> None:
+        """Start hung ones anew, where Airflow can be reached. What fails here keeps no alert from being sent."""
+        from deltaworks.airflow.health_alerts import subject_of
+        from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
+        from deltaworks.control.clock import utc_now
+
+        now = utc_now()
+        hung = [
+            Hung(
+                subject=subject_of(item.verdict),
+                dag_id=item.subject.dag_id,
+                key=f"{item.subject.control}/restarts.json",
+                per_hour=item.subject.restarts_per_hour,
+            )
+            for item in reports
+            if item.verdict.cause == "HEARTBEAT_STALE" and item.subject.restarts_per_hour
+        ]
+        well = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
+        settle_restarts(objects, well, now=now)
+        if not hung:
+            return
+        try:
+            with airflow_api() as api:
+                for line in restart_hung(objects, hung, api, now=now):
+                    self.log.warning("Hung: %s", line)
+        except (DeltaworksError, AirflowNotFoundException) as error:
+            self.log.error("Hung ones are not started anew: %s", error)
+
+
+def airflow_api() -> AirflowApi:
+    """A client of this Airflow's own API, by its connection.
+
+    Raises:
+        AirflowNotFoundException: there is no such connection, so that hung streams are left to people.
+    """
+    from deltaworks.airflow.rest_api import AirflowApi
+
+    connection = BaseHook.get_connection(names.AIRFLOW_CONNECTION)
+    return AirflowApi(str(connection.host), str(connection.login), str(connection.password))
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

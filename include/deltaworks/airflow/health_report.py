@@ -14,23 +14,27 @@ from typing import Any
 from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.health import HealthLimits, Kind, Verdict, declared_wrongly, judge, unreadable
+from deltaworks.control.health import Kind, Verdict, declared_wrongly, judge, unreadable
+from deltaworks.control.health_terms import HealthLimits, duration
 from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.input_norm import read_norm
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.stop import StopFlag
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
 
 Paused = Callable[[str], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A relay or a stream to be judged."""
+    """A relay or a stream to be judged, and how often it may be started anew within an hour where it hangs."""
 
     kind: Kind
     name: str
     control: str
     limits: HealthLimits
+    restarts_per_hour: int = 3
 
     @property
     def dag_id(self) -> str:
@@ -55,11 +59,24 @@ def subjects(catalog: Catalog) -> list[Subject]:
             "stream",
             name,
             paths.pipeline_control(name),
-            HealthLimits(stall_seconds=float(spec.stream.stall_seconds)),
+            limits_of(spec),
+            spec.watch.restarts_per_hour,
         )
         for name, spec in catalog.pipelines.items()
     ]
     return relays + streams
+
+
+def limits_of(spec: PipelineSpec) -> HealthLimits:
+    """The bounds a pipeline declares."""
+    watch = spec.watch
+    return HealthLimits(
+        stall_seconds=float(spec.stream.stall_seconds),
+        backlog_seconds_max=60 * watch.backlog_minutes,
+        retention_seconds=None if watch.retention_hours is None else 3600 * watch.retention_hours,
+        time_left_seconds_min=None if watch.time_left_hours is None else 3600 * watch.time_left_hours,
+        no_input_seconds=None if watch.no_input_minutes is None else 60 * watch.no_input_minutes,
+    )
 
 
 def report(
@@ -76,6 +93,7 @@ def report(
     try:
         heartbeat = read_heartbeat(objects, f"{subject.control}/heartbeat.json")
         stop = StopFlag(objects, f"{subject.control}/stop.json").read()
+        norm = read_norm(objects, f"{subject.control}/input_norm.json") if subject.kind == "stream" else None
     except Exception as error:
         return Report(subject, unreadable(error, kind=subject.kind, name=subject.name, now=now, previous=before), None)
     verdict = judge(
@@ -87,6 +105,7 @@ def report(
         paused=paused(subject.dag_id),
         previous=before,
         limits=subject.limits,
+        norm=norm,
     )
     return Report(subject, verdict, heartbeat)
 
@@ -109,19 +128,23 @@ def misdeclared(
 
 
 def table(reports: Iterable[Report]) -> str:
-    """The reports as lines of text, one per subject, the unhealthy first and with their next step."""
-    rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "DETAIL")]
+    """The reports as lines of text, one per subject, the unhealthy first and with their next step.
+
+    LEFT is the time until the source forgets the oldest that waits.
+    """
+    rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "LEFT", "DETAIL")]
     ordered = sorted(reports, key=lambda report: (not report.verdict.unhealthy, report.subject.dag_id))
     for item in ordered:
         verdict = item.verdict
         since = verdict.since.strftime("%m-%d %H:%M")
         mark = "!" if verdict.unhealthy else ""
-        rows.append((mark, item.subject.dag_id, verdict.state, verdict.cause, since, verdict.detail))
+        left = "" if verdict.time_left_seconds is None else duration(max(0.0, verdict.time_left_seconds))
+        rows.append((mark, item.subject.dag_id, verdict.state, verdict.cause, since, left, verdict.detail))
         if verdict.unhealthy:
-            rows.append(("", "", "", "", "next", verdict.next_step))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+            rows.append(("", "", "", "", "next", "", verdict.next_step))
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
     return "\n".join(
-        " ".join((*(cell.ljust(width) for cell, width in zip(row[:5], widths, strict=True)), row[5])).rstrip()
+        " ".join((*(cell.ljust(width) for cell, width in zip(row[:6], widths, strict=True)), row[6])).rstrip()
         for row in rows
     )
 
@@ -132,6 +155,7 @@ def to_record(verdict: Verdict) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Verdict:
-    """What `to_record` made, as a verdict again."""
+    """What `to_record` made, as a verdict again; what an earlier release did not say is left as it is."""
     since = parse_iso(record["since"]) or utc_now()
-    return Verdict(**{**record, "since": since})
+    known = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name in record}
+    return Verdict(**{**known, "since": since})

@@ -8,6 +8,7 @@ from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
+from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.mutation_dags import mutate_task, purge_task
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import maintenance_runbook
@@ -28,7 +29,7 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=12),
         tags=sorted({"maintenance", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner},
+        default_args={"owner": spec.owner, **job_callbacks()},
         params={
             "tables": table_choice([table.name for table in spec.tables], "Bronze tables to treat"),
             "vacuum_dry_run": Param(
@@ -56,9 +57,17 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
     steps.append(_process("remove_orphans", "deltaworks.maintenance.orphans", spec))
     steps.append(_process("keep_control_tables", "deltaworks.maintenance.control_tables", spec))
+    steps.append(_learn_input(spec))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment))
     return steps
+
+
+def _learn_input(spec: PipelineSpec) -> ProcessOperator:
+    """The task that learns which silence of the source is unusual, for the health check."""
+    settings = {name: value for name, value in job_settings().items() if name != "durable"}
+    module, arguments = "deltaworks.maintenance.input_norm", ["--pipeline", spec.pipeline]
+    return ProcessOperator(task_id="learn_input", module=module, arguments=arguments, **settings)
 
 
 def _process(task_id: str, module: str, spec: PipelineSpec) -> ProcessOperator:

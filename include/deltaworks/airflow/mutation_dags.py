@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings
+from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import mutation_runbook
 from deltaworks.specs.environment import EnvironmentSpec
@@ -30,7 +31,7 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=6),
         tags=sorted({"mutations", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner},
+        default_args={"owner": spec.owner, **job_callbacks()},
         params={
             "dry_run": Param(
                 False,

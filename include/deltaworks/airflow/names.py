@@ -17,6 +17,8 @@ POOL_RELAYS: Final = "relays"
 POOL_SPARK_JOBS: Final = "spark_jobs"
 SPARK_CONNECTION: Final = "spark_default"
 HEALTH_DAG_ID: Final = "stream_health"
+#: How the health check reaches Airflow itself, to start hung streams anew: an HTTP connection with a login.
+AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
 #: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)

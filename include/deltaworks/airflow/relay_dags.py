@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings
+from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
 from deltaworks.airflow.runbooks import clean_runbook, relay_runbook
@@ -57,7 +58,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=12),
         tags=["maintenance", "relay"],
-        default_args={"owner": relay.owner},
+        default_args={"owner": relay.owner, **job_callbacks()},
         params={
             "dry_run": Param(
                 declared.dry_run,

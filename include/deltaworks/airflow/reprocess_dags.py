@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings, table_choice
+from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.airflow.runbooks import reprocess_runbook
 from deltaworks.specs.environment import EnvironmentSpec
@@ -30,7 +31,7 @@ def reprocess_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=24),
         tags=sorted({"reprocess", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner},
+        default_args={"owner": spec.owner, **job_callbacks()},
         params=_form(spec),
     ) as dag:
         SparkJobOperator(

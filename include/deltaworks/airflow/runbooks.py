@@ -94,13 +94,19 @@ means that at least one is unhealthy** and was neither stopped nor paused on pur
 in its own DAG can be red here: a hung process has no other sign.
 
 **When red.** Every unhealthy row names its cause and the next step.
-- `HEARTBEAT_STALE`: the process hangs or is gone. If its task runs, clear it.
+- `HEARTBEAT_STALE`: the process hangs or is gone. If its task runs it is cleared, a few times an hour at most; the
+  log says so. It resumes where it was.
 - `PAUSED_WITHOUT_STOP`: its DAG is paused though nobody stopped it, by hand or by itself after many failed
   runs.
 - `NOT_RESTARTED`, `NEVER_STARTED`: nothing starts it. Look at its DAG, at the pool's free slots, at the
   scheduler.
 - `NO_PROGRESS`, `BACKLOG_OLD`: it lives but does not keep up. Look at its Spark UI.
+- `SOURCE_EXPIRES`: the source forgets what waits soon; the column LEFT says when. Raise its retention now.
+- `INPUT_SILENT`: it works, and its source brings nothing for longer than is declared or usual.
 - `HEARTBEAT_UNREADABLE`: the lake's storage does not answer.
+
+Each is an alert too, told once and when it ends, on the channels of the environment; so are jobs that are overdue.
+That this check itself runs is watched by `deltaworks deadman`.
 
 To silence one that is meant to be down, use `deltaworks stop NAME`: a stop is on record, a pause is not.
 All of them now: [progress](/deltaworks/progress).
@@ -146,7 +152,8 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
 3. `remove_orphans`, by the same switch, removes files of batches whose driver died before they were fixed, and old
    prepared batches that are complete.
 4. `keep_control_tables`, by the same switch, merges the small files of the ledger and the progress table.
-5. `rebuild_gold` brings the gold tables up to date.
+5. `learn_input` finds how much input is usual at each hour of the day, for the health check.
+6. `rebuild_gold` brings the gold tables up to date.
 
 **Trigger it** with `tables` to treat only some, and with `vacuum_dry_run` off to really delete. A backfill is
 refused: it would repeat the same work for every date.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import typer
 
+from deltaworks.airflow.rest_api import AirflowApi
 from deltaworks.cli.context import catalog, console
 from deltaworks.control import paths
 from deltaworks.control.heartbeat import read_heartbeat
@@ -19,7 +20,6 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.stop import StopFlag
 from deltaworks.errors import TransientError
 from deltaworks.local import stack
-from deltaworks.local.airflow_api import AirflowApi
 
 _ENDED = ("ended", "failed")
 

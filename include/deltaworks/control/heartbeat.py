@@ -26,6 +26,7 @@ class Heartbeat:
 
     `lost_files` are objects nobody was told of, or that were gone before they were read, `lost_ranges` ranges of
     records that were, some of them by key; `dead_letters` the messages in a relay's dead-letter queue, about.
+    `retention_seconds` is for how long the source keeps what waits, where it says so.
     """
 
     pipeline: str
@@ -50,6 +51,7 @@ class Heartbeat:
     lost_ranges: int = 0
     lost_examples: tuple[str, ...] = ()
     dead_letters: int | None = None
+    retention_seconds: float | None = None
     host: str = ""
     pid: int = 0
     ui: str | None = None

@@ -69,6 +69,11 @@ def rollback(pipeline: str, ordinal: int) -> str:
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.json")
 
 
+def rollback_files(pipeline: str, ordinal: int) -> str:
+    """The object that names the files of rows that were read again for a rollback."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.files.json")
+
+
 def rollback_end(pipeline: str, ordinal: int) -> str:
     """The object that says that a rollback is complete, and as which version."""
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
@@ -114,6 +119,11 @@ def mutation_end(pipeline: str, number: int) -> str:
     return mutations(pipeline, f"{number:012d}.done.json")
 
 
+def gold_state(pipeline: str, table_name: str) -> str:
+    """The object that says when a gold table was last found to be up to date."""
+    return pipeline_control(pipeline, f"gold/{table_name}.json")
+
+
 def alerts(name: str = "") -> str:
     """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
     return f"control/alerts/{name}"
@@ -127,3 +137,28 @@ def experiment(name: str, run: str) -> str:
 def reader(name: str) -> str:
     """The table a reader of changes keeps up to date."""
     return f"readers/{name}"
+
+
+def reader_records(pipeline: str) -> str:
+    """The folder of the words of readers that keep versions of a pipeline's tables."""
+    return pipeline_control(pipeline, "readers") + "/"
+
+
+def reader_record(pipeline: str, table_name: str, reader_name: str) -> str:
+    """The word of one reader on one table."""
+    return f"{reader_records(pipeline)}{table_name}/{reader_name}.json"
+
+
+def readers() -> str:
+    """The folder of the tables that readers of changes keep."""
+    return "readers"
+
+
+def vacuum_record(pipeline: str) -> str:
+    """When each table of a pipeline was last vacuumed by listing its folder."""
+    return pipeline_control(pipeline, "maintenance/vacuum.json")
+
+
+def table_snapshots() -> str:
+    """The table of snapshots of tables' health."""
+    return "control/table_health"

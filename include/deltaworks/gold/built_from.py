@@ -56,7 +56,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     """A digest of all but data that the table's content follows from: the SQL, the rules, which tables are read."""
     said = [
         sql,
-        table.model_dump(mode="json", exclude={"description"}),
+        table.model_dump(mode="json", exclude={"description", "checks"}),
         dedupe.model_dump(mode="json") if dedupe else None,
         {name: pinned.table_id for name, pinned in inputs.items()},
     ]

@@ -29,9 +29,10 @@ _ARRIVAL = ("_seq", "_position")
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """A bronze or mapping table at the version a build reads. `version` and `table_id` are None while it is not there.
+    """A bronze, mapping or gold table at the version a build reads. `version` and `table_id` are None while it is not
+    there.
 
-    `of_events` is whether its rows are events, which may have come more than once.
+    `of_events` is whether its rows are events, which may have come more than once; `date_column` tells its dates apart.
     """
 
     name: str
@@ -40,12 +41,14 @@ class PinnedInput:
     table_id: str | None
     columns: Mapping[str, str]
     of_events: bool = True
+    date_column: str = DATE_COLUMN
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
     """The named tables as they are now."""
     pinned = {}
     events = {table.name for table in spec.event_tables}
+    gold = {table.name: table.partition_by for table in spec.gold.tables}
     for name in names:
         key = paths.table(spec.pipeline, name)
         table = lake.open(key)
@@ -56,12 +59,15 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             table_id=str(table.metadata().id) if table else None,
             columns=columns_of(spec, name),
             of_events=name in events,
+            date_column=gold.get(name, DATE_COLUMN),
         )
     return pinned
 
 
 def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
-    """The columns of a table that gold may read, with their types."""
+    """The columns of a table that gold may read, with their types; none are declared of a gold table."""
+    if name in {table.name for table in spec.gold.tables}:
+        return {}
     if spec.mutations is not None and name == spec.mutations.names:
         return NAMES_COLUMNS
     return spec.table(name).column_types()
@@ -83,7 +89,7 @@ class InputViews:
     ) -> None:
         self._spark = spark
         self._lake = lake
-        self._inputs = inputs
+        self._inputs = dict(inputs)
         self._dedupe = dedupe
         self._copies: dict[tuple[str, Part], _Copies] = {}
         self._registered: set[str] = set()
@@ -98,6 +104,10 @@ class InputViews:
             self._spark.catalog.dropTempView(name)
         for copies in self._copies.values():
             copies.rows.unpersist()
+
+    def add(self, inputs: Mapping[str, PinnedInput]) -> None:
+        """Make more inputs known: gold tables, once those they are made of are built."""
+        self._inputs.update(inputs)
 
     def prepare(self, plans: Sequence[GoldPlan]) -> None:
         """Look up the copies once for all plans that read an input, instead of once for each."""
@@ -137,7 +147,7 @@ class InputViews:
         rows = self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
         if DELETED_COLUMN in pinned.columns and DELETED_COLUMN in rows.columns:
             rows = rows.filter(~F.coalesce(DELETED_COLUMN, F.lit(False)))
-        return _within(rows, part)
+        return _within(rows, part, pinned.date_column if part.column == DATE_COLUMN else part.column)
 
     def _copies_of(self, name: str, part: Part) -> _Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
@@ -165,13 +175,13 @@ class InputViews:
             .withColumn("_first", F.min(arrival).over(neighbours))
             .filter(arrival > F.col("_first"))
         )
-        rows = _within(rows, part).select(*_ARRIVAL, part.column).persist()
+        rows = _within(rows, part, part.column).select(*_ARRIVAL, part.column).persist()
         per_value = {row[part.column]: row["count"] for row in rows.groupBy(part.column).count().collect()}
         return _Copies(rows, per_value)
 
 
-def _within(rows: DataFrame, part: Part) -> DataFrame:
-    return rows if part.values is None else rows.filter(F.col(part.column).isin(sorted(part.values)))
+def _within(rows: DataFrame, part: Part, column: str) -> DataFrame:
+    return rows if part.values is None else rows.filter(F.col(column).isin(sorted(part.values)))
 
 
 def _widened(part: Part, days: int) -> Part:

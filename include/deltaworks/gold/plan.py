@@ -98,11 +98,17 @@ def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
     )
 
 
-def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None) -> GoldPlan:
+def plan_rebuild(
+    table: GoldTableSpec,
+    changes: Mapping[str, Changes],
+    dedupe: DedupeSpec | None,
+    date_columns: Mapping[str, str] | None = None,
+) -> GoldPlan:
     """Rebuild what the changes of the table's inputs touch.
 
     Args:
         changes: what changed in each input since the last build, by the input's name.
+        date_columns: by which column the dates of an input are told apart, where it is another than a bronze table's.
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
@@ -112,9 +118,10 @@ def plan_rebuild(table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: D
         return full_plan(table, "its inputs changed, and any change affects all of it")
     touched: set[dt.date] = set()
     for name, change in changes.items():
-        dates = _dates(change)
+        column = (date_columns or {}).get(name, DATE_COLUMN)
+        dates = _dates(change, column)
         if dates is None:
-            return full_plan(table, f"{name}: {change.reason or f'not told apart by {DATE_COLUMN}'}")
+            return full_plan(table, f"{name}: {change.reason or f'not told apart by dates of {column}'}")
         touched |= dates
     offsets = table.affects.days
     affected = widened(touched, dedupe.across_days if dedupe else 0)
@@ -172,9 +179,12 @@ def _shifted(dates: Iterable[dt.date], offsets: Iterable[int]) -> set[dt.date]:
     return {date + step for date in dates for step in steps}
 
 
-def _dates(change: Changes) -> set[dt.date] | None:
+def _dates(change: Changes, column: str) -> set[dt.date] | None:
     """The dates that changed, None where that cannot be told."""
-    values = change.values(DATE_COLUMN)
+    values = change.values(column)
     if values is None or None in values:
         return None
-    return {dt.date.fromisoformat(value) for value in values if value is not None}
+    try:
+        return {dt.date.fromisoformat(value) for value in values if value is not None}
+    except ValueError:
+        return None

@@ -92,7 +92,12 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     master = os.environ.get("DELTAWORKS_SPARK_MASTER", _DEFAULT_MASTER)
     # JSON, since Airflow drops the host of a URI such as spark://local[2] and falls back to YARN.
     connection = json.dumps({"conn_type": "spark", "host": master})
-    return rendered | {"AIRFLOW_HOME": str(home.airflow), "AIRFLOW_CONN_SPARK_DEFAULT": connection}
+    itself = {"conn_type": "http", "host": url, "login": ADMIN_USER, "password": keys.admin_password}
+    return rendered | {
+        "AIRFLOW_HOME": str(home.airflow),
+        "AIRFLOW_CONN_SPARK_DEFAULT": connection,
+        "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": json.dumps(itself),
+    }
 
 
 def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:

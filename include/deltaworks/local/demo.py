@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deltaworks.airflow.rest_api import AirflowApi, DagRun
 from deltaworks.control import paths
 from deltaworks.control.live_position import live_read_below
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.local import stack
-from deltaworks.local.airflow_api import AirflowApi, DagRun
 from deltaworks.local.answers import PUBLISHED_EDITS_FILE, AnswerSheet, EditsTruth, answer_edits, answer_games
 from deltaworks.local.demo_report import DemoReport
 from deltaworks.local.environment import load_env

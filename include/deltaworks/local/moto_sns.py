@@ -13,7 +13,7 @@ import logging
 from typing import Any
 
 from moto.sns.models import Subscription
-from moto.sqs import sqs_backends
+from moto.sqs.models import sqs_backends
 
 log = logging.getLogger(__name__)
 _MARK = "_deltaworks_redrive"
@@ -32,8 +32,8 @@ def correct_sns() -> None:
             log.warning("%s is not delivered to %s: %s", message_id, subscription.endpoint, error)
             _redrive(subscription, message, message_id, said)
 
-    Subscription.publish = publish_or_redrive
-    setattr(Subscription, _MARK, True)
+    for name, correction in (("publish", publish_or_redrive), (_MARK, True)):
+        setattr(Subscription, name, correction)
 
 
 def _redrive(subscription: Any, message: str, message_id: str, said: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from deltaworks.airflow.rest_api import AirflowApi, Component, Health
 from deltaworks.errors import TransientError
-from deltaworks.local.airflow_api import AirflowApi, Component, Health
 from deltaworks.local.home import StackHome
 from deltaworks.local.jars import quiet
 from deltaworks.local.kafka_broker import broker_command, broker_serves

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltaworks.local.airflow_api import AirflowApi
+from deltaworks.airflow.rest_api import AirflowApi
 from deltaworks.local.processes import StackProcess
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from deltaworks.airflow.rest_api import AirflowApi
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import pipeline_control, relay_control
 from deltaworks.control.stop import StopFlag
 from deltaworks.errors import DeltaworksError
-from deltaworks.local.airflow_api import AirflowApi
 from deltaworks.local.environment import loaded_env
 from deltaworks.local.home import StackHome
 from deltaworks.local.state import load_state, save_state

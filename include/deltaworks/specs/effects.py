@@ -179,6 +179,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         ),
         "gold": Into(GoldSpec),
         "maintenance": Into(MaintenanceSpec),
+        "watch": _AT_ONCE,
         "mutations": Into(
             MutationsSpec,
             absent=Leaf(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from deltaworks.specs.base import Name, Spec
+from deltaworks.specs.base import Name, Spec, as_tuple
 
 
 class DedupeSpec(Spec):
@@ -22,8 +24,27 @@ class AffectsSpec(Spec):
     days: tuple[int, ...] = (0,)
 
 
+class ChecksSpec(Spec):
+    """What has to hold for an answer before it is published, and how old the table may become.
+
+    Counts are of the part that a build writes. `max_drop` is a share: a partition that would have fewer rows than before
+    by more than it is taken for half-built.
+    """
+
+    min_rows: int = Field(default=0, ge=0)
+    unique: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    not_null: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    max_drop: float | None = Field(default=None, gt=0, lt=1)
+    max_age_minutes: float | None = Field(default=None, gt=0)
+
+    @property
+    def before_commit(self) -> bool:
+        """Whether there is anything to look at in an answer."""
+        return bool(self.min_rows or self.unique or self.not_null or self.max_drop)
+
+
 class GoldTableSpec(Spec):
-    """A table of answers, built by SQL from what it reads.
+    """A table of answers, built by SQL from what it reads: bronze tables and other gold tables of the pipeline.
 
     With `affects: same` its inputs are partitioned by its own partition column, and rows of a value change the part of
     that value alone.
@@ -35,11 +56,30 @@ class GoldTableSpec(Spec):
     reads: tuple[Name, ...] = Field(min_length=1)
     partition_by: str
     affects: AffectsSpec | Literal["all", "same"] = AffectsSpec()
+    checks: ChecksSpec = ChecksSpec()
 
 
 class GoldSpec(Spec):
     """The pipeline's answers and when they are rebuilt."""
 
     schedule: str | None = None
+    deadline_minutes: float | None = Field(
+        default=None, gt=0, description="told where a run has not ended so long after it was queued"
+    )
     dedupe: DedupeSpec | None = None
     tables: tuple[GoldTableSpec, ...] = ()
+
+
+def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
+    """The tables, each after those it reads, else as they are declared.
+
+    Raises:
+        ValueError: tables read each other in a circle, which is named.
+    """
+    known = {table.name: table for table in tables}
+    sorter = TopologicalSorter({name: [read for read in table.reads if read in known] for name, table in known.items()})
+    try:
+        return [known[name] for name in sorter.static_order()]
+    except CycleError as error:
+        circle = " reads ".join(reversed(error.args[1]))
+        raise ValueError(f"gold tables read each other in a circle: {circle}") from None

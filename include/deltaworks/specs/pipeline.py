@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple, nearest_of, raise_located
-from deltaworks.specs.gold import GoldSpec, GoldTableSpec
+from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
 from deltaworks.specs.mutation import (
     MUTABLE_COLUMNS,
     NOTIFICATION_COLUMNS,
@@ -21,6 +21,7 @@ from deltaworks.specs.named_sources import chosen_source
 from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.source import DeltaSourceSpec, RecordSourceSpec, SourceSpec
 from deltaworks.specs.types import TypeText
+from deltaworks.specs.watch import WatchSpec
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 Scalar = str | int | float | bool
@@ -234,6 +235,7 @@ class PipelineSpec(Spec):
     gold: GoldSpec = GoldSpec()
     maintenance: MaintenanceSpec = MaintenanceSpec()
     mutations: MutationsSpec | None = None
+    watch: WatchSpec = WatchSpec()
 
     @model_validator(mode="before")
     @classmethod
@@ -281,7 +283,9 @@ class PipelineSpec(Spec):
 
     def _check_reads(self, bronze: dict[str, tuple[str, ...]]) -> None:
         """Refuse a reader of what is not there; bronze tables are given with their partition columns."""
+        build_order(self.gold.tables)
         for_gold = bronze | ({self.mutations.names: (ORG_COLUMN,)} if self.mutations else {})
+        for_gold |= {gold.name: (gold.partition_by,) for gold in self.gold.tables}
         for live in self.live:
             if live.reads not in bronze:
                 raise ValueError(f"{live.name!r} reads {live.reads!r}, no table here; {nearest_of(live.reads, bronze)}")

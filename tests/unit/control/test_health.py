@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control.health import HealthLimits, Verdict, judge, unreadable
+from deltaworks.control.health import Verdict, judge, unreadable
+from deltaworks.control.health_terms import HealthLimits
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.stop import StopRequest
 
@@ -249,3 +250,72 @@ def test_files_that_are_missing_on_their_way_are_somebodys_business(changes: dic
     verdict = verdict_on(beat(**changes))
 
     assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")
+
+
+RETENTION = HealthLimits(retention_seconds=24 * 3600)
+
+
+@pytest.mark.parametrize(
+    ("waited_hours", "cause", "near"),
+    [(0.01, "OK", False), (17.9, "BACKLOG_OLD", False), (18.1, "SOURCE_EXPIRES", True)],
+)
+def test_the_time_left_until_the_source_forgets_is_told_and_too_little_of_it_is_unhealthy(
+    waited_hours: float, cause: str, near: bool
+) -> None:
+    limits = dataclasses.replace(RETENTION, backlog_seconds_max=1e9 if near else 3600)
+
+    verdict = verdict_on(beat(oldest_pending_at=ago(waited_hours * 3600), backlog_files=3), limits=limits)
+
+    assert verdict.cause == cause
+    assert verdict.loss_near == near
+    assert verdict.time_left_seconds == pytest.approx((24 - waited_hours) * 3600)
+
+
+def test_what_the_source_says_of_its_retention_outranks_what_is_declared() -> None:
+    waiting = beat(oldest_pending_at=ago(3600), retention_seconds=2 * 3600.0)
+
+    assert verdict_on(waiting, limits=RETENTION).time_left_seconds == pytest.approx(3600)
+
+
+def test_time_runs_out_for_what_hangs_or_was_stopped_too_since_nobody_sees_what_comes() -> None:
+    old = beat(written_at=ago(20 * 3600), backlog_files=0, oldest_pending_at=None)
+
+    hung, stopped = verdict_on(old, limits=RETENTION), verdict_on(old, STOP, limits=RETENTION)
+
+    assert (hung.cause, hung.loss_near) == ("HEARTBEAT_STALE", True)
+    assert (stopped.state, stopped.loss_near) == ("stopped", True)
+    assert hung.time_left_seconds == pytest.approx(4 * 3600)
+
+
+def test_without_a_known_retention_no_time_is_told() -> None:
+    verdict = verdict_on(beat(oldest_pending_at=ago(40 * 3600)))
+
+    assert verdict.time_left_seconds is None
+    assert not verdict.loss_near
+
+
+@pytest.mark.parametrize(("silent_minutes", "cause"), [(89, "OK"), (91, "INPUT_SILENT")])
+def test_a_silence_beyond_the_declared_bound_is_told(silent_minutes: float, cause: str) -> None:
+    limits = HealthLimits(no_input_seconds=90 * 60)
+
+    assert verdict_on(beat(last_batch_at=ago(silent_minutes * 60)), limits=limits).cause == cause
+
+
+def test_the_last_input_is_remembered_over_runs_but_not_over_a_stop() -> None:
+    limits = HealthLimits(no_input_seconds=90 * 60)
+    before = verdict_on(beat(last_batch_at=ago(80 * 60)), limits=limits)
+    new_run = beat(last_batch_at=None, started_at=ago(60), written_at=ago(5))
+
+    at = NOW + timedelta(minutes=11)
+    fresh = dataclasses.replace(new_run, written_at=at.isoformat())
+    stopped = dataclasses.replace(before, state="stopped")
+
+    assert before.cause == "OK"
+    assert verdict_on(fresh, limits=limits, previous=before, now=at).cause == "INPUT_SILENT"
+    assert verdict_on(fresh, limits=limits, previous=stopped, now=at).cause == "OK"
+
+
+def test_what_waits_is_no_silence_of_the_source() -> None:
+    limits = HealthLimits(no_input_seconds=60, stall_seconds=1e9)
+
+    assert verdict_on(beat(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"

@@ -177,6 +177,10 @@ class NotificationQueue:
         """About how many messages wait: neither exact nor proof of an empty queue."""
         return int(self._attributes(_WAITING)[_WAITING])
 
+    def retention_seconds(self) -> int:
+        """For how long the queue keeps a message nobody deletes."""
+        return int(self._attributes("MessageRetentionPeriod")["MessageRetentionPeriod"])
+
     def approximate_counts(self) -> tuple[int, int]:
         """About how many messages wait, and how many are in flight."""
         found = self._attributes(_WAITING, _IN_FLIGHT)

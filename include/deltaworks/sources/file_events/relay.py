@@ -261,6 +261,7 @@ class Relay:
             found |= {"lost_files": record.lost, "lost_examples": record.lost_examples}
         if self._queue is not None:
             found["backlog_files"] = self._queue.approximate_backlog()
+            found["retention_seconds"] = float(self._queue.retention_seconds())
         if dead is not None:
             found["dead_letters"] = dead.approximate_backlog()
         return found

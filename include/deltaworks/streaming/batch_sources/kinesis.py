@@ -6,7 +6,9 @@ its shard's number and of how many records of the shard came before it.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +22,7 @@ from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis import data_source
+from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import options_of
 from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.shares import Gap
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
+_RETENTION_LOOK_SECONDS = 600.0
 
 
 class KinesisSource:
@@ -52,6 +56,8 @@ class KinesisSource:
         self._environment = catalog.environment
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
+        self._retention: float | None = None
+        self._retention_at = -_RETENTION_LOOK_SECONDS
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
@@ -100,7 +106,16 @@ class KinesisSource:
         found = json.loads(told) if isinstance(told, str) else told
         behind = max((found or {}).get("millis_behind_latest", {}).values(), default=0)
         at = (utc_now() - timedelta(milliseconds=behind)).isoformat(timespec="milliseconds") if behind else None
-        return {"oldest_pending_at": at}
+        return {"oldest_pending_at": at, "retention_seconds": self._retention_seconds()}
+
+    def _retention_seconds(self) -> float | None:
+        """For how long the stream keeps records, asked for now and then: it may be raised while this runs."""
+        if time.monotonic() - self._retention_at > _RETENTION_LOOK_SECONDS:
+            self._retention_at = time.monotonic()
+            with contextlib.suppress(Exception):  # a stream that may not be described is watched without
+                summary = KinesisStream(self._environment.messaging, name=self._source.stream).summary()
+                self._retention = summary.retention.total_seconds()
+        return self._retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

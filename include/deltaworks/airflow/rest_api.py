@@ -1,4 +1,4 @@
-"""A small client of Airflow's REST API: what the stack, the command line and the demo ask of it."""
+"""A small client of Airflow's REST API: what the stack, the command line and the health check ask of it."""
 
 from __future__ import annotations
 
@@ -185,6 +185,11 @@ class AirflowApi:
         """The tasks of a run."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/taskInstances"
         return tuple(_task_instance(item) for item in self._get(path, limit=_PAGE)["task_instances"])
+
+    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Have a task run again in its run. One that runs is killed first."""
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
+        self._request("POST", f"/dags/{quote(dag_id)}/clearTaskInstances", json={**body, "reset_dag_runs": True})
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """What a try of a task has logged so far."""

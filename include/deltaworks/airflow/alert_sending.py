@@ -1,0 +1,87 @@
+"""Sends alerts where Airflow runs: topics of SNS by the amazon provider's notifier, the rest as everywhere.
+
+Nothing here is imported when a DAG file is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from deltaworks.alerts.channels import Send, failed, open_channels, sns_message
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import settle_alerts
+from deltaworks.alerts.sending import SendResult, send_notices
+from deltaworks.control.objects import ObjectStore
+from deltaworks.specs.alert import SnsChannelSpec
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec
+
+#: The connection that the environment's `messaging` is rendered to, for the provider's client.
+MESSAGING_CONNECTION = "deltaworks_messaging"
+
+
+def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
+    """Tell what was held back and still holds, and send what lies in the spool."""
+    settle_alerts(objects)
+    return send_notices(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
+
+
+def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
+    """A sender that uses the amazon provider: its notifier, and its hook for FIFO topics, whose messages need a group
+    and an id that the notifier does not take."""
+
+    def send(notice: Notice) -> None:
+        from airflow.providers.amazon.aws.hooks.sns import SnsHook
+        from airflow.providers.amazon.aws.notifications.sns import SnsNotifier
+
+        message = sns_message(resolve_text(spec.topic), notice)
+        try:
+            connection = spec.aws_conn_id or rendered_connection(messaging)
+            if message.deduplication_id is None:
+                notifier: Any = SnsNotifier(
+                    aws_conn_id=connection,
+                    region_name=messaging.region,
+                    target_arn=message.topic,
+                    message=message.body,
+                    subject=message.subject,
+                    message_attributes=message.attributes,
+                )
+                notifier.notify({})
+                return
+            open_hook: Any = SnsHook
+            open_hook(aws_conn_id=connection, region_name=messaging.region).publish_to_target(
+                target_arn=message.topic,
+                message=message.body,
+                subject=message.subject,
+                message_attributes=message.attributes,
+                message_group_id=message.group,
+                message_deduplication_id=message.deduplication_id,
+            )
+        except Exception as error:  # the provider lets through whatever its client raises
+            raise failed(spec.name, error) from error
+
+    return send
+
+
+def rendered_connection(messaging: AwsSpec) -> str | None:
+    """`messaging` as an Airflow connection of this process; None where the client's own chain (role, profile) is
+    meant."""
+    if messaging.endpoint is None and messaging.access_key is None:
+        return None
+    options = messaging.boto3_options()
+    extra = {
+        "region_name": options["region_name"],
+        "endpoint_url": options.get("endpoint_url"),
+        "config_kwargs": {"connect_timeout": 3, "read_timeout": 10, "retries": {"max_attempts": 2}},
+    }
+    connection = {
+        "conn_type": "aws",
+        "login": options.get("aws_access_key_id"),
+        "password": options.get("aws_secret_access_key"),
+        "extra": {name: value for name, value in extra.items() if value is not None},
+    }
+    os.environ[f"AIRFLOW_CONN_{MESSAGING_CONNECTION.upper()}"] = json.dumps(connection)
+    return MESSAGING_CONNECTION

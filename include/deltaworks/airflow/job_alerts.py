@@ -1,0 +1,134 @@
+"""Callbacks of jobs: a task that fails for good raises an alert, one that succeeds resolves it and says when.
+
+They run after the task in its process (or in the DAG processor where that process died), and never fail it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now, parse_iso
+from deltaworks.control.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from deltaworks.specs.environment import EnvironmentSpec
+
+log = logging.getLogger(__name__)
+
+
+def job_callbacks() -> dict[str, Any]:
+    """What a DAG of jobs takes into its `default_args`."""
+    return {"on_failure_callback": tell_failure, "on_success_callback": note_success}
+
+
+def tell_failure(context: Context) -> None:
+    """Raise JOB_FAILED for a task that failed after all its tries, with its condition and next step."""
+    try:
+        objects, environment = _control()
+        raise_failure(objects, context)
+        _deliver(objects, environment)
+    except Exception:  # a job that fails must be seen as itself, whatever becomes of the alert
+        log.exception("The failure could not be told.")
+
+
+def note_success(context: Context) -> None:
+    """Resolve the task's alert, and keep when its DAG last came to its end."""
+    try:
+        objects, environment = _control()
+        if keep_success(objects, context):
+            _deliver(objects, environment)
+    except Exception:  # a job that succeeded has succeeded
+        log.exception("The success could not be kept.")
+
+
+def tell_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
+    """Raise DEADLINE_MISSED for a DAG one of whose runs did not end in time. Its next end resolves it."""
+    from deltaworks.alerts import raise_alert
+
+    objects, environment = _control()
+    raise_alert(
+        objects,
+        cause="DEADLINE_MISSED",
+        subject=dag_id,
+        summary=f"A run of {dag_id} has not ended {minutes:g} minutes after it was queued.",
+        detail={"run": _run_of(context)},
+    )
+    _deliver(objects, environment)
+
+
+def raise_failure(objects: ObjectStore, context: Context) -> None:
+    """Raise the alert of a failed task."""
+    from deltaworks.airflow.retry_policy import error_of
+    from deltaworks.alerts import raise_alert
+
+    exception = context.get("exception")
+    error = error_of(exception) if isinstance(exception, BaseException) else None
+    told = str(error) if error is not None else str(exception or "It ended without a word.")
+    ti = context["ti"]
+    raise_alert(
+        objects,
+        cause="GOLD_CHECK_FAILED" if error is not None and error.condition == "GOLD_CHECK_FAILED" else "JOB_FAILED",
+        subject=f"{ti.dag_id}.{ti.task_id}",
+        summary=told[:1_000],
+        detail={
+            "run_id": ti.run_id,
+            "try_number": ti.try_number,
+            "condition": error.condition if error is not None else None,
+        },
+    )
+
+
+def keep_success(objects: ObjectStore, context: Context) -> bool:
+    """Note that a task has succeeded; whether that is to be told."""
+    from deltaworks.alerts import resolve_alert
+
+    ti = context["ti"]
+    subject = f"{ti.dag_id}.{ti.task_id}"
+    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in ("JOB_FAILED", "GOLD_CHECK_FAILED")]
+    if not context["task"].downstream_task_ids:
+        objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
+        resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
+    return any(notice is not None for notice in resolved)
+
+
+def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
+    """When a DAG last came to its end; of one that never has, when it was first asked for."""
+    key = _success_key(dag_id)
+    found = objects.get(key)
+    if found is None:
+        objects.put_if_absent(key, json.dumps({"at": now.isoformat(), "run_id": None}).encode())
+        return now
+    try:
+        return parse_iso(json.loads(found.data)["at"]) or now
+    except (ValueError, KeyError, TypeError):
+        return now
+
+
+def _success_key(dag_id: str) -> str:
+    return paths.alerts(f"jobs/{dag_id}.json")
+
+
+def _run_of(context: Any) -> str | None:
+    run = context.get("dag_run") if isinstance(context, dict) else None
+    found = run.get("dag_run_id") or run.get("run_id") if isinstance(run, dict) else getattr(run, "run_id", None)
+    return None if found is None else str(found)
+
+
+def _control() -> tuple[ObjectStore, EnvironmentSpec]:
+    from deltaworks.control.objects import open_objects
+    from deltaworks.specs.catalog import load_catalog
+
+    environment = load_catalog(tolerant=True).environment
+    return open_objects(environment.lake), environment
+
+
+def _deliver(objects: ObjectStore, environment: EnvironmentSpec) -> None:
+    from deltaworks.airflow.alert_sending import deliver
+
+    deliver(objects, environment)

@@ -1,0 +1,215 @@
+"""What follows from verdicts: alerts that come and go, hung ones started anew within bounds, jobs that are overdue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deltaworks.airflow.health_alerts import OF_VERDICTS, alerts_of, tell_verdicts
+from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait
+from deltaworks.airflow.rest_api import DagRun, TaskInstance
+from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
+from deltaworks.alerts.causes import CAUSES
+from deltaworks.alerts.raising import alerts
+from deltaworks.control.health import Verdict
+from deltaworks.control.objects import LocalObjects
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
+
+
+def ill(cause: str, **more: Any) -> Verdict:
+    return dataclasses.replace(WELL, state="unhealthy", cause=cause, detail="It is ill.", next_step="Mend it.", **more)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
+    return {(alert.cause, alert.subject) for alert in alerts(objects) if alert.standing.open}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (WELL, set()),
+        (ill("HEARTBEAT_STALE"), {"STREAM_HUNG"}),
+        (ill("BACKLOG_OLD"), {"BACKLOG_OLD"}),
+        (ill("BACKLOG_OLD", loss_near=True), {"BACKLOG_OLD", "LOSS_NEAR"}),
+        (ill("SOURCE_EXPIRES", loss_near=True), {"LOSS_NEAR"}),
+        (ill("INPUT_SILENT"), {"INPUT_SILENT"}),
+        (ill("PAUSED_WITHOUT_STOP"), {"STOPPED_BY_HAND"}),
+        (ill("DEAD_LETTERS"), {"DATA_LOST"}),
+        (ill("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
+        (dataclasses.replace(WELL, state="stopped", loss_near=True), {"LOSS_NEAR"}),
+    ],
+    ids=lambda value: value.cause if isinstance(value, Verdict) else "",
+)
+def test_a_verdict_calls_for_its_alerts(verdict: Verdict, expected: set[str]) -> None:
+    assert alerts_of(verdict) == expected
+
+
+def test_every_alert_of_verdicts_is_registered() -> None:
+    assert set(CAUSES) >= OF_VERDICTS
+
+
+def test_alerts_come_with_verdicts_and_go_with_them(objects: LocalObjects) -> None:
+    other = dataclasses.replace(WELL, name="edits")
+    tell_verdicts(objects, [ill("BACKLOG_OLD"), other], now=NOW)
+    assert open_ones(objects) == {("BACKLOG_OLD", "stream games")}
+
+    tell_verdicts(objects, [ill("HEARTBEAT_STALE"), other], now=NOW + timedelta(minutes=1))
+    assert open_ones(objects) == {("STREAM_HUNG", "stream games")}
+
+    tell_verdicts(objects, [WELL, other], now=NOW + timedelta(minutes=2))
+    assert open_ones(objects) == set()
+
+
+def test_alerts_of_what_is_declared_no_more_end(objects: LocalObjects) -> None:
+    tell_verdicts(objects, [ill("BACKLOG_OLD")], now=NOW)
+
+    tell_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
+
+    assert open_ones(objects) == set()
+
+
+class Airflow:
+    """What Airflow's API would say, and what was cleared."""
+
+    def __init__(self, *, state: str = "running", started: datetime = NOW - timedelta(hours=1)) -> None:
+        self.run = DagRun("stream__games", "r1", "running", NOW - timedelta(hours=2), None, {})
+        self.task = TaskInstance("ingest", state, 1, started, None, None)
+        self.cleared: list[tuple[str, str, str]] = []
+
+    def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
+        return (self.run,)
+
+    def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
+        return (self.task,)
+
+    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
+        self.cleared.append((dag_id, run_id, task_id))
+
+
+HUNG = Hung(subject="stream games", dag_id="stream__games", key="control/x/restarts.json", per_hour=3)
+
+
+def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> None:
+    airflow = Airflow()
+
+    (line,) = restart_hung(objects, [HUNG], airflow, now=NOW)
+
+    assert airflow.cleared == [("stream__games", "r1", "ingest")]
+    assert "cleared ingest" in line
+
+
+@pytest.mark.parametrize(
+    "airflow",
+    [Airflow(state="up_for_retry"), Airflow(started=NOW - timedelta(seconds=60))],
+    ids=["none runs", "it has just started"],
+)
+def test_nothing_is_cleared_where_no_task_runs_or_it_is_young(objects: LocalObjects, airflow: Airflow) -> None:
+    restart_hung(objects, [HUNG], airflow, now=NOW)
+
+    assert airflow.cleared == []
+
+
+def test_a_stream_that_hangs_again_and_again_is_left_after_a_few_times_and_told(objects: LocalObjects) -> None:
+    airflow = Airflow()
+    for minute in range(30):
+        restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=minute))
+
+    assert len(airflow.cleared) == 3
+    assert ("RESTARTS_EXHAUSTED", "stream games") in open_ones(objects)
+
+    restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=61))
+    assert len(airflow.cleared) == 4, "the hour is over"
+    settle_restarts(objects, ["stream games"], now=NOW + timedelta(minutes=70))
+    assert open_ones(objects) == set()
+
+
+def test_two_health_checks_at_once_take_one_restart(objects: LocalObjects) -> None:
+    class Racing(LocalObjects):
+        """Another one writes between our look and our write."""
+
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            super().put_if_absent(key, json.dumps({"at": [NOW.isoformat()], "other": True}).encode())
+            return super().put_if_absent(key, data)
+
+    airflow = Airflow()
+
+    restart_hung(Racing(objects._root), [HUNG], airflow, now=NOW)
+
+    assert airflow.cleared == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours", "overdue"),
+    [
+        ("0 3 * * *", 47.9, False),
+        ("0 3 * * *", 48.1, True),
+        ("*/5 * * * *", 1.0, False),
+        ("*/5 * * * *", 1.2, True),
+        ("0 3 * * 1", 24 * 14 - 1, False),
+        ("0 3 * * 1", 24 * 14 + 1, True),
+    ],
+)
+def test_a_job_is_overdue_after_two_of_its_intervals_or_one_and_an_hour(
+    schedule: str, hours: float, overdue: bool
+) -> None:
+    assert is_overdue(schedule, NOW - timedelta(hours=hours), NOW) == overdue
+
+
+def test_the_longest_wait_of_a_schedule_is_over_its_weekend() -> None:
+    assert longest_wait("0 3 * * 1-5", NOW) == timedelta(days=3)
+
+
+def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = None) -> Any:
+    task = SimpleNamespace(downstream_task_ids=set() if leaf else {"rebuild_gold"})
+    ti = SimpleNamespace(dag_id="maintenance__games", task_id="vacuum_tables", run_id="r1", try_number=2)
+    return {"ti": ti, "task": task, "exception": exception}
+
+
+def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that(objects: LocalObjects) -> None:
+    from deltaworks.airflow.job_alerts import keep_success, last_success, raise_failure
+    from deltaworks.errors import ConcurrencyError
+
+    raise_failure(objects, context_of(objects, exception=ConcurrencyError("DELTA_CONFLICT", "Lost.", hint="Again.")))
+    (alert,) = alerts(objects)
+    assert alert.subject == "maintenance__games.vacuum_tables"
+    assert "[DELTA_CONFLICT] Lost. Next: Again." in alert.summary
+    assert alert.detail["condition"] == "DELTA_CONFLICT"
+
+    assert last_success(objects, "maintenance__games", now=NOW) == NOW
+    assert keep_success(objects, context_of(objects))
+    assert open_ones(objects) == set()
+    assert last_success(objects, "maintenance__games", now=NOW) > NOW
+    assert not keep_success(objects, context_of(objects)), "there is nothing to tell"
+
+
+def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjects) -> None:
+    from deltaworks.airflow.job_alerts import keep_success
+
+    keep_success(objects, context_of(objects, leaf=False))
+
+    assert objects.list("control/alerts/jobs/") == []
+
+
+def test_a_callback_that_cannot_reach_anything_fails_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaworks.airflow import job_alerts
+
+    def unreachable() -> Any:
+        raise OSError("no lake")
+
+    monkeypatch.setattr(job_alerts, "_control", unreachable)
+
+    job_alerts.tell_failure(context_of(LocalObjects(Path("none"))))
+    job_alerts.note_success(context_of(LocalObjects(Path("none"))))
