@@ -14,6 +14,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+_VECTORS = "deletionVectors"
 #: Writer features an append of ready-made files honours: either they concern other operations, or their use in this
 #: table is looked at below.
 _HARMLESS = frozenset(
@@ -24,7 +25,7 @@ _HARMLESS = frozenset(
         "generatedColumns",  # columns are looked at
         "allowColumnDefaults",  # columns are looked at
         "changeDataFeed",  # an append needs no change files
-        "deletionVectors",  # concerns deletes
+        _VECTORS,  # concerns deletes
         "vacuumProtocolCheck",  # concerns VACUUM
         "timestampNtz",  # no declared type is one
         "columnMapping",  # the configuration is looked at
@@ -64,14 +65,19 @@ def reasons_for_spark(table: DeltaTable) -> list[str]:
 def reasons_against_rewriting(table: DeltaTable) -> list[str]:
     """Why delta-rs may not rewrite rows of this table, in words; empty where it may.
 
-    Beside what it cannot append to: deletion vectors, which it does not read, a change data feed, whose files it would
-    have to write as Spark does, and rows that nobody may change.
+    Beside what it cannot append to: deletion vectors, since it would rewrite whole files where rows are to be marked,
+    a change data feed, whose files it would have to write as Spark does, and rows that nobody may change.
     """
-    protocol, configuration = table.protocol(), table.metadata().configuration
+    configuration = table.metadata().configuration
     found = reasons_for_spark(table)
-    if "deletionVectors" in (protocol.reader_features or ()):
+    if has_vectors(table):
         found.append("deletion vectors")
     return found + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
+
+
+def has_vectors(table: DeltaTable) -> bool:
+    """Whether files of the open table may have rows that are marked as deleted beside them."""
+    return _VECTORS in (table.protocol().reader_features or ())
 
 
 def _of_columns(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:

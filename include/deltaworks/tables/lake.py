@@ -13,6 +13,7 @@ from pyarrow import fs
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table
 from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.scan import rows_of
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -88,7 +89,4 @@ class Lake:
     def rows(self, key: str, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table | None:
         """The table's rows, read through deltalake; None where there is no table."""
         table = self.open(key)
-        if table is None:
-            return None
-        dataset = table.to_pyarrow_dataset()
-        return dataset.to_table(columns=list(columns) if columns else None, filter=filters)
+        return None if table is None else rows_of(table, columns=columns, filters=filters)

@@ -15,6 +15,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.scan import relation_of
 
 #: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
 #: are written with the batch that met the object, once, so they are a view and not a second record.
@@ -49,7 +50,7 @@ def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
             table = lake.open(key)
             if table is None:
                 continue
-            connection.register(f"{pipeline}__{name}", table.to_pyarrow_dataset())
+            connection.register(f"{pipeline}__{name}", relation_of(table))
             gone = any(field.name == DELETED_COLUMN for field in table.schema().fields)
             there = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if gone else ""
             connection.execute(f'CREATE VIEW "{pipeline}"."{name}" AS SELECT * FROM "{pipeline}__{name}"{there}')

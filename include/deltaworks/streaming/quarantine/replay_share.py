@@ -16,6 +16,7 @@ from deltaworks.control.prepared import PreparedTable
 from deltaworks.streaming.row_places import PLACE_COLUMNS, Place, places
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.scan import rows_of
 
 
 class ReplayShare:
@@ -36,7 +37,7 @@ class ReplayShare:
         """The actions that add what this snapshot of the table has not."""
         seqs = sorted({seq for found in self._places for seq, _ in found})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
-        present = set(places(table.to_pyarrow_dataset().to_table(columns=list(PLACE_COLUMNS), filter=condition)))
+        present = set(places(rows_of(table, columns=PLACE_COLUMNS, filters=condition)))
         offered = [
             left
             for file, found in zip(self._files, self._places, strict=True)

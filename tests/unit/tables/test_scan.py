@@ -1,0 +1,95 @@
+"""Rows that a deletion vector marks are left out, whoever reads the table; deltalake's dataset refuses such a table."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake.exceptions import DeltaProtocolError
+
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.features import has_vectors, reasons_against_rewriting, reasons_for_spark
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.scan import relation_of
+
+SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+_BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_FEATURE = ["deletionVectors"]
+
+
+def vector(rows: list[int]) -> dict[str, object]:
+    """An inline deletion vector, as Delta's protocol describes it: one roaring bitmap with one container."""
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
+    data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    return {"storageType": "i", "pathOrInlineDv": base85(data), "sizeInBytes": len(data), "cardinality": len(rows)}
+
+
+def base85(data: bytes) -> str:
+    text = ""
+    for (word,) in struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4)):
+        text += "".join(_BASE85[word // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    return text
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A lake with a table of six rows in one file, of which the second and the fifth are marked."""
+    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    table = lake.ensure("t", SCHEMA, user_metadata="{}")
+    rows = pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA)
+    lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")
+    log = tmp_path / "t" / "_delta_log"
+    added = next(json.loads(line)["add"] for line in (log / f"{1:020d}.json").open() if '"add"' in line)
+    actions = [
+        {"protocol": dict(minReaderVersion=3, minWriterVersion=7, readerFeatures=_FEATURE, writerFeatures=_FEATURE)},
+        {"remove": {"path": added["path"], "dataChange": True, "deletionTimestamp": 0}},
+        {"add": {**added, "deletionVector": vector([1, 4])}},
+    ]
+    (log / f"{2:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    return lake
+
+
+def test_marked_rows_are_left_out_of_what_is_read(lake: Lake) -> None:
+    every = lake.rows("t")
+    some = lake.rows("t", columns=["name"], filters=ds.field("name").isin(["v", "w"]) | (ds.field("size") > 4))
+
+    assert every is not None
+    assert some is not None
+    assert every.schema.equals(SCHEMA)
+    assert every.column("name").to_pylist() == ["u", "w", "x", "z"]
+    assert some.to_pydict() == {"name": ["w", "z"]}
+
+
+def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
+    table = lake.open("t")
+    assert table is not None
+    connection = duckdb.connect(":memory:")
+    connection.register("rows_", relation_of(table))
+
+    for _ in range(2):
+        assert connection.execute("SELECT sum(one.size) FROM rows_ AS one JOIN rows_ USING (name)").fetchall() == [
+            (10,)
+        ]
+    with pytest.raises(DeltaProtocolError):
+        table.to_pyarrow_dataset()
+
+
+def test_such_a_table_is_appended_to_by_delta_rs_and_rewritten_by_spark_alone(lake: Lake) -> None:
+    table = lake.open("t")
+    assert table is not None
+    assert has_vectors(table)
+    assert reasons_for_spark(table) == []
+    assert reasons_against_rewriting(table) == ["deletion vectors"]
+
+    more = pa.table({"name": ["new"], "size": [7], "at": [0]}, schema=SCHEMA)
+    lake.append(table, "t", more, step=Step("stream", 2), user_metadata="{}")
+
+    found = lake.rows("t")
+    assert found is not None
+    assert sorted(found.column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
