@@ -8,10 +8,13 @@ from benchmarks import (
     file_sizes,
     freshness,
     growth,
+    ingest_beside_optimize,
     kafka,
     kinesis,
+    layout,
     mutation_apply,
     mutation_resolve,
+    night,
     partitioning,
     prices,
     read_changes,
@@ -38,6 +41,9 @@ BENCHMARKS: dict[str, Benchmark] = {
         partitioning,
         read_changes,
         relay,
+        layout,
+        night,
+        ingest_beside_optimize,
         freshness,
     )
 }

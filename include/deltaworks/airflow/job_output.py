@@ -1,4 +1,4 @@
-"""What a job says of itself in its output: the address of its Spark UI and, last, its error."""
+"""What a job says of itself in its output: the address of its Spark UI, its results and, last, its error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from deltaworks.errors import DeltaworksError
 
 ERROR_PREFIX = "DELTAWORKS_ERROR "
 UI_PREFIX = "DELTAWORKS_UI "
+#: Results are one line, a JSON list of records. More of it than this is left out: Airflow keeps it in its database.
+_RESULTS_PREFIX = "[{"
+_RESULTS_LENGTH = 48_000
 _EXIT_CODE = re.compile(r"(?:Error code is|exit code)[ :]+(-?\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
@@ -22,6 +25,7 @@ class JobOutput:
     """Listens to a job's lines as they pass."""
 
     on_ui: Callable[[str], None] | None = None
+    on_results: Callable[[list[Any]], None] | None = None
     error: DeltaworksError | None = field(default=None, init=False)
 
     def listen(self, lines: Iterable[str]) -> Iterator[str]:
@@ -40,6 +44,26 @@ class JobOutput:
             # It becomes a link in people's browsers, so only what a browser may open passes.
             if address.startswith(("http://", "https://")):
                 self.on_ui(address)
+        elif text.startswith(_RESULTS_PREFIX) and self.on_results is not None:
+            results = read_results(text)
+            if results:
+                self.on_results(results)
+
+
+def read_results(text: str) -> list[Any]:
+    """The records of a line of results, as many as fit, the last one counting those left out; none of another line."""
+    try:
+        records = json.loads(text)
+    except ValueError:
+        return []
+    kept: list[Any] = []
+    length = 0
+    for record in records:
+        length += len(json.dumps(record))
+        if length > _RESULTS_LENGTH:
+            return [*kept, {"left_out": len(records) - len(kept)}]
+        kept.append(record)
+    return kept
 
 
 def read_error(text: str) -> DeltaworksError | None:

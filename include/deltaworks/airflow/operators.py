@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
 SPARK_UI_XCOM = "spark_ui"
+#: What a job did, record by record: for an approval, a report, the next task.
+RESULTS_XCOM = "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,10 @@ class SparkJobOperator(SparkSubmitOperator):
             *(part for argument in self._param_arguments for part in argument.render(params)),
         ]
         hook = self._get_hook()
-        hook.output = JobOutput(on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address))
+        hook.output = JobOutput(
+            on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
+            on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results),
+        )
         self._hook = hook
         super().execute(context)
 
@@ -196,7 +201,7 @@ class ProcessOperator(BaseOperator):
         """
         command = [sys.executable, "-m", self.module, *self.arguments]
         self.log.info("Running %s", " ".join(command))
-        output = JobOutput()
+        output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results))
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

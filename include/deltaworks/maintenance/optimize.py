@@ -1,58 +1,69 @@
-"""OPTIMIZE with Z-order on the partitions that it improves, and on no others.
+"""OPTIMIZE of chosen partitions of one table, group by group, each known by the Z-order ledger afterwards.
 
-Z-order rewrites every file of a partition each time it runs, so a partition is taken only when rows came to it since
-the last OPTIMIZE and it has more than one file. What was looked at is in the commit, so a second run finds nothing
-to do. Appends go on meanwhile: neither side waits for the other. A table that mutations merge is optimised under its
-write turn, commit by commit, so that no merge meets it.
+So a second run finds nothing to do, and one that died goes on where it was. Appends go on meanwhile: neither side waits
+for the other. A table that mutations merge is optimised under its write turn, in groups small enough that its stream
+does not wait for long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
-from deltaworks.control.write_turn import write_turn
-from deltaworks.errors import ConfigError
+from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.maintenance.layout import Layout
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.changes import Partition, changed_partitions
-from deltaworks.tables.health import files_by_partition
+from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_order
+from deltaworks.maintenance.zorder_state import Action
+from deltaworks.tables.changes import Partition
+from deltaworks.tables.health import SMALL_FILE_BYTES, table_health
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
 from deltaworks.tables.partitions import within
 
-#: Key of `userMetadata`: the version whose partitions this OPTIMIZE has dealt with.
-LOOKED_AT = "looked_at_version"
-#: Partitions are taken in groups of about this size, each one commit, so that a job that dies keeps what it did.
-BYTES_PER_COMMIT = 16 << 30
+log = logging.getLogger(__name__)
+
+#: Partitions are taken in groups of about this size, each a command, so that a job that dies keeps what it did.
+BYTES_PER_GROUP = 16 << 30
+#: A stream that yields a table waits for a group to end.
+BYTES_PER_TURN = 1 << 30
 #: And as many are named in one command.
-PARTITIONS_PER_COMMIT = 1_000
+PARTITIONS_PER_GROUP = 1_000
+#: A command commits after each of these: what is left of one that dies is found as it is.
+BYTES_PER_COMMIT = 4 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """What became of one table. Counts are of the partitions that were taken."""
+    """What became of one table in one round. Counts are of the partitions that were taken.
+
+    `put_off` are partitions that the night had no time for. `error` is what kept the table from being done.
+    """
 
     table: str
-    reason: str
+    round: str
     partitions: int = 0
+    zordered: int = 0
+    compacted: int = 0
+    put_off: int = 0
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     seconds: float = 0.0
+    error: str = ""
+    reason: str = ""
 
     @property
     def skipped(self) -> bool:
@@ -70,39 +81,6 @@ class Turn(Protocol):
 TurnOf = Callable[[], AbstractContextManager[Turn]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The partitions to take, with their files' sizes, as of `version`."""
-
-    version: int
-    sizes: dict[Partition, list[int]]
-    reason: str
-
-
-def optimize_tables(
-    spark: SparkSession, catalog: Catalog, pipeline: str, *, tables: Sequence[str] | None = None
-) -> list[OptimizeResult]:
-    """Run OPTIMIZE ZORDER BY on the bronze tables of a pipeline that declare `zorder_by`.
-
-    Idempotent. Beside deletes, updates and merges of the same partitions either side may fail with a conflict.
-
-    Args:
-        tables: names of bronze tables; by default all.
-
-    Raises:
-        ConfigError: TABLE_UNKNOWN.
-    """
-    spec = catalog.pipeline(pipeline)
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    results = []
-    for table in selected_tables(spec, tables):
-        turn_of: TurnOf = free_turn
-        if table.mutable is not None:
-            turn_of = partial(write_turn, objects, pipeline, table.name, by=current_run())
-        results.append(optimize_table(spark, lake, pipeline, Layout.of(table), turn_of=turn_of))
-    return results
-
-
 @contextlib.contextmanager
 def free_turn() -> Iterator[Turn]:
     """The turn of a table that its writers need not be kept from."""
@@ -114,115 +92,137 @@ def free_turn() -> Iterator[Turn]:
     yield Free()
 
 
-def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[TableSpec]:
-    """The bronze tables called `names`, or all.
+class TableOptimizer:
+    """Rewrites chosen partitions of one table, group by group, and keeps the ledger.
 
-    Raises:
-        ConfigError: TABLE_UNKNOWN.
+    Args:
+        turn_of: gives the right to commit, taken anew for each group.
+        check: called before each group; what it raises ends the table.
+        until: by `time.monotonic`, after which no further group is begun.
     """
-    known = {table.name: table for table in spec.tables}
-    unknown = sorted(set(names or ()) - set(known))
-    if unknown:
-        raise ConfigError(
-            "TABLE_UNKNOWN",
-            f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
-            hint=f"Its bronze tables are {', '.join(known)}.",
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        ledger: ZOrderLedger,
+        pipeline: str,
+        layout: Layout,
+        *,
+        policy: OptimizePolicy,
+        turn_of: TurnOf = free_turn,
+        check: Callable[[], None] = lambda: None,
+        until: float = float("inf"),
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._ledger = ledger
+        self._pipeline = pipeline
+        self._layout = layout
+        self._policy = policy
+        self._turn_of = turn_of
+        self._check = check
+        self._until = until
+        self._key = paths.table(pipeline, layout.name)
+
+    def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
+        """Rewrite them; `result` with what was done added. What no time is left for counts as put off."""
+        for group in _groups(chosen, BYTES_PER_TURN if self._layout.rewritten else BYTES_PER_GROUP):
+            if time.monotonic() >= self._until:
+                result = replace(result, put_off=result.put_off + len(group))
+                continue
+            result = self._rewrite(group, result)
+        return result
+
+    def _rewrite(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
+        action = chosen[0].action
+        with self._turn_of() as turn:
+            self._check()
+            turn.check()
+            started = time.monotonic()
+            group = self._group(action)
+            self._ledger.begin(group)
+            self._command(group, [each.partition for each in chosen])
+            rewritten = self._ledger.rewritten(group)
+            seconds = time.monotonic() - started
+            self._ledger.record(group, rewritten, seconds=seconds)
+        done = replace(
+            result,
+            partitions=result.partitions + len(rewritten),
+            zordered=result.zordered + (len(rewritten) if action == "zorder" else 0),
+            compacted=result.compacted + (len(rewritten) if action == "compact" else 0),
+            files_before=result.files_before + sum(each.files_before for each in rewritten),
+            files_after=result.files_after + sum(each.files for each in rewritten),
+            bytes_before=result.bytes_before + sum(each.bytes_before for each in rewritten),
+            bytes_after=result.bytes_after + sum(each.bytes for each in rewritten),
+            seconds=result.seconds + seconds,
         )
-    return [table for name, table in known.items() if not names or name in names]
+        log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
+        return done
+
+    def _group(self, action: Action) -> Group:
+        opened = self._lake.open(self._key)
+        return Group(
+            name=uuid.uuid4().hex,
+            table=self._layout.name,
+            action=action,
+            columns=self._layout.zorder_by if action == "zorder" else (),
+            after_version=-1 if opened is None else opened.version(),
+            round=self._policy.round,
+            run=current_run(),
+        )
+
+    def _command(self, group: Group, partitions: Sequence[Partition]) -> None:
+        """One OPTIMIZE command."""
+        where = f" WHERE {within(partitions, self._layout.types)}" if self._layout.partition_by else ""
+        by = f" ZORDER BY ({', '.join(f'`{name}`' for name in group.columns)})" if group.columns else ""
+        with session_settings(self._spark, self._settings(group)):
+            self._spark.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
+
+    def _settings(self, group: Group) -> dict[str, str]:
+        prefix = "spark.databricks.delta.optimize"
+        return {
+            USER_METADATA: user_metadata(
+                pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name
+            ),
+            f"{prefix}.maxFileSize": str(self._policy.target_file_bytes),
+            # Without it merging would take large files too, and with them the order they are in.
+            f"{prefix}.minFileSize": str(min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)),
+            f"{prefix}.maxDeletedRowsRatio": str(self._policy.deleted_share),
+            f"{prefix}.batchSize": str(BYTES_PER_COMMIT),
+        }
+
+
+def _groups(chosen: Sequence[PartitionChoice], most_bytes: int) -> Iterator[list[PartitionChoice]]:
+    """Partitions in their order, those of one action together, in groups of at most `most_bytes`, one at least."""
+    for action in dict.fromkeys(each.action for each in chosen):
+        group: list[PartitionChoice] = []
+        held = 0
+        for each in (each for each in chosen if each.action == action):
+            if group and (held + each.bytes_rewritten > most_bytes or len(group) >= PARTITIONS_PER_GROUP):
+                yield group
+                group, held = [], 0
+            group.append(each)
+            held += each.bytes_rewritten
+        if group:
+            yield group
 
 
 def optimize_table(
     spark: SparkSession, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
 ) -> OptimizeResult:
-    """Run OPTIMIZE ZORDER BY on one table of a pipeline. Idempotent.
+    """OPTIMIZE one table for somebody who has it to himself, all of what is worth it. Idempotent.
 
     Args:
-        turn_of: gives the right to commit, taken anew for each commit.
+        turn_of: gives the right to commit, taken anew for each group.
     """
-    started = time.monotonic()
-    if not layout.zorder_by:
-        return OptimizeResult(layout.name, "it declares no zorder_by")
-    key = paths.table(pipeline, layout.name)
-    found = _candidates(lake, key, layout.partition_by)
-    if not found.sizes:
-        return OptimizeResult(layout.name, found.reason)
-    groups = list(_groups(found.sizes))
-    files_after = bytes_after = 0
-    for ordinal, partitions in enumerate(groups, start=1):
-        # Only the last commit says that the table was looked at: after a crash the rest is found again.
-        done = {LOOKED_AT: found.version} if ordinal == len(groups) else {}
-        made = user_metadata(pipeline=pipeline, batch=f"{found.version}.{ordinal}", operation=OPTIMIZE, **done)
-        with turn_of() as turn:
-            turn.check()
-            added, size = _run(spark, lake.storage.spark_uri(key), layout, partitions, made)
-        files_after, bytes_after = files_after + added, bytes_after + size
-    return OptimizeResult(
-        table=layout.name,
-        reason=found.reason,
-        partitions=len(found.sizes),
-        files_before=sum(len(sizes) for sizes in found.sizes.values()),
-        files_after=files_after,
-        bytes_before=sum(sum(sizes) for sizes in found.sizes.values()),
-        bytes_after=bytes_after,
-        seconds=time.monotonic() - started,
-    )
-
-
-def _candidates(lake: Lake, key: str, partition_by: tuple[str, ...]) -> _Candidates:
-    opened = lake.open(key)
-    if opened is None:
-        return _Candidates(-1, {}, "it does not exist yet")
-    version = opened.version()
-    changes = changed_partitions(lake, key, after_version=_looked_at(lake, key, version), up_to_version=version)
-    changed = None if changes.everything else changes.partitions
-    sizes = {
-        partition: sizes
-        for partition, sizes in files_by_partition(lake, key).items()
-        if len(sizes) > 1
-        and {name for name, _ in partition} == set(partition_by)
-        # A partition of rows without a value gathers what has gone wrong; ordering it helps nobody.
-        and all(value is not None for _, value in partition)
-        and (changed is None or partition in changed)
-    }
-    if sizes:
-        return _Candidates(version, sizes, f"{len(sizes)} partition(s) changed and have more than one file")
-    if changed is not None and not changed:
-        return _Candidates(version, {}, "nothing came since the last OPTIMIZE")
-    return _Candidates(version, {}, "every changed partition has one file")
-
-
-def _looked_at(lake: Lake, key: str, version: int) -> int | None:
-    """The version the last OPTIMIZE of ours dealt with, -1 when the log reaches back to birth without one."""
-    oldest = version + 1
-    for commit in commit_history(lake, key, newest=version):
-        if LOOKED_AT in commit.metadata:
-            return int(commit.metadata[LOOKED_AT])
-        oldest = commit.version
-    return -1 if oldest == 0 else None
-
-
-def _groups(sizes: dict[Partition, list[int]]) -> Iterator[list[Partition]]:
-    """Partitions, oldest first, in groups of at most BYTES_PER_COMMIT, one at least."""
-    group: list[Partition] = []
-    held = 0
-    for partition in sorted(sizes, key=str):
-        size = sum(sizes[partition])
-        if group and (held + size > BYTES_PER_COMMIT or len(group) >= PARTITIONS_PER_COMMIT):
-            yield group
-            group, held = [], 0
-        group.append(partition)
-        held += size
-    if group:
-        yield group
-
-
-def _run(spark: SparkSession, uri: str, layout: Layout, partitions: Sequence[Partition], made: str) -> tuple[int, int]:
-    """One OPTIMIZE command; the files it wrote and their bytes."""
-    by = ", ".join(f"`{name}`" for name in layout.zorder_by)
-    where = f" WHERE {within(partitions, layout.types)}" if layout.partition_by else ""
-    with session_settings(spark, {USER_METADATA: made}):
-        row = spark.sql(f"OPTIMIZE delta.`{uri}`{where} ZORDER BY ({by})").first()
-    metrics = row["metrics"] if row is not None else None
-    if metrics is None:
-        return 0, 0
-    return int(metrics["numFilesAdded"]), int(metrics["filesAdded"]["totalSize"])
+    policy = OptimizePolicy().inline()
+    ledger = ZOrderLedger(lake, open_objects(lake.storage), pipeline, writer="mutations")
+    ledger.settle()
+    health = table_health(lake, paths.table(pipeline, layout.name), history_commits=0)
+    choice = choose(health, layout, ledger=read_order(lake, pipeline).of(layout.name), now=utc_now(), policy=policy)
+    found = OptimizeResult(table=layout.name, round=policy.round, reason=choice.reason)
+    if not choice.partitions:
+        return found
+    optimizer = TableOptimizer(spark, lake, ledger, pipeline, layout, policy=policy, turn_of=turn_of)
+    return optimizer.run(choice.partitions, found)

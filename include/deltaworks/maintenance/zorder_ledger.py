@@ -70,13 +70,25 @@ class Group:
     run: str = ""
 
 
-def read_states(lake: Lake, pipeline: str) -> dict[str, ZOrderState]:
-    """What the ledger knows of each table it has rows of; paces are the pipeline's. Needs no JVM."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownOrder:
+    """What a pipeline's ledger knows: the order of its tables, and how fast its runs were."""
+
+    ordered: Mapping[str, Mapping[Partition, Ordered]]
+    paces: Mapping[Action, Pace]
+
+    def of(self, table: str) -> ZOrderState:
+        """What it knows of one table, whose rewriting goes at the pipeline's pace."""
+        return ZOrderState(ordered=self.ordered.get(table, {}), paces=self.paces)
+
+
+def read_order(lake: Lake, pipeline: str) -> KnownOrder:
+    """What a pipeline's ledger knows. Needs no JVM."""
     rows = lake.rows(paths.pipeline_control(pipeline, TABLE))
-    return {} if rows is None else states_of(rows.to_pylist())
+    return known_order([] if rows is None else rows.to_pylist())
 
 
-def states_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, ZOrderState]:
+def known_order(rows: Iterable[Mapping[str, Any]]) -> KnownOrder:
     """What these rows say together: of each partition the newest version that ordered it."""
     kept = sorted(rows, key=lambda row: (row["version"], row["at"]))
     ordered: dict[str, dict[Partition, Ordered]] = {}
@@ -93,7 +105,7 @@ def states_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, ZOrderState]:
             at=row["at"],
         )
     paces: dict[Action, Pace] = {action: _pace(kept, action, guess) for action, guess in FIRST_GUESS.items()}
-    return {name: ZOrderState(ordered=known, paces=paces) for name, known in ordered.items()}
+    return KnownOrder(ordered=ordered, paces=paces)
 
 
 def _pace(rows: Sequence[Mapping[str, Any]], action: Action, guess: Pace) -> Pace:
@@ -128,18 +140,15 @@ class ZOrderLedger:
         self._begun = paths.pipeline_control(pipeline, f"maintenance/group-{writer}.json")
         self._app_id = f"{pipeline}/{TABLE}/{writer}"
 
-    def states(self) -> dict[str, ZOrderState]:
-        """See `read_states`."""
-        return read_states(self._lake, self._pipeline)
-
-    def seconds_of_run(self, run: str) -> float:
-        """How long the commands of a run of Airflow took so far, all its tries together; 0 for one by hand."""
+    def seconds_of_run(self, run: str, round_name: str) -> float:
+        """How long the commands of a round took so far, all tries of a task together; 0 for a run by hand."""
         whole = run_of_try(run)
-        rows = self._lake.rows(self._key, columns=["run", "seconds"]) if whole else None
+        rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if whole else None
         if rows is None:
             return 0.0
-        mine = [run_of_try(each) == whole for each in rows.column("run").to_pylist()]
-        return float(pc.sum(rows.filter(pa.array(mine)).column("seconds")).as_py() or 0.0)
+        told = zip(rows.column("run").to_pylist(), rows.column("round").to_pylist(), strict=True)
+        mine = pa.array([(run_of_try(each), kind) == (whole, round_name) for each, kind in told], pa.bool_())
+        return float(pc.sum(rows.filter(mine).column("seconds")).as_py() or 0.0)
 
     def begin(self, group: Group) -> None:
         """Say that the commits of a group come next."""

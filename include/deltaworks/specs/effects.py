@@ -11,13 +11,13 @@ from enum import StrEnum
 
 from deltaworks.specs.base import Spec
 from deltaworks.specs.gold import GoldSpec
+from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import (
     ColumnSpec,
     EventSpec,
     EventTimeSpec,
     LiveTableSpec,
-    MaintenanceSpec,
     PipelineSpec,
     QuarantineSpec,
     StreamSpec,
@@ -80,6 +80,11 @@ _NEXT_START = Leaf(Effect.RESTART, "Holds from the stream's next start: `deltawo
 _AT_ONCE = Leaf(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
 _NEXT_BUILD = Leaf(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
 _NEXT_UPKEEP = Leaf(Effect.SAFE, "Nothing: holds from the next maintenance run.")
+_RETENTION = Leaf(
+    Effect.SAFE,
+    "Holds from the next VACUUM. A table whose log remembers less is left out by it: set the table's "
+    "delta.deletedFileRetentionDuration while nothing writes.",
+)
 _OTHER_ROWS = Leaf(
     Effect.BACKFILL,
     "Rows landed before keep to the old declaration. After a restart: "
@@ -308,7 +313,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "group_by": _LIVE_STATE,
         "trigger_seconds": _NEXT_START,
     },
-    GoldSpec: {"schedule": _AT_ONCE, "dedupe": _NEXT_BUILD, "tables": _NEXT_BUILD},
+    GoldSpec: {"schedule": _AT_ONCE, "deadline_minutes": _AT_ONCE, "dedupe": _NEXT_BUILD, "tables": _NEXT_BUILD},
     MutableSpec: {"id": _OTHER_CHANGES, "origin": _OTHER_CHANGES, "fields": _OTHER_CHANGES},
     MutationsSpec: {
         "requests": _OTHER_CHANGES,
@@ -326,7 +331,12 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
     MaintenanceSpec: {
         "schedule": _AT_ONCE,
         "optimize": _NEXT_UPKEEP,
-        "vacuum_retention_hours": _NEXT_UPKEEP,
+        "optimize_minutes": _NEXT_UPKEEP,
+        "weekly_on": _NEXT_UPKEEP,
+        "weekly_minutes": _NEXT_UPKEEP,
+        "target_file_bytes": _NEXT_UPKEEP,
+        "vacuum_retention_hours": _RETENTION,
+        "time_travel_hours": _RETENTION,
         "vacuum_dry_run": _NEXT_UPKEEP,
     },
 }

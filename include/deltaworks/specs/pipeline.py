@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
+from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import (
     MUTABLE_COLUMNS,
     NOTIFICATION_COLUMNS,
@@ -207,15 +208,6 @@ class LiveTableSpec(Spec):
     watermark_minutes: int = Field(default=180, ge=1)
     group_by: tuple[str, ...] = ()
     trigger_seconds: float = Field(default=60, gt=0)
-
-
-class MaintenanceSpec(Spec):
-    """What keeps the tables healthy, and when."""
-
-    schedule: str | None = None
-    optimize: bool = True
-    vacuum_retention_hours: int = Field(default=168, ge=168)
-    vacuum_dry_run: bool = True
 
 
 class PipelineSpec(Spec):

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.errors import ConfigError
-from deltaworks.maintenance import optimize
-from deltaworks.maintenance.optimize import optimize_tables
+from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.maintenance import optimize, optimize_night
+from deltaworks.maintenance.choice import OptimizePolicy
+from deltaworks.maintenance.optimize import TableOptimizer
+from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.zorder_ledger import KnownOrder, ZOrderLedger
+from deltaworks.maintenance.zorder_state import FIRST_GUESS
 from deltaworks.tables.health import table_health
 from deltaworks.tables.log import commit_history
+from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, fill_hundred, hundred_tables
 
 PULSE = """\
 pipeline: pulse
@@ -36,56 +44,91 @@ def pulse(make_project: Callable[..., Any]) -> Any:
     return make_project({"pulse": (PULSE, {})})
 
 
-def append(pulse: Any, *days: int) -> None:
-    rows = [{"event_time": START + dt.timedelta(days=day), "event_id": f"e{day}", "event_name": "a"} for day in days]
-    pulse.append("pulse", "events", rows)
-
-
-def newest(pulse: Any) -> Any:
-    return next(commit_history(pulse.lake, KEY, newest=pulse.lake.open(KEY).version()))
+def append(pulse: Any, *days: int, table: str = "events", rows: int = 1) -> None:
+    made = [
+        {
+            "event_time": START + dt.timedelta(days=day),
+            "event_id": f"e{day}-{number}",
+            "event_name": f"n{number * 31 % 97}",
+        }
+        for day in days
+        for number in range(rows)
+    ]
+    pulse.append("pulse", table, made)
 
 
 def ids(pulse: Any) -> list[str]:
     return sorted(row["event_id"] for row in pulse.rows("pulse", "events"))
 
 
-def test_partitions_with_several_files_are_merged_and_a_second_run_has_nothing_to_do(
+def files(pulse: Any, table: str = "events") -> int:
+    health = table_health(pulse.lake, paths.table("pulse", table))
+    return health.files if health else 0
+
+
+def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
+    return {result.table: result for result in optimize_tables(spark, pulse.catalog, "pulse", **given)}
+
+
+def test_a_night_orders_closed_partitions_and_merges_many_small_files_and_then_has_nothing_to_do(
     spark: SparkSession, pulse: Any
 ) -> None:
-    append(pulse, 0, 1)
-    append(pulse, 0, 2)
-    append(pulse, 0, 2)
+    for days in ((0, 1), (0, 2), (0, 2)):
+        append(pulse, *days)
+    for _ in range(4):
+        append(pulse, 0, table="plain")
     before = ids(pulse)
 
-    first = {result.table: result for result in optimize_tables(spark, pulse.catalog, "pulse")}
-    second = {result.table: result for result in optimize_tables(spark, pulse.catalog, "pulse")}
+    first, second = run(spark, pulse), run(spark, pulse)
 
     taken = first["events"]
-    assert (taken.partitions, taken.files_before, taken.files_after) == (2, 5, 2)
-    assert table_health(pulse.lake, KEY).files == 3
-    assert ids(pulse) == before
-    assert first["plain"].reason == "it declares no zorder_by"
+    assert (taken.zordered, taken.compacted, taken.files_before, taken.files_after) == (2, 0, 5, 2)
+    assert (first["plain"].compacted, first["plain"].files_before, first["plain"].files_after) == (1, 4, 1)
+    assert (files(pulse), files(pulse, "plain"), ids(pulse)) == (3, 1, before)
     assert first["never"].reason == "it does not exist yet"
-    assert (second["events"].skipped, second["events"].reason) == (True, "nothing came since the last OPTIMIZE")
-    commit = newest(pulse)
-    assert commit.operation == "OPTIMIZE"
-    assert {"pipeline": "pulse", "operation": "optimize", "looked_at_version": 3}.items() <= commit.metadata.items()
+    assert [second[name].skipped for name in ("events", "plain", "never")] == [True, True, True]
+    assert second["events"].reason == "nothing to do: 3 partitions of one file"
+    newest = next(commit_history(pulse.lake, KEY, newest=pulse.lake.open(KEY).version()))
+    assert (newest.operation, newest.metadata["operation"]) == ("OPTIMIZE", "optimize")
+    rows = pulse.lake.rows(paths.pipeline_control("pulse", "zorder_ledger")).to_pylist()
+    assert sorted((row["table_name"], row["action"], row["files_before"], row["files"]) for row in rows) == [
+        ("events", "zorder", 2, 1),
+        ("events", "zorder", 3, 1),
+        ("plain", "compact", 4, 1),
+    ]
+    assert all(row["seconds"] > 0 for row in rows)
 
 
-def test_only_partitions_that_changed_since_are_rewritten_again(spark: SparkSession, pulse: Any) -> None:
-    append(pulse, 0, 1)
-    append(pulse, 0, 1)
-    optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
-    kept = {uri for uri in pulse.lake.open(KEY).file_uris() if "2025-03-01" in uri}
-    append(pulse, 1, 5)
+@pytest.mark.parametrize("protected", [True, False])
+def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    for _ in range(2):
+        append(pulse, 0, rows=30_000)
+    size = table_health(pulse.lake, KEY).bytes
+    policy = OptimizePolicy(target_file_bytes=size // 5, unordered_share=0.5)
+    monkeypatch.setattr(optimize_night, "policy_of", lambda spec: policy)
+    first = run(spark, pulse, tables=["events"])["events"]
+    ordered = set(pulse.lake.open(KEY).file_uris())
+    assert first.files_after > 1, "several files, or the ledger would not be asked"
+    if not protected:
+        nothing = KnownOrder(ordered={}, paces=FIRST_GUESS)
+        monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.survey, order=nothing))
+        assert run(spark, pulse, tables=["events"])["events"].files_before == first.files_after
+        return
 
-    (result,) = optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
+    assert run(spark, pulse, tables=["events"])["events"].reason == "nothing to do: 1 partition in order"
 
-    assert (result.partitions, result.files_before, result.files_after) == (1, 2, 1)
-    assert kept <= set(pulse.lake.open(KEY).file_uris())
-    append(pulse, 9)
-    (alone,) = optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
-    assert (alone.skipped, alone.reason) == (True, "every changed partition has one file")
+    for _ in range(5):
+        append(pulse, 0)
+    monkeypatch.setattr(optimize, "SMALL_FILE_BYTES", size // 15)
+    late = run(spark, pulse, tables=["events"])["events"]
+    assert (late.compacted, late.zordered, late.files_before, late.files_after) == (1, 0, 5, 1)
+    assert ordered < set(pulse.lake.open(KEY).file_uris())
+
+
+def _with(function: Callable[..., Any], **given: Any) -> Callable[..., Any]:
+    return lambda *arguments, **named: function(*arguments, **named, **given)
 
 
 def test_rows_that_come_while_it_plans_are_taken_the_next_time(
@@ -93,48 +136,132 @@ def test_rows_that_come_while_it_plans_are_taken_the_next_time(
 ) -> None:
     append(pulse, 0, 1)
     append(pulse, 0, 1)
-    run = optimize._run
+    command = TableOptimizer._command
 
-    def append_then_run(*arguments: Any) -> tuple[int, int]:
-        append(pulse, 1, 3)
+    def append_then_run(*arguments: Any) -> None:
         append(pulse, 3)
-        return run(*arguments)
+        append(pulse, 3)
+        command(*arguments)
+        append(pulse, 1)
 
-    monkeypatch.setattr(optimize, "_run", append_then_run)
-    optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
+    monkeypatch.setattr(TableOptimizer, "_command", append_then_run)
+    run(spark, pulse, tables=["events"])
     monkeypatch.undo()
 
-    (result,) = optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
+    result = run(spark, pulse, tables=["events"])["events"]
 
-    assert (result.partitions, result.files_before) == (1, 2)
-    assert table_health(pulse.lake, KEY).files == 3
+    assert (result.partitions, result.files_before, files(pulse)) == (2, 4, 3)
 
 
-def test_a_run_that_died_between_two_commits_is_taken_up_again(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("point", ["between groups", "before its row"])
+def test_a_run_that_died_is_taken_up_where_it_was(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    append(pulse, 0, 1)
-    append(pulse, 0, 1)
-    monkeypatch.setattr(optimize, "BYTES_PER_COMMIT", 1)
-    run, calls = optimize._run, []
+    for _ in range(2):
+        append(pulse, 0, 1)
+    monkeypatch.setattr(optimize, "BYTES_PER_GROUP", 1)
+    broken = (TableOptimizer, "_command") if point == "between groups" else (ZOrderLedger, "record")
+    works, calls = getattr(*broken), []
 
-    def die_at_the_second(*arguments: Any) -> tuple[int, int]:
+    def die_at_the_second(*arguments: Any, **named: Any) -> None:
         calls.append(arguments)
         if len(calls) == 2:
-            raise RuntimeError("killed")
-        return run(*arguments)
+            raise KeyboardInterrupt
+        works(*arguments, **named)
 
-    monkeypatch.setattr(optimize, "_run", die_at_the_second)
-    with pytest.raises(RuntimeError, match="killed"):
-        optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
-    assert table_health(pulse.lake, KEY).files == 3
-    monkeypatch.setattr(optimize, "_run", run)
+    monkeypatch.setattr(*broken, die_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        run(spark, pulse, tables=["events"])
+    monkeypatch.setattr(*broken, works)
 
-    (result,) = optimize_tables(spark, pulse.catalog, "pulse", tables=["events"])
+    again = run(spark, pulse, tables=["events"])["events"]
 
-    assert (result.partitions, table_health(pulse.lake, KEY).files) == (1, 2)
+    assert (again.partitions, files(pulse)) == (1 if point == "between groups" else 0, 2)
+    rows = pulse.lake.rows(paths.pipeline_control("pulse", "zorder_ledger")).to_pylist()
+    assert len({row["partition"] for row in rows}) == len(rows) == 2
+
+
+def test_one_command_commits_in_parts_so_that_a_killed_one_keeps_what_it_did(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        append(pulse, 0, 1, 2)
+    monkeypatch.setattr(optimize, "BYTES_PER_COMMIT", 1)
+    before = pulse.lake.open(KEY).version()
+
+    result = run(spark, pulse, tables=["events"])["events"]
+
+    assert result.zordered == 3
+    assert pulse.lake.open(KEY).version() == before + 3
+
+
+def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(pulse, 0)
+    append(pulse, 0)
+    objects = LocalObjects(Path(pulse.lake.storage.prefix))
+    before = pulse.lake.open(KEY).version()
+    quick = _with(maintenance_lock, ttl_seconds=1.5, poll_seconds=0.05)
+    monkeypatch.setattr(optimize_night, "maintenance_lock", quick)
+
+    with quick(objects, "pulse", work="VACUUM"):
+        with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
+            run(spark, pulse, tables=["events"])
+        assert pulse.lake.open(KEY).version() == before
+        monkeypatch.setattr(optimize_night, "maintenance_lock", lambda *_, **__: optimize.free_turn())
+        run(spark, pulse, tables=["events"])
+        assert pulse.lake.open(KEY).version() == before + 1
+
+
+def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_told(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        append(pulse, 0, 1)
+        append(pulse, 0, table="plain")
+    command, told = TableOptimizer._command, []
+
+    def fails(self: Any, group: Any, partitions: Any) -> None:
+        if group.table == "events":
+            raise RuntimeError("a file is gone")
+        command(self, group, partitions)
+
+    monkeypatch.setattr(TableOptimizer, "_command", fails)
+    with pytest.raises(RuntimeError, match="a file is gone"):
+        run(spark, pulse, report=told.extend)
+
+    assert {each.table: (each.partitions, each.error) for each in told} == {
+        "events": (0, "a file is gone"),
+        "plain": (1, ""),
+        "never": (0, ""),
+    }
 
 
 def test_an_unknown_table_is_a_configuration_error(spark: SparkSession, pulse: Any) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
         optimize_tables(spark, pulse.catalog, "pulse", tables=["evnts"])
+
+
+@pytest.mark.integration
+def test_a_night_over_a_hundred_tables_touches_exactly_the_ten_that_need_it(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    project = make_project({"shop": (hundred_tables(), {})})
+    spec = project.spec("shop")
+    fill_hundred(project.lake, LocalObjects(Path(project.lake.storage.prefix)), spec.tables[0].column_types())
+
+    def versions() -> dict[str, int | None]:
+        opened = {table.name: project.lake.open(paths.table("shop", table.name)) for table in spec.tables}
+        return {name: None if table is None else table.version() for name, table in opened.items()}
+
+    before = versions()
+    results = optimize_tables(spark, project.catalog, "shop", now=NIGHT)
+    after = versions()
+
+    assert {name for name in before if before[name] != after[name]} == set(IN_NEED)
+    assert {each.table for each in results if not each.skipped} == set(IN_NEED)
+    assert all(each.reason for each in results)
+    again = optimize_tables(spark, project.catalog, "shop", now=NIGHT)
+    assert all(each.skipped for each in again)
+    assert versions() == after

@@ -9,10 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.write_turn import TurnRecord, write_turn
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance import optimize
-from deltaworks.maintenance.optimize import optimize_tables
+from deltaworks.maintenance import optimize_night
+from deltaworks.maintenance.optimize import TableOptimizer
+from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.tables.health import files_by_partition
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, START, MutationStage, declared
 
@@ -46,13 +48,13 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
     stage = MutationStage(tmp_path, declared(partition_by=("event_date", "org_id")))
     for orgs in (("acme", "o'neil"), ("o'neil",)):
         land(stage, *orgs)
-    run, held = optimize._run, []
+    command, held = TableOptimizer._command, []
 
-    def looked_at(*arguments: object) -> tuple[int, int]:
+    def looked_at(*arguments: object) -> None:
         held.append(turn(stage))
-        return run(*arguments)  # type: ignore[arg-type]
+        command(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(optimize, "_run", looked_at)
+    monkeypatch.setattr(TableOptimizer, "_command", looked_at)
     (result,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
 
     assert (result.partitions, result.files_before, result.files_after) == (2, 4, 2)
@@ -62,7 +64,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
     assert after is not None
     assert after.state == "released"
     (again,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
-    assert again.reason == "nothing came since the last OPTIMIZE"
+    assert again.reason == "nothing to do: 4 partitions of one file"
 
 
 def test_a_table_whose_turn_another_job_has_is_left_alone(
@@ -72,11 +74,11 @@ def test_a_table_whose_turn_another_job_has_is_left_alone(
     land(stage, "acme")
     land(stage, "acme")
     before = stage.version()
-    plain = optimize.write_turn
-    monkeypatch.setattr(optimize, "write_turn", lambda *given, **named: plain(*given, **named, wait_seconds=1.0))
+    plain = optimize_night.write_turn
+    monkeypatch.setattr(optimize_night, "write_turn", lambda *given, **named: plain(*given, **named, wait_seconds=1.0))
 
     held = write_turn(stage.objects, PIPELINE, DATA, by="a merge", wait_seconds=5)
     with held, pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"):
-        optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+        optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA], now=utc_now() + dt.timedelta(days=1))
 
     assert stage.version() == before

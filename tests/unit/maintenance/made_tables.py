@@ -9,7 +9,9 @@ import pyarrow as pa
 from deltalake import CommitProperties
 
 from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
+from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.files import write_file
@@ -65,3 +67,61 @@ def compacted(lake: Lake, key: str, group: str) -> None:
     table = lake.open(key)
     assert table is not None
     table.optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": made}))
+
+
+#: The night of the tables below: day 9 is still written then.
+NIGHT = dt.datetime(2026, 1, 10, 3, 30, tzinfo=dt.UTC)
+TABLES = 100
+#: The tables of the hundred that need work: three partitions each that are closed, of several files, in no order.
+IN_NEED = tuple(f"t{number:03d}" for number in range(0, TABLES, 10))
+
+
+def hundred_tables() -> str:
+    """The declaration of a hundred tables; a fifth of them has no Z-order."""
+    tables = "\n".join(
+        f"  - {{name: t{number:03d}, when: {{name: t{number:03d}}}"
+        + (", zorder_by: [event_name]}" if number % 5 != 3 else "}")
+        for number in range(TABLES)
+    )
+    return f"""\
+pipeline: shop
+description: a hundred tables
+owner: tests
+source: {{kind: s3_sqs, relay: landing, bucket: landing}}
+event: {{name: {{path: name}}, time: {{path: time}}}}
+tables:
+{tables}
+"""
+
+
+def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> None:
+    """Ten that need work; the others have one file a day, are in order, still written, of few files, or missing."""
+    ledger = ZOrderLedger(lake, objects, "shop")
+    for number in range(TABLES):
+        name, kind = f"t{number:03d}", number % 10
+        if name in IN_NEED:
+            make(lake, "shop", name, files=5, days=2, columns=columns)
+        elif kind in (1, 2, 4):
+            make(lake, "shop", name, files=1, days=2, columns=columns)
+        elif kind in (5, 6):
+            key = make(lake, "shop", name, files=4, days=1, columns=columns)
+            left = Group(
+                name=name, table=name, action="zorder", columns=("event_name",), after_version=0, round="daily"
+            )
+            arranged(lake, key, name)
+            ledger.record(left, ledger.rewritten(left), seconds=1.0)
+        elif kind == 7:
+            key = make(lake, "shop", name, files=1, days=1, columns=columns)
+            append(lake, key, 9, days=(9,))
+        elif kind in (3, 8):
+            make(lake, "shop", name, files=3 if kind == 3 else 1, days=1, columns=columns)
+
+
+def arranged(lake: Lake, key: str, group: str) -> None:
+    """A commit of an OPTIMIZE command that leaves each partition of four files with two."""
+    made = user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group=group)
+    table = lake.open(key)
+    assert table is not None
+    properties = CommitProperties(custom_metadata={"userMetadata": made})
+    size = max(pa.table(table.get_add_actions()).column("size_bytes").to_pylist())
+    table.optimize.compact(target_size=2 * size + 1, commit_properties=properties)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
-from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_states, run_of_try, states_of
+from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, known_order, read_order, run_of_try
 from deltaworks.maintenance.zorder_state import FIRST_GUESS
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
@@ -50,7 +50,7 @@ def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake,
     rewritten = ledger.rewritten(GROUP)
     ledger.record(GROUP, rewritten, seconds=8.0)
 
-    state = read_states(lake, "shop")["events"]
+    state = read_order(lake, "shop").of("events")
 
     assert [(each.files_before, each.files) for each in rewritten] == [(3, 1), (3, 1)]
     assert {place: known.is_as_left(found(lake)[place]) for place, known in state.ordered.items()} == {
@@ -69,12 +69,12 @@ def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lak
     make(lake, "shop", "events", files=2, days=1)
     ledger.begin(GROUP)
     compacted(lake, KEY, GROUP.name)
-    assert read_states(lake, "shop") == {}
+    assert read_order(lake, "shop").ordered == {}
 
     again = ZOrderLedger(lake, LocalObjects(Path(lake.storage.prefix)), "shop")
 
     assert (again.settle(), again.settle()) == (1, 0)
-    state = read_states(lake, "shop")["events"]
+    state = read_order(lake, "shop").of("events")
     assert state.ordered[DAYS[0]].is_as_left(found(lake)[DAYS[0]])
     # How long it took nobody knows: it says nothing of how fast tables are rewritten.
     assert state.paces == dict(FIRST_GUESS)
@@ -86,7 +86,7 @@ def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, 
     compacted(lake, KEY, "of another")
 
     assert ledger.settle() == 0
-    assert read_states(lake, "shop") == {}
+    assert read_order(lake, "shop").ordered == {}
 
 
 def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
@@ -97,7 +97,7 @@ def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
     compacted(lake, KEY, GROUP.name)
     ledger.record(GROUP, ledger.rewritten(GROUP), seconds=1.0)
     after = lake.open(KEY).version()  # type: ignore[union-attr]
-    known = read_states(lake, "shop")["events"].ordered[DAYS[0]]
+    known = read_order(lake, "shop").of("events").ordered[DAYS[0]]
 
     lake.open(KEY).restore(before)  # type: ignore[union-attr]
     assert known.unordered_share(found(lake)[DAYS[0]]) == 1.0
@@ -112,8 +112,9 @@ def test_seconds_of_all_tries_of_a_run_count_together(lake: Lake, ledger: ZOrder
     for number, run in enumerate(("m/r1/optimize/1", "m/r1/optimize/2", "m/r2/optimize/1", "manual")):
         ledger.record(Group(**{**asdict_of(GROUP), "name": f"g{number}", "run": run}), rewritten, seconds=10.0)
 
-    assert ledger.seconds_of_run("m/r1/optimize/3") == pytest.approx(20.0)
-    assert ledger.seconds_of_run("manual") == 0.0
+    assert ledger.seconds_of_run("m/r1/optimize/3", "daily") == pytest.approx(20.0)
+    assert ledger.seconds_of_run("m/r1/optimize/3", "weekly") == 0.0
+    assert ledger.seconds_of_run("manual", "daily") == 0.0
     assert run_of_try("manual") == ""
 
 
@@ -149,7 +150,7 @@ def test_what_is_in_order_is_what_a_replay_of_all_that_happened_says(happenings:
             if what == "zorder":
                 by_order[DAYS[day]] = frozenset(here)
 
-    known = states_of(rows)["events"].ordered if rows else {}
+    known = known_order(rows).of("events").ordered
 
     for day_of, here in files.items():
         entry = known.get(day_of)
@@ -192,7 +193,7 @@ def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> Non
     small = [{**base, "bytes_before": mib, "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
     large = [{**base, "bytes_before": 200 * mib, "seconds": 22.0}]
 
-    paces = states_of([*small, *large])["events"].paces
+    paces = known_order([*small, *large]).of("orders").paces
 
     assert paces["zorder"].seconds_per_partition == 2.0
     assert paces["zorder"].bytes_per_second == 10 * mib

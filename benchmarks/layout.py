@@ -1,0 +1,205 @@
+"""`layout`: point and range queries on a table that a night's OPTIMIZE has Z-ordered, against plain compaction.
+
+A day of events of a game, landed in time order in a hundred small files. Ours: the night's Z-order by player and time.
+Other: OPTIMIZE without Z-order, which leaves rows in the order they came, with the same size of files. Either has some
+64 files, as a day of 16 GB has by default; `--events` says of how many rows.
+
+- `point_query_vs_compaction`: all events of one player.
+- `range_query_vs_compaction`: the events of 2 % of players within six hours, which plain compaction prunes by time too.
+
+Ten queries each of Spark, the same for both sides. Noted: files and bytes that the queries read, by the metrics of
+Spark's scan, each of a query.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaworks.tables.lake import Lake
+
+_FILES = 64
+_LANDED_FILES = 100
+_PLAYERS = 1_000_000
+_QUERIES = 10
+_HOUR = 3_600
+_START = 1_767_225_600  # 2026-01-01, UTC
+_TYPES = {
+    "event_date": "date",
+    "event_time": "timestamp",
+    "player_id": "long",
+    "level": "long",
+    "amount": "double",
+    "item": "string",
+}
+Query = Callable[[random.Random], str]
+
+
+def run(options: Options) -> list[Figure]:
+    """Make both tables once, then query them in turns."""
+    from benchmarks import sides
+
+    spark = sides.session()
+    try:
+        with _tables(spark, options) as (ours, other):
+            comparisons = [
+                Comparison(
+                    metric=f"{name}_query_vs_compaction",
+                    ours=Side(f"{name}_zordered", _Queries(spark, ours, query)),
+                    other=Side(f"{name}_compacted", _Queries(spark, other, query)),
+                    sizes={"rows": options.events, "files": len(_parquet(ours)), "other_files": len(_parquet(other))},
+                )
+                for name, query in (("point", _point), ("range", _range))
+            ]
+            return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    finally:
+        spark.stop()
+
+
+def _point(chance: random.Random) -> str:
+    return f"player_id = {chance.randrange(_PLAYERS)}"
+
+
+def _range(chance: random.Random) -> str:
+    player, hour = chance.randrange(_PLAYERS * 98 // 100), chance.randrange(18)
+    start = _START + hour * _HOUR
+    return (
+        f"player_id BETWEEN {player} AND {player + _PLAYERS // 50} "
+        f"AND event_time >= timestamp_seconds({start}) AND event_time < timestamp_seconds({start + 6 * _HOUR})"
+    )
+
+
+@contextmanager
+def _tables(spark: SparkSession, options: Options) -> Iterator[tuple[Path, Path]]:
+    from benchmarks.games_files import bench_folder
+    from deltaworks.control import paths
+    from deltaworks.specs.storage import StorageSpec
+    from deltaworks.tables.lake import Lake
+
+    root = bench_folder() / "layout"
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        lake = Lake(StorageSpec(root=f"file://{root}/lake"))
+        ours = root / "lake" / paths.table("bench", "events")
+        options.progress(f"layout: {options.events:,} rows")
+        _land(spark, ours, options.events)
+        other = root / "compacted"
+        shutil.copytree(ours, other)
+        target = max(64 << 10, sum(path.stat().st_size for path in _parquet(ours)) // _FILES)
+        options.progress(f"layout: files of {target / 1e6:.2f} MB")
+        _zorder(spark, lake, target)
+        _compact(spark, other, target)
+        yield ours, other
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _land(spark: SparkSession, folder: Path, rows: int) -> None:
+    """Rows in the order of their time, players at random, as devices send them."""
+    seconds = f"({_START} + id * {24 * _HOUR}D / {rows})"
+    frame = spark.range(0, rows, 1, _LANDED_FILES).selectExpr(
+        "DATE'2026-01-01' AS event_date",
+        f"timestamp_millis(CAST({seconds} * 1000 AS BIGINT)) AS event_time",
+        f"pmod(xxhash64(id), {_PLAYERS}) AS player_id",
+        "pmod(xxhash64(id, 1), 80) AS level",
+        "pmod(xxhash64(id, 2), 10000) / 100D AS amount",
+        "concat('item-', hex(xxhash64(id, 3))) AS item",
+    )
+    frame.write.format("delta").partitionBy("event_date").save(f"file://{folder}")
+
+
+def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
+    from deltaworks.control import paths
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.objects import open_objects
+    from deltaworks.maintenance.choice import OptimizePolicy, choose
+    from deltaworks.maintenance.layout import Layout
+    from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
+    from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_order
+    from deltaworks.tables.health import table_health
+
+    layout = Layout(name="events", partition_by=("event_date",), zorder_by=("player_id", "event_time"), types=_TYPES)
+    policy = OptimizePolicy(target_file_bytes=target)
+    choice = choose(
+        table_health(lake, paths.table("bench", "events")),
+        layout,
+        ledger=read_order(lake, "bench").of("events"),
+        now=utc_now(),
+        policy=policy,
+    )
+    ledger = ZOrderLedger(lake, open_objects(lake.storage), "bench")
+    done = TableOptimizer(spark, lake, ledger, "bench", layout, policy=policy).run(
+        choice.partitions, OptimizeResult(table="events", round="daily")
+    )
+    if done.zordered != 1:
+        raise RuntimeError(f"the day was not Z-ordered: {choice.reason}")
+
+
+def _compact(spark: SparkSession, folder: Path, target: int) -> None:
+    settings = {name: f"spark.databricks.delta.optimize.{name}" for name in ("maxFileSize", "minFileSize")}
+    for name in settings.values():
+        spark.conf.set(name, str(target))
+    spark.sql(f"OPTIMIZE delta.`file://{folder}`").collect()
+    for name in settings.values():
+        spark.conf.unset(name)
+
+
+def _parquet(folder: Path) -> list[Path]:
+    """The files of a table's newest version."""
+    from deltalake import DeltaTable
+
+    return [Path(path.removeprefix("file://")) for path in DeltaTable(str(folder)).file_uris()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """The same queries on one of the tables."""
+
+    spark: SparkSession
+    folder: Path
+    query: Query
+
+    def __call__(self, clock: Clock) -> None:
+        chance = random.Random(7)
+        files = size = rows = 0
+        # A plan that is changed while it runs does not show its scan.
+        self.spark.conf.set("spark.sql.adaptive.enabled", "false")
+        try:
+            for _ in range(_QUERIES):
+                frame = self._frame(self.query(chance))
+                with clock:
+                    rows += frame.collect()[0][0]
+                read = _scan_metrics(frame)
+                files, size = files + read["numFiles"], size + read["filesSize"]
+        finally:
+            self.spark.conf.unset("spark.sql.adaptive.enabled")
+        clock.note(files_read=files / _QUERIES, megabytes_read=size / 1e6 / _QUERIES, rows=rows)
+
+    def _frame(self, condition: str) -> DataFrame:
+        table = self.spark.read.format("delta").load(f"file://{self.folder}").where(condition)
+        return table.selectExpr("count(*)", "sum(amount)", "max(level)")
+
+
+def _scan_metrics(frame: DataFrame) -> dict[str, int]:
+    """`numFiles` and `filesSize` of the scan of a query that has run."""
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    scans = [leaf for at in range(leaves.size()) if "FileSourceScan" in (leaf := leaves.apply(at)).getClass().getName()]
+    (scan,) = scans
+    return {name: int(scan.metrics().apply(name).value()) for name in ("numFiles", "filesSize")}
+
+
+BENCHMARK = Benchmark(
+    name="layout",
+    summary="point and range queries on a Z-ordered table, against plain compaction: seconds, files and bytes read",
+    run=run,
+)

@@ -1,0 +1,187 @@
+"""`night`: a night's OPTIMIZE chosen by health, against Z-ordering every table.
+
+Thirty tables of four days each. In six of them the last closed day landed in twenty small files; the other days, and
+the other tables, were put in order by earlier nights. Ours: a whole night, which looks at all logs, chooses, rewrites
+and keeps the ledger. Other: `OPTIMIZE … ZORDER BY` on each table, as a nightly loop does. Both start from the same lake
+each time. Noted: bytes and files rewritten.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+_TABLES = 30
+_IN_NEED = 6
+_DAYS = 4
+_SMALL_FILES = 20
+_NIGHT = dt.datetime(2026, 1, 6, 3, 30, tzinfo=dt.UTC)
+_FIRST = dt.date(2026, 1, 1)
+
+
+def run(options: Options) -> list[Figure]:
+    """Make a lake once, and give each repetition a copy."""
+    from benchmarks import sides
+
+    spark = sides.session()
+    try:
+        with _template(spark, options) as template:
+            comparison = Comparison(
+                metric="night_vs_optimize_everything",
+                ours=Side("night_by_health", _Night(spark, template)),
+                other=Side("optimize_everything", _Everything(spark, template)),
+                sizes={"tables": _TABLES, "in_need": _IN_NEED, "rows": options.events},
+            )
+            return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
+    from benchmarks.games_files import bench_folder
+    from deltaworks.control import paths
+    from deltaworks.maintenance.optimize_night import optimize_tables
+
+    root = bench_folder() / "night"
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        catalog = _project(root)
+        rows = max(1_000, options.events // (_TABLES * _DAYS))
+        options.progress(f"night: {_TABLES} tables, {rows:,} rows a day")
+        for number in range(_TABLES):
+            folder = root / "lake" / paths.table("bench", _name(number))
+            _land(spark, folder, rows, days=_DAYS - 1, files=2)
+        done = optimize_tables(spark, catalog, "bench", now=_NIGHT, minutes=60)
+        if any(each.zordered != _DAYS - 1 for each in done):
+            raise RuntimeError("the earlier nights did not put everything in order")
+        for number in range(_TABLES):
+            folder = root / "lake" / paths.table("bench", _name(number))
+            files = _SMALL_FILES if number < _IN_NEED else 1
+            _land(spark, folder, rows, days=1, files=files, first_day=_DAYS - 1)
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _name(number: int) -> str:
+    return f"events_{number:02d}"
+
+
+def _land(spark: SparkSession, folder: Path, rows: int, *, days: int, files: int, first_day: int = 0) -> None:
+    for day in range(first_day, first_day + days):
+        frame = spark.range(0, rows, 1, files).selectExpr(
+            "CAST(NULL AS STRING) AS event_id",
+            "concat('kind-', pmod(xxhash64(id), 1000)) AS event_name",
+            f"timestamp_seconds({int(_NIGHT.timestamp())} + id) AS event_time",
+            f"DATE'{_FIRST + dt.timedelta(days=day)}' AS event_date",
+            f"pmod(xxhash64(id, {day}), 1000000) AS player",
+            "hex(xxhash64(id, 3)) AS item",
+        )
+        frame.write.format("delta").mode("append").partitionBy("event_date").save(f"file://{folder}")
+
+
+def _project(root: Path) -> Catalog:
+    from deltaworks.specs.catalog import load_catalog
+
+    columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
+    tables = [
+        {"name": _name(number), "when": {"name": _name(number)}, "columns": columns, "zorder_by": ["player"]}
+        for number in range(_TABLES)
+    ]
+    declared: dict[str, dict[str, Any]] = {
+        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
+        "pipelines/bench/pipeline.yaml": {
+            "pipeline": "bench",
+            "description": "tables of one night",
+            "owner": "benchmarks",
+            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+            "tables": tables,
+        },
+        "environments/local.yaml": {
+            "environment": "local",
+            "lake": {"root": f"file://{root}/lake"},
+            "landing": {"root": f"file://{root}/landing"},
+            "messaging": {},
+        },
+    }
+    for path, content in declared.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML too.
+        (root / "include" / path).write_text(json.dumps(content))
+    return load_catalog("local", root=root)
+
+
+@contextmanager
+def _copy(template: Path) -> Iterator[Catalog]:
+    root = template.parent / f"night-{uuid.uuid4().hex[:8]}"
+    try:
+        shutil.copytree(template / "lake", root / "lake")
+        yield _project(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Night:
+    """What Airflow runs each night."""
+
+    spark: SparkSession
+    template: Path
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.maintenance.optimize_night import optimize_tables
+
+        with _copy(self.template) as catalog, clock:
+            done = optimize_tables(self.spark, catalog, "bench", now=_NIGHT)
+        touched = [each for each in done if not each.skipped]
+        if [each.table for each in touched] != [_name(number) for number in range(_IN_NEED)]:
+            raise RuntimeError(f"touched {[each.table for each in touched]}")
+        clock.note(
+            tables=len(touched),
+            files_rewritten=sum(each.files_before for each in touched),
+            megabytes_rewritten=sum(each.bytes_before for each in touched) / 1e6,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Everything:
+    """One command a table."""
+
+    spark: SparkSession
+    template: Path
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.control import paths
+
+        files = size = 0
+        with _copy(self.template) as catalog:
+            for number in range(_TABLES):
+                uri = catalog.environment.lake.spark_uri(paths.table("bench", _name(number)))
+                with clock:
+                    metrics = self.spark.sql(f"OPTIMIZE delta.`{uri}` ZORDER BY (player)").collect()[0]["metrics"]
+                files += metrics["numFilesRemoved"]
+                size += metrics["filesRemoved"]["totalSize"] or 0
+        clock.note(tables=_TABLES, files_rewritten=files, megabytes_rewritten=size / 1e6)
+
+
+BENCHMARK = Benchmark(
+    name="night",
+    summary="a night's OPTIMIZE chosen by health, against Z-ordering every table: seconds and bytes rewritten",
+    run=run,
+)

@@ -1,0 +1,148 @@
+"""A night's OPTIMIZE of a pipeline: what health says is worth it, best first, within its minutes, and alone.
+
+A table that fails does not keep the others from their turn.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.maintenance_lock import MaintenanceLock, maintenance_lock
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import current_run
+from deltaworks.control.write_turn import write_turn
+from deltaworks.maintenance.choice import Choice, OptimizePolicy
+from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.night import Night, plan_night
+from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer, TurnOf, free_turn
+from deltaworks.maintenance.survey import policy_of, selected_tables, survey
+from deltaworks.maintenance.zorder_ledger import ZOrderLedger
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import TableSpec
+from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+
+
+class OptimizeRun:
+    """One run of a pipeline's rounds. Alone: a second one is refused."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, pipeline: str) -> None:
+        self._spark = spark
+        self._spec = catalog.pipeline(pipeline)
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._ledger = ZOrderLedger(self._lake, self._objects, pipeline)
+        self._errors: list[Exception] = []
+
+    def run(
+        self, *, weekly: bool, minutes: float | None, tables: Sequence[str] | None, now: dt.datetime | None
+    ) -> tuple[list[OptimizeResult], Exception | None]:
+        """The daily round and, on a weekly night, the second one over what it left; the first error of any table."""
+        upkeep, daily = self._spec.maintenance, policy_of(self._spec)
+        rounds = [(daily, upkeep.optimize_minutes if minutes is None else minutes)]
+        if weekly:
+            rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
+        selected_tables(self._spec, tables)
+        results: list[OptimizeResult] = []
+        with maintenance_lock(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
+            self._ledger.settle()
+            for policy, length in rounds:
+                results += self._round(policy, length * 60, tables, now or utc_now(), lock)
+        return results, next(iter(self._errors), None)
+
+    def _round(
+        self,
+        policy: OptimizePolicy,
+        seconds: float,
+        tables: Sequence[str] | None,
+        now: dt.datetime,
+        lock: MaintenanceLock,
+    ) -> list[OptimizeResult]:
+        # A run that is tried again has what its earlier tries left of its minutes.
+        left = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
+        choices = {each.table: each for each in survey(self._lake, self._spec, policy=policy, now=now, tables=tables)}
+        night = plan_night(list(choices.values()), budget_seconds=left, night_seconds=seconds)
+        until = time.monotonic() + left
+        results = {name: _looked_at(choice, night, policy) for name, choice in choices.items()}
+        for name in night.tables():
+            table = self._spec.table(name)
+            optimizer = TableOptimizer(
+                self._spark,
+                self._lake,
+                self._ledger,
+                self._spec.pipeline,
+                Layout.of(table),
+                policy=policy,
+                turn_of=self._turn_of(table),
+                check=lock.check,
+                until=until,
+            )
+            try:
+                results[name] = optimizer.run(night.of(name), results[name])
+            except Exception as error:  # the other tables need it as much; the run ends with the first error
+                lock.check()
+                log.warning("table=%s is left: %s", name, error)
+                self._errors.append(error)
+                results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
+        return list(results.values())
+
+    def _turn_of(self, table: TableSpec) -> TurnOf:
+        if table.mutable is None:
+            return free_turn
+        return partial(write_turn, self._objects, self._spec.pipeline, table.name, by=current_run())
+
+
+def _looked_at(choice: Choice, night: Night, policy: OptimizePolicy) -> OptimizeResult:
+    """What is known of a table before anything is done."""
+    put_off, reason = night.put_off_of(choice.table), choice.reason
+    if put_off:
+        reason += f"; {len(put_off)} put off for lack of time"
+    too_large = [each for each in night.too_large if each.table == choice.table]
+    if too_large:
+        longest = max(each.choice.cost_seconds for each in too_large) / 60
+        reason += f"; one needs {longest:.0f} minutes alone: give the night more"
+    return OptimizeResult(table=choice.table, round=policy.round, put_off=len(put_off), reason=reason)
+
+
+def optimize_tables(
+    spark: SparkSession,
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    weekly: bool = False,
+    minutes: float | None = None,
+    tables: Sequence[str] | None = None,
+    now: dt.datetime | None = None,
+    report: Callable[[list[OptimizeResult]], None] = lambda results: None,
+) -> list[OptimizeResult]:
+    """Run a night's OPTIMIZE on the bronze tables of a pipeline; a result with its reason for every table and round.
+
+    Idempotent, and safe beside the stream. Beside deletes, updates and merges of the same partitions either side may
+    fail with a conflict.
+
+    Args:
+        weekly: a second round after the daily one, over what it left.
+        minutes: for each round; by default what the pipeline declares.
+        tables: names of bronze tables; by default all.
+        report: gets the results, also where a table failed.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+        ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST; TURN_NOT_GRANTED, TURN_LOST or a conflict of a
+            table, after the others were done.
+    """
+    run = OptimizeRun(spark, catalog, pipeline)
+    results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now)
+    report(results)
+    if error is not None:
+        raise error
+    return results

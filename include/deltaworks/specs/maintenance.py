@@ -1,0 +1,43 @@
+"""What keeps a pipeline's tables healthy: when, for how long a night, and how large files become."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from deltaworks.specs.base import Bytes, Spec
+
+#: What every table is created with where nothing else is declared.
+DEFAULT_KEPT_HOURS = 168
+Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+
+
+class MaintenanceSpec(Spec):
+    """What keeps the tables healthy, and when."""
+
+    schedule: str | None = None
+    optimize: bool = True
+    optimize_minutes: int = Field(default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most")
+    weekly_on: Weekday | None = Field(default="sunday", description="whose night has a second round, over what is left")
+    weekly_minutes: int = Field(default=120, ge=1, le=600, description="what the second round spends at most")
+    target_file_bytes: Bytes = Field(default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files")
+    vacuum_retention_hours: int = Field(
+        default=DEFAULT_KEPT_HOURS, ge=168, le=720, description="how long removed files are kept"
+    )
+    time_travel_hours: int = Field(default=0, ge=0, le=720, description="how far back tables can be read, at least")
+    vacuum_dry_run: bool = True
+
+    @property
+    def kept_hours(self) -> int:
+        """For how long files are kept that newer versions have done without: the larger of retention and promise."""
+        return max(self.vacuum_retention_hours, self.time_travel_hours)
+
+    def table_properties(self) -> dict[str, str]:
+        """What tables of the pipeline are created with: their logs remember removed files for as long as these last.
+
+        Later it is changed with ALTER TABLE while nothing writes: every writer at work would fail and try again.
+        """
+        if self.kept_hours == DEFAULT_KEPT_HOURS:
+            return {}
+        return {"delta.deletedFileRetentionDuration": f"interval {self.kept_hours} hours"}

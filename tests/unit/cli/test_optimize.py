@@ -1,0 +1,44 @@
+"""`deltaworks optimize`: what a night would do, with a reason for every table, and nothing done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app
+from deltaworks.cli import optimize as command
+from deltaworks.control import paths
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.tables.lake import Lake
+from tests.spark.conftest import ENVIRONMENT, RELAY
+from tests.unit.maintenance.made_tables import hundred_tables, make
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    files = {
+        "environments/local.yaml": ENVIRONMENT.format(lake=tmp_path / "lake", landing=tmp_path / "landing"),
+        "relays/landing.yaml": RELAY,
+        "pipelines/shop/pipeline.yaml": hundred_tables(),
+    }
+    for path, text in files.items():
+        (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "include" / path).write_text(text)
+    catalog = load_catalog("local", root=tmp_path)
+    monkeypatch.setattr(command, "catalog", lambda: catalog)
+    monkeypatch.setenv("COLUMNS", "240")
+    return Lake(catalog.environment.lake)
+
+
+def test_every_table_is_listed_with_its_reason_and_nothing_is_rewritten(lake: Lake) -> None:
+    key = make(lake, "shop", "t001", files=3, days=2)
+    version = lake.open(key).version()  # type: ignore[union-attr]
+
+    done = CliRunner().invoke(app, ["optimize", "shop", "--tables", "t001,t002"], catch_exceptions=False)
+
+    assert "2 partitions to rewrite: 2026-01-01 (not in order), 2026-01-02 (not in order)" in done.output
+    assert "it does not exist yet" in done.output
+    assert "of 60 minutes. Nothing was changed." in done.output
+    assert lake.open(paths.table("shop", "t001")).version() == version  # type: ignore[union-attr]

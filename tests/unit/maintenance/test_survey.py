@@ -1,0 +1,93 @@
+"""A night over a hundred tables of which ten need work chooses those ten, and says of each other one why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.choice import OptimizePolicy
+from deltaworks.maintenance.night import plan_night
+from deltaworks.maintenance.survey import policy_of, survey
+from deltaworks.maintenance.zorder_ledger import KnownOrder
+from deltaworks.maintenance.zorder_state import FIRST_GUESS
+from deltaworks.specs.loading import load_spec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    path = tmp_path_factory.mktemp("spec") / "pipeline.yaml"
+    path.write_text(hundred_tables())
+    return load_spec(PipelineSpec, path)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
+    root = tmp_path_factory.mktemp("lake")
+    made = Lake(StorageSpec(root=f"file://{root}"))
+    fill_hundred(made, LocalObjects(Path(root)), spec.tables[0].column_types())
+    return made
+
+
+def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lake, spec: PipelineSpec) -> None:
+    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT)
+    night = plan_night(found, budget_seconds=3_600)
+
+    assert sorted(night.tables()) == sorted(IN_NEED)
+    assert len(night.taken) == 20
+    left = {each.table: each.reason for each in found if not each.partitions}
+    assert len(left) == TABLES - 10
+    kinds = {name[-1]: reason for name, reason in left.items()}
+    assert kinds == {
+        "1": "nothing to do: 2 partitions of one file",
+        "2": "nothing to do: 2 partitions of one file",
+        "3": "nothing to do: 1 partition with few small files",
+        "4": "nothing to do: 2 partitions of one file",
+        "5": "nothing to do: 1 partition in order",
+        "6": "nothing to do: 1 partition in order",
+        "7": "nothing to do: 1 partition of one file, 1 partition still written",
+        "8": "nothing to do: 1 partition of one file",
+        "9": "it does not exist yet",
+    }
+    assert all(name[-1] in kinds and kinds[name[-1]] == reason for name, reason in left.items())
+
+
+def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake: Lake, spec: PipelineSpec) -> None:
+    nothing = KnownOrder(ordered={}, paces=FIRST_GUESS)
+
+    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT, order=nothing)
+
+    assert len(plan_night(found, budget_seconds=3_600).tables()) == 30
+
+
+def test_without_closing_days_what_is_written_tomorrow_would_be_rewritten_today(lake: Lake, spec: PipelineSpec) -> None:
+    found = survey(lake, spec, policy=OptimizePolicy(closed_after=None), now=NIGHT)
+
+    assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
+
+
+def test_the_second_round_takes_what_the_daily_one_leaves(lake: Lake, spec: PipelineSpec) -> None:
+    found = survey(lake, spec, policy=policy_of(spec).weekly(), now=NIGHT)
+
+    taken = plan_night(found, budget_seconds=3_600).tables()
+    assert sorted(set(taken) - set(IN_NEED)) == [f"t{number:03d}" for number in range(3, TABLES, 10)]
+
+
+def test_a_night_that_is_too_short_takes_the_best_and_puts_the_others_off(lake: Lake, spec: PipelineSpec) -> None:
+    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT, tables=list(IN_NEED))
+
+    night = plan_night(found, budget_seconds=5.5)
+
+    assert (len(night.taken), len(night.put_off)) == (5, 15)
+    assert night.cost_seconds <= 5.5
+
+
+def test_an_unknown_table_is_a_configuration_error(lake: Lake, spec: PipelineSpec) -> None:
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
+        survey(lake, spec, policy=policy_of(spec), now=NIGHT, tables=["evnts"])
