@@ -195,12 +195,46 @@ def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that
     assert not keep_success(objects, context_of(objects)), "there is nothing to tell"
 
 
+@pytest.mark.parametrize("condition", ["GOLD_CHECK_FAILED", "MUTATIONS_BEHIND"])
+def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, condition: str) -> None:
+    from deltaworks.airflow.job_alerts import keep_success, raise_failure
+    from deltaworks.errors import ContractError
+
+    raise_failure(objects, context_of(objects, exception=ContractError(condition, "It is so.")))
+    assert {cause for cause, _ in open_ones(objects)} == {condition}
+
+    assert keep_success(objects, context_of(objects))
+    assert open_ones(objects) == set()
+
+
 def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import keep_success
 
     keep_success(objects, context_of(objects, leaf=False))
 
     assert objects.list("control/alerts/jobs/") == []
+
+
+def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: LocalObjects) -> None:
+    from deltaworks.airflow.stale_gold import tell_stale
+    from deltaworks.gold.freshness import note_fresh
+    from deltaworks.specs.gold import GoldTableSpec
+
+    checks = {"max_age_minutes": 60}
+    table = GoldTableSpec.model_validate(
+        {"name": "daily", "sql": "x.sql", "reads": ["events"], "partition_by": "event_date", "checks": checks}
+    )
+    plain = table.model_copy(update={"name": "plain", "checks": type(table.checks)()})
+    gold = SimpleNamespace(tables=(table, plain))
+    catalog: Any = SimpleNamespace(pipelines={"games": SimpleNamespace(gold=gold)})
+
+    ages = [0, 59, 61, 62]
+    stale = [tell_stale(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
+    assert stale == [[], [], ["games.daily"], ["games.daily"]], "counted from when it was first looked for"
+    note_fresh(objects, "games", "daily", now=NOW + timedelta(minutes=63))
+
+    assert tell_stale(objects, catalog, now=NOW + timedelta(minutes=64)) == []
+    assert open_ones(objects) == set()
 
 
 def test_a_callback_that_cannot_reach_anything_fails_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

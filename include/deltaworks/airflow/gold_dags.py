@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_alerts import job_callbacks, tell_deadline
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.airflow.retry_policy import JobRetryPolicy
 from deltaworks.airflow.runbooks import gold_runbook
@@ -32,6 +32,7 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         allowed_run_types=names.WITH_BACKFILL,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(hours=6),
+        deadline=_deadline(spec),
         tags=sorted({"gold", spec.pipeline, *spec.tags}),
         default_args={"owner": spec.owner, **job_callbacks()},
         params={
@@ -57,6 +58,18 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             param_arguments=(ParamArgument("tables", "--tables"), ParamArgument("full", "--full")),
         )
     return dag
+
+
+def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
+    """The alert of a run that has not ended in time. Airflow's scheduler sees it, also of a run that never started."""
+    minutes = spec.gold.deadline_minutes
+    if minutes is None:
+        return None
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(minutes=minutes),
+        callback=SyncCallback(tell_deadline, {"dag_id": names.gold_dag_id(spec.pipeline), "minutes": minutes}),
+    )
 
 
 def _timetable(expression: str | None) -> GoldTimetable | None:

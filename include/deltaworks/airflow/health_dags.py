@@ -92,6 +92,7 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.airflow.alert_sending import deliver
         from deltaworks.airflow.health_alerts import tell_verdicts
         from deltaworks.airflow.overdue_jobs import tell_overdue
+        from deltaworks.airflow.stale_gold import tell_stale
         from deltaworks.alerts.deadman import beat_health
         from deltaworks.control.clock import utc_now
 
@@ -99,8 +100,8 @@ class JudgeStreamsOperator(BaseOperator):
         verdicts = [item.verdict for item in reports]
         try:
             tell_verdicts(objects, verdicts, now=now)
-            if overdue := tell_overdue(objects, catalog, now=now):
-                self.log.warning("Overdue jobs: %s", ", ".join(overdue))
+            if late := tell_overdue(objects, catalog, now=now) + tell_stale(objects, catalog, now=now):
+                self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
             self._restart(objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)

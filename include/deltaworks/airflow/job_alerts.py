@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 log = logging.getLogger(__name__)
+#: Conditions that are alerts of their own.
+TOLD_AS_THEMSELVES = ("GOLD_CHECK_FAILED", "MUTATIONS_BEHIND")
 
 
 def job_callbacks() -> dict[str, Any]:
@@ -28,7 +30,7 @@ def job_callbacks() -> dict[str, Any]:
 
 
 def tell_failure(context: Context) -> None:
-    """Raise JOB_FAILED for a task that failed after all its tries, with its condition and next step."""
+    """Raise an alert for a task that failed after all its tries, with its condition and next step."""
     try:
         objects, environment = _control()
         raise_failure(objects, context)
@@ -73,7 +75,7 @@ def raise_failure(objects: ObjectStore, context: Context) -> None:
     ti = context["ti"]
     raise_alert(
         objects,
-        cause="GOLD_CHECK_FAILED" if error is not None and error.condition == "GOLD_CHECK_FAILED" else "JOB_FAILED",
+        cause=error.condition if error is not None and error.condition in TOLD_AS_THEMSELVES else "JOB_FAILED",
         subject=f"{ti.dag_id}.{ti.task_id}",
         summary=told[:1_000],
         detail={
@@ -90,7 +92,7 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
 
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
-    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in ("JOB_FAILED", "GOLD_CHECK_FAILED")]
+    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in ("JOB_FAILED", *TOLD_AS_THEMSELVES)]
     if not context["task"].downstream_task_ids:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
@@ -99,10 +101,14 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
     """When a DAG last came to its end; of one that never has, when it was first asked for."""
-    key = _success_key(dag_id)
+    return noted_at(objects, _success_key(dag_id), now=now)
+
+
+def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
+    """The time an object names; of one that is not there, when it was first looked for."""
     found = objects.get(key)
     if found is None:
-        objects.put_if_absent(key, json.dumps({"at": now.isoformat(), "run_id": None}).encode())
+        objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
         return now
     try:
         return parse_iso(json.loads(found.data)["at"]) or now

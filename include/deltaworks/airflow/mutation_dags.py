@@ -89,5 +89,9 @@ def purge_task(spec: PipelineSpec, environment: EnvironmentSpec, dry_run: ParamA
 def judge_mutations_task() -> ProcessOperator:
     """The task that is red while requests of any pipeline wait for too long. The next run of its DAG is its retry."""
     return ProcessOperator(
-        task_id="judge_mutations", module=BACKLOG_MODULE, retries=0, execution_timeout=timedelta(minutes=2)
+        task_id="judge_mutations",
+        module=BACKLOG_MODULE,
+        retries=0,
+        execution_timeout=timedelta(minutes=2),
+        **job_callbacks(),
     )

@@ -12,19 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, StringType
 
 from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
+from deltaworks.gold.answer import answer_of, same_columns
 from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, fingerprint, read_built_from
+from deltaworks.gold.checks import broken_checks, refuse_broken
+from deltaworks.gold.freshness import note_fresh
 from deltaworks.gold.inputs import InputViews, PinnedInput, pin_inputs
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import TABLE_PROPERTIES
@@ -37,7 +39,8 @@ OPERATION = "rebuild_gold"
 
 @dataclass(frozen=True, slots=True)
 class GoldTableResult:
-    """What became of one gold table.
+    """What became of one gold table. `broken` are the checks its answer breaks, for which it was not published; `sound`
+    is false for it and for those that read it.
 
     `partitions` are the dates or other values rebuilt, None for the whole table; `version` is the commit, None where
     there was none.
@@ -52,11 +55,13 @@ class GoldTableResult:
     duplicates_dropped: int = 0
     version: int | None = None
     seconds: float = 0.0
+    broken: tuple[str, ...] = ()
+    sound: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class GoldResult:
-    """What became of a pipeline's gold tables, in the order they are declared."""
+    """What became of a pipeline's gold tables, in the order they were built: each after those it reads."""
 
     pipeline: str
     tables: tuple[GoldTableResult, ...]
@@ -108,26 +113,51 @@ def rebuild_gold(
         dates: rebuild these dates of the gold tables, whatever changed, and no others. What changed elsewhere is left
             to the next build without dates, which sees it as before.
 
+    A table is built after those it reads. One whose answer breaks its checks is not published, nor are those that read
+    it; the others are.
+
     Raises:
-        ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE or
-            GOLD_PARTITION_NOT_TEXT.
+        ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
+            GOLD_PARTITION_NOT_TEXT or GOLD_CHECK_INVALID.
+        ContractError: GOLD_CHECK_FAILED, after all tables were tried.
     """
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
     wanted = _selected(spec, tables)
-    inputs = pin_inputs(lake, spec, sorted({name for table in wanted for name in table.reads}))
-    jobs = [_job(catalog, spec, lake, table, inputs, full=full, dates=dates) for table in wanted]
-    results = []
+    gold = {table.name for table in spec.gold.tables}
+    inputs = pin_inputs(lake, spec, sorted({name for table in wanted for name in table.reads} - gold))
+    jobs = {
+        table.name: _job(catalog, spec, lake, table, inputs, full=full, dates=dates)
+        for table in wanted
+        if not gold & {*table.reads}
+    }
+    results: dict[str, GoldTableResult] = {}
     with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
-        views.prepare([job.plan for job in jobs if job.plan.has_work])
-        for job in jobs:
-            if job.plan.has_work:
-                results.append(_build(spark, lake, spec, job, views))
-            else:
-                name = job.plan.table.name
-                results.append(GoldTableResult(name, True, job.plan.reason, job.built_from))
-    return GoldResult(pipeline, tuple(results), time.monotonic() - started)
+        views.prepare([job.plan for job in jobs.values() if job.plan.has_work])
+        for table in wanted:
+            held = sorted(name for name in table.reads if name in results and not results[name].sound)
+            if held:
+                reason = f"{', '.join(held)}, which it reads, broke its checks"
+                results[table.name] = GoldTableResult(table.name, True, reason, {}, sound=False)
+                continue
+            job = jobs.get(table.name)
+            if job is None:
+                # Gold tables it reads are taken as this very build has left them.
+                own = inputs | pin_inputs(lake, spec, [name for name in table.reads if name in gold])
+                views.add(own)
+                job = _job(catalog, spec, lake, table, own, full=full, dates=dates)
+            results[table.name] = _result(spark, lake, spec, job, views)
+            if dates is None and results[table.name].sound and job.built_from:
+                note_fresh(open_objects(catalog.environment.lake), pipeline, table.name)
+    refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
+    return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
+
+
+def _result(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views: InputViews) -> GoldTableResult:
+    if job.plan.has_work:
+        return _build(spark, lake, spec, job, views)
+    return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
 
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:
@@ -139,7 +169,7 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTabl
             f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
             hint=f"Its gold tables are {', '.join(known) or 'none'}.",
         )
-    return [table for name, table in known.items() if not tables or name in tables]
+    return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]
 
 
 def _job(
@@ -157,8 +187,10 @@ def _job(
     sql = path.read_text(encoding="utf-8")
     digest = fingerprint(table, sql, spec.gold.dedupe, own)
     stays = None
-    if all(pinned.version is None for pinned in own.values()):
-        plan = GoldPlan(table, frozenset(), frozenset(), "none of its inputs exists yet")
+    unbuilt = sorted(name for name, pinned in own.items() if pinned.version is None and not pinned.columns)
+    if unbuilt or all(pinned.version is None for pinned in own.values()):
+        reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
+        plan = GoldPlan(table, frozenset(), frozenset(), reason)
     elif full:
         plan = full_plan(table, "a full rebuild was asked for")
     elif dates is not None:
@@ -183,18 +215,34 @@ def _plan(
         for name, pinned in inputs.items()
         if pinned.version is not None
     }
-    return plan_rebuild(table, changes, spec.gold.dedupe)
+    columns = {name: pinned.date_column for name, pinned in inputs.items()}
+    return plan_rebuild(table, changes, spec.gold.dedupe, columns)
 
 
 def _build(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views: InputViews) -> GoldTableResult:
     started = time.monotonic()
     table, key = job.plan.table, paths.table(spec.pipeline, job.plan.table.name)
     answer = _answer(spark, job, views)
-    if not job.plan.full and not _same_columns(spark, lake.storage.spark_uri(key), answer):
+    if not job.plan.full and not same_columns(spark, lake.storage.spark_uri(key), answer):
         job = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None)
         answer = _answer(spark, job, views)
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
-    _write(answer, lake.storage.spark_uri(key), job, pipeline=spec.pipeline, batch=batch)
+    checked = table.checks.before_commit
+    if checked:
+        # Looked at several times and then written: computed once.
+        answer = answer.persist()
+    try:
+        broken = broken_checks(table, answer, _before(spark, lake, key, job.plan)) if checked else []
+        if broken:
+            seconds = time.monotonic() - started
+            reason = f"not published: {'; '.join(broken)}"
+            return GoldTableResult(
+                table.name, True, reason, job.built_from, seconds=seconds, broken=tuple(broken), sound=False
+            )
+        _write(answer, lake.storage.spark_uri(key), job, spec=spec, batch=batch)
+    finally:
+        if checked:
+            answer.unpersist()
     version, rows = _committed(lake, key, batch)
     written = job.plan.output.values
     return GoldTableResult(
@@ -211,69 +259,32 @@ def _build(spark: SparkSession, lake: Lake, spec: PipelineSpec, job: _Job, views
 
 
 def _answer(spark: SparkSession, job: _Job, views: InputViews) -> DataFrame:
-    """What the SQL gives, cut to the dates that are rebuilt."""
-    plan, column = job.plan, job.plan.table.partition_by
-    views.register(plan.table.reads, plan.input)
-    try:
-        answer = spark.sql(job.sql)
-    except (AnalysisException, ParseException) as error:
-        raise ConfigError(
-            "GOLD_SQL_INVALID",
-            f"{job.sql_path}: {error}",
-            hint=f"It may read the views {', '.join(plan.table.reads)}.",
-        ) from error
-    if column not in answer.columns:
-        raise ConfigError(
-            "GOLD_COLUMN_MISSING",
-            f"{job.sql_path}: the answer has no column {column!r}, by which {plan.table.name!r} is partitioned.",
-            hint=f"Its columns are {', '.join(answer.columns)}.",
-        )
-    if plan.table.affects == "all":
-        return answer
-    if plan.table.affects == "same":
-        _check_text(job, answer)
-    elif not isinstance(answer.schema[column].dataType, DateType):
-        raise ConfigError(
-            "GOLD_PARTITION_NOT_DATE",
-            f"{job.sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()}, not a date, so that "
-            f"changed dates of the inputs do not tell which partitions of {plan.table.name!r} change.",
-            hint=f"Cast it to date, or declare `affects: all` for {plan.table.name!r}.",
-        )
-    if plan.output.values is None:
-        # A row without a value belongs to no partition that a later, partial rebuild could replace.
-        return answer.filter(F.col(column).isNotNull())
-    return answer.filter(F.col(column).isin(sorted(plan.output.values)))
+    return answer_of(spark, job.plan, views, sql=job.sql, sql_path=job.sql_path)
 
 
-def _check_text(job: _Job, answer: DataFrame) -> None:
-    column = job.plan.table.partition_by
-    if not isinstance(answer.schema[column].dataType, StringType):
-        raise ConfigError(
-            "GOLD_PARTITION_NOT_TEXT",
-            f"{job.sql_path}: {column!r} is {answer.schema[column].dataType.simpleString()} in the answer and a text "
-            "in its inputs, so that a value of these does not tell which partition changes.",
-            hint=f"Take {column!r} over as it is, or declare `affects: all` for {job.plan.table.name!r}.",
-        )
+def _before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> DataFrame | None:
+    """The rows that readers have now of what is to be written; None where the table is not there yet."""
+    if lake.open(key) is None:
+        return None
+    rows = spark.read.format("delta").load(lake.storage.spark_uri(key))
+    if plan.table.partition_by not in rows.columns:
+        return None
+    written = plan.output.values
+    return rows if written is None else rows.filter(F.col(plan.table.partition_by).isin(sorted(written)))
 
 
-def _same_columns(spark: SparkSession, uri: str, answer: DataFrame) -> bool:
-    present = spark.read.format("delta").load(uri).schema
-    return [(f.name, f.dataType.simpleString()) for f in present] == [
-        (f.name, f.dataType.simpleString()) for f in answer.schema
-    ]
-
-
-def _write(answer: DataFrame, uri: str, job: _Job, *, pipeline: str, batch: str) -> None:
+def _write(answer: DataFrame, uri: str, job: _Job, *, spec: PipelineSpec, batch: str) -> None:
     column = job.plan.table.partition_by
     stays = job.stays or BuiltFrom(job.built_from, job.fingerprint)
     said = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint}
-    metadata = user_metadata(pipeline=pipeline, batch=batch, operation=OPERATION, **said)
+    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **said)
     # Rebalanced, a small date becomes one file and a large one is still split.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
     writer = writer.option("userMetadata", metadata)
     written = job.plan.output.values
     if written is None:
-        writer = writer.option("overwriteSchema", "true").options(**TABLE_PROPERTIES)
+        writer = writer.option("overwriteSchema", "true")
+        writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
     else:
         kind = "string" if job.plan.table.affects == "same" else "date"
         values = ", ".join(literal(str(value), kind) for value in sorted(written))

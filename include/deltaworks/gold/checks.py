@@ -51,7 +51,7 @@ def refuse_broken(pipeline: str, broken: dict[str, list[str]]) -> None:
     raise ContractError(
         "GOLD_CHECK_FAILED",
         f"Answers of {pipeline!r} break their checks and were not published: {listed}.",
-        hint="Readers have what was there before. Look at the inputs and the SQL; or mend the check if it asks too much.",
+        hint="Readers have what was there before. Mend the inputs, the SQL, or a check that asks too much.",
     )
 
 

@@ -27,8 +27,8 @@ class AffectsSpec(Spec):
 class ChecksSpec(Spec):
     """What has to hold for an answer before it is published, and how old the table may become.
 
-    Counts are of the part that a build writes. `max_drop` is a share: a partition that would have fewer rows than before
-    by more than it is taken for half-built.
+    Counts are of the part that a build writes. `max_drop` is a share: a partition that would have fewer rows than
+    before by more than it is taken for half-built.
     """
 
     min_rows: int = Field(default=0, ge=0)
