@@ -27,7 +27,7 @@ from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.replays import PreparedReplay
 from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.rollbacks import LostShare, Rollback
+from deltaworks.control.rollbacks import LostShare, Rollback, StagedRows
 from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.start_over import GivenUp, StartOver
 from deltaworks.control.stop import StopRequest
@@ -261,6 +261,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 GivenUp,
                 Rollback,
                 LostShare,
+                StagedRows,
                 WrittenFile,
                 HeldTable,
                 LeaseRecord,

@@ -21,6 +21,7 @@ from deltaworks.cli import (
     mutations,
     pipelines,
     quarantine,
+    recover,
     reprocess,
     restore,
     sql,
@@ -41,7 +42,9 @@ app = typer.Typer(
 app.add_typer(pipelines.app, name="pipelines")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(files.app, name="files")
+recover.register_check(tables.app)
 app.add_typer(tables.app, name="tables")
+app.add_typer(recover.app, name="recover")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(consumers.app, name="consumers")
 mutation_batches.register(mutations.app)

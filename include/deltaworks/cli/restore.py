@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -42,22 +41,28 @@ def restore(
         "prepared", help="Rows landed since: prepared (their files come back), source (read again), none (stay out)."
     ),
     max_rows: int | None = typer.Option(None, min=0, help="Take no files of more rows out; needed to do it."),
+    allow_missing: bool = typer.Option(False, help="With --repair source: leave out rows of objects that are gone."),
     reason: str = typer.Option("", help="Kept on record."),
     dry_run: bool = typer.Option(True, help="Only say what would go and come; --no-dry-run does it."),
 ) -> None:
     """Put a table, or all tables of a pipeline, back as they were; exactly what goes and comes is said first."""
+    from deltaworks.streaming.restore.job import point_of
     from deltaworks.streaming.restore.one_table import TableRestore
     from deltaworks.streaming.restore.table_plan import TableRestoreRequest
 
     project = catalog()
     given = to_version is not None or bool(to_time) or to_batch is not None
-    point = _point(to_version, to_time, to_batch) if given else None
-    one = TableRestore(project, pipeline, table, spark=session_of(project, f"restore.{pipeline}"))
+    texts = ("" if each is None else str(each) for each in (to_version, to_batch))
+    point = point_of(version=next(texts), batch=next(texts), time=to_time) if given else None
+    if not table:
+        _restore_pipeline(project, pipeline, point, max_rows=max_rows, reason=reason, dry_run=dry_run)
+        return
+    one = TableRestore(project, pipeline, table)
     asked: TableRestoreRequest | None = None
     if point is not None:
         asked = TableRestoreRequest(point=point, repair=_repair(repair), max_rows=max_rows, reason=reason)
     if not dry_run:
-        show_restored(one.run(asked))
+        show_restored(one.run(asked, allow_missing=allow_missing))
         return
     if asked is None:
         raise ConfigError(
@@ -66,6 +71,42 @@ def restore(
             hint="Give --to-version, --to-time or --to-batch.",
         )
     show_restored(one.count(asked))
+
+
+def _restore_pipeline(
+    project: Catalog, pipeline: str, point: RestorePoint | None, *, max_rows: int | None, reason: str, dry_run: bool
+) -> None:
+    """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
+    from deltaworks.streaming.restore.followers import followers_of
+    from deltaworks.streaming.start_over import start_over
+
+    if point is None:
+        raise ConfigError("RESTORE_POINT", "It was not said what to go back to.", hint="Give --to-batch or --to-time.")
+    result = start_over(
+        project,
+        pipeline,
+        back_to=point,
+        dry_run=dry_run,
+        max_rows=max_rows,
+        reason=reason,
+        spark=session_of(project, f"restore.{pipeline}"),
+    )
+    listing = Table("table", "from version", "to", "rows out", "files out", "size")
+    for each in result.tables:
+        to = "made anew" if each.restore_to is None else str(each.restore_to)
+        listing.add_row(
+            each.table, str(each.version), to, f"{each.rows:,}", f"{each.files:,}", readable_bytes(each.bytes)
+        )
+        for follower in followers_of(project, pipeline, each.table, None):
+            console.print(f"{each.table} is followed by {follower.pipeline}: it {follower.effect}", highlight=False)
+    console.print(listing)
+    if result.resumed:
+        console.print("It had been begun before, and is gone on with as it was begun.")
+    console.print(f"Generation {result.generation} begins with batch {result.first_batch}, after {result.start}.")
+    if dry_run:
+        console.print(f"Nothing was changed. To do it add: --max-rows {result.rows} --no-dry-run", highlight=False)
+    else:
+        console.print(f"The next start reads the source on from there: deltaworks start {pipeline}", highlight=False)
 
 
 def session_of(project: Catalog, name: str) -> Callable[[], SparkSession]:
@@ -77,22 +118,6 @@ def session_of(project: Catalog, name: str) -> Callable[[], SparkSession]:
         return build_session(project.environment, app_name=name)
 
     return spark
-
-
-def _point(version: int | None, time: str, batch: int | None) -> RestorePoint:
-    from deltaworks.streaming.restore.points import RestorePoint
-
-    return RestorePoint(version=version, time=_instant(time) if time else None, batch=batch)
-
-
-def _instant(text: str) -> dt.datetime:
-    try:
-        found = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            "RESTORE_POINT", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T12:00:00Z."
-        ) from error
-    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
 
 
 def _repair(text: str) -> Repair:

@@ -86,6 +86,18 @@ class Rollback:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Rows that were read again for a rollback: their files as `tables.files.WrittenFile` mappings, which its commit
+    names; `gone` are keys of objects whose rows are left out.
+    """
+
+    rows: int
+    files: tuple[dict[str, Any], ...]
+    gone: tuple[str, ...]
+    format: int = FORMAT
+
+
 class Rollbacks:
     """The rollbacks of one pipeline, oldest first."""
 
@@ -119,6 +131,22 @@ class Rollbacks:
         """Create the record; the one that is there where somebody was first."""
         self._objects.put_if_absent(paths.rollback(self._pipeline, planned.ordinal), planned.encode())
         fixed = self.read(planned.ordinal)
+        assert fixed is not None
+        return fixed
+
+    def staged(self, ordinal: int) -> StagedRows | None:
+        """The rows read again for a rollback; None before they are, or where none are."""
+        found = self._objects.get(paths.rollback_files(self._pipeline, ordinal))
+        if found is None:
+            return None
+        record = json.loads(found.data)
+        return StagedRows(**{**record, "files": tuple(record["files"]), "gone": tuple(record["gone"])})
+
+    def fix_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
+        """Create the record of them; the one that is there where somebody was first."""
+        data = json.dumps(asdict(staged), separators=(",", ":")).encode()
+        self._objects.put_if_absent(paths.rollback_files(self._pipeline, ordinal), data)
+        fixed = self.staged(ordinal)
         assert fixed is not None
         return fixed
 

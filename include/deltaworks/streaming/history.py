@@ -20,6 +20,7 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.control.start_over import surviving_batches
 from deltaworks.errors import ConfigError
 from deltaworks.sources.file_events.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
@@ -118,7 +119,7 @@ class BatchHistory:
         return self._between(max(0, newest - last + 1), newest, in_all=True)
 
     def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
-        """The complete batches of this generation from `first` to `last`, both included, oldest first."""
+        """The complete batches whose rows the tables have, from `first` to `last`, both included, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
@@ -169,9 +170,18 @@ class BatchHistory:
             return []
         wanted = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
         if not in_all:
-            wanted &= ds.field("generation") == self._generation
+            wanted &= self._of_what_stays()
         rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
         return sorted(rows, key=lambda row: row["batch_id"])
+
+    def _of_what_stays(self) -> Any:
+        """This generation's batches, and those of earlier ones that a rollback left in the tables."""
+        wanted = ds.field("generation") == self._generation
+        for generation in range(1, self._generation):
+            last = surviving_batches(self._objects, self._spec.pipeline, generation, current=self._generation)
+            if last is not None and last >= 0:
+                wanted |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
+        return wanted
 
     def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
         batch_id = row["batch_id"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from deltaworks.control import paths
 from deltaworks.control.checkpoint_check import refuse_damaged_checkpoint, refuse_lost_ledger
 from deltaworks.control.generations import Generations, current_checkpoint, known_generations, read_generations
 from deltaworks.control.lease import Lease
@@ -16,8 +17,10 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.batches import BatchProcessor, Ownership
 from deltaworks.streaming.ledger import Ledger, owner_step
+from deltaworks.streaming.recover.landed import landed_batches
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import list_log
 from deltaworks.tables.steps import read_last_completed
 
 if TYPE_CHECKING:
@@ -56,7 +59,14 @@ def open_batches(
     if refuse_lost:
         # Before the ledger is created where it is gone.
         _refuse_lost_ledger(lake, objects, spec.pipeline, known.generation)
-    tables = TableSet(lake, spec, spark=spark)
+
+    def had_rows(table: str) -> bool:
+        # Asked of the log first, which nearly always is there: the ledger takes longer to read.
+        if list_log(objects, paths.table(spec.pipeline, table)).newest is not None:
+            return False
+        return bool(landed_batches(Lake(lake.storage), objects, spec.pipeline, table))
+
+    tables = TableSet(lake, spec, spark=spark, had_rows=had_rows)
     tables.open()
     tables.fence(owner)
     ledger = Ledger(lake, spec.pipeline, known.generation)

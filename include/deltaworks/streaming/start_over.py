@@ -1,4 +1,5 @@
-"""Starts a pipeline over in a new generation: its tables are made anew, and its source is read from the beginning.
+"""Starts a pipeline over in a new generation: its tables are made anew, and its source is read from the beginning; or
+its tables go back to one batch, and the source is read from there.
 
 For edits that rows which have landed cannot follow: another source, another type or partitioning of a column. What is
 done is fixed by a record before anything changes; each step is guarded and can be repeated, so a run that dies is
@@ -13,7 +14,7 @@ import getpass
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,16 +37,21 @@ from deltaworks.streaming.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.streaming.live_table import LIVE_PARTITION, live_columns
 from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.streaming.quarantine.replay import complete_torn_replay, rereading, void_replays
+from deltaworks.streaming.restore.followers import refuse_running_followers
+from deltaworks.streaming.restore.pipeline_plan import PipelinePlanner, restored_versions, target_of
+from deltaworks.streaming.restore.points import RestorePoint
 from deltaworks.streaming.run_start import open_batches
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import state_at
 from deltaworks.tables.made_anew import content, make_anew
+from deltaworks.tables.restored import RestoreCommit, commit_restored
 from deltaworks.tables.steps import read_last_completed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OPERATION = "start_over"
+OPERATION, ROLLBACK = "start_over", "restore"
 #: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
 Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 
@@ -61,6 +67,7 @@ class StartOverResult:
     resumed: bool
     tables: tuple[GivenUp, ...]
     made_anew: int
+    start: Mapping[str, Any] | None = None
 
     @property
     def rows(self) -> int:
@@ -75,6 +82,7 @@ def start_over(
     dry_run: bool = True,
     max_rows: int | None = None,
     reason: str = "",
+    back_to: RestorePoint | None = None,
     spark: Callable[[], SparkSession] | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
@@ -86,16 +94,19 @@ def start_over(
     Args:
         max_rows: how many rows may be given up at most; needed unless it is a dry run.
         reason: kept on record.
+        back_to: bring bronze tables and quarantine back to a batch instead of making them anew. Live tables count anew,
+            and what replays have landed may be replayed again.
         spark: gives a session, where a table or a torn batch needs one.
         fault: called at `planned`, `anew:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
 
     Raises:
-        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE.
-        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, COMMIT_CONTENDED.
-        ContractError: START_OVER_UNREADABLE.
+        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
+        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
+        ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_MUTABLE, RESTORE_UNSUPPORTED,
+            RESTORE_FILES_GONE, RESTORE_GENERATION_OVER.
         TransientError: SPARK_ABSENT.
     """
-    operation = _Operation(catalog, pipeline, spark, fault)
+    operation = _Operation(catalog, pipeline, back_to, spark, fault)
     if dry_run:
         return operation.count()
     with operation.leases():
@@ -107,9 +118,11 @@ class _Operation:
         self,
         catalog: Catalog,
         pipeline: str,
+        back_to: RestorePoint | None,
         spark: Callable[[], SparkSession] | None,
         fault: Callable[[str], None],
     ) -> None:
+        self._back_to = back_to
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._pipeline = pipeline
@@ -139,7 +152,9 @@ class _Operation:
     def count(self) -> StartOverResult:
         """What `run` would do."""
         planned = self._begun()
-        return self._result(planned or self._plan("", self._spec), resumed=planned is not None, dry_run=True)
+        return self._result(
+            planned or self._plan("", self._spec, refuse=False), resumed=planned is not None, dry_run=True
+        )
 
     def run(self, max_rows: int | None, reason: str) -> StartOverResult:
         """All of it, or what is left of it."""
@@ -147,7 +162,10 @@ class _Operation:
         resumed = begun is not None
         if begun is None:
             self._settle()
-            plan = self._plan(reason, self._spec)
+            plan = self._plan(reason, self._spec, refuse=True)
+            if self._back_to is not None:
+                names = tuple(table.table for table in plan.tables)
+                refuse_running_followers(self._catalog, self._objects, self._pipeline, names)
             _refuse_unbounded(plan, max_rows)
             self._specs.keep(self._spec)
             begun = fix_start_over(self._objects, plan)
@@ -186,19 +204,23 @@ class _Operation:
             )
         complete_torn_replay(self._catalog, self._pipeline)
 
-    def _plan(self, reason: str, spec: PipelineSpec) -> StartOver:
+    def _plan(self, reason: str, spec: PipelineSpec, *, refuse: bool) -> StartOver:
         generation = current_generation(self._objects, self._pipeline)
         last = read_last_completed(self._lake, self._pipeline, generation)
-        tables = []
+        planner = PipelinePlanner(self._catalog, spec)
+        point = None if self._back_to is None else planner.point(self._back_to)
+        tables = [] if point is None else list(planner.tables(point, refuse=refuse))
+        put_back = {each.table for each in tables}
         for name in _declared(spec):
             table = self._lake.open(paths.table(self._pipeline, name))
-            if table is not None:
+            if table is not None and name not in put_back:
                 tables.append(GivenUp(table=name, **asdict(content(table))))
         return StartOver(
             pipeline=self._pipeline,
             generation=generation + 1,
             first_batch=0 if last is None else last + 1,
-            start=None,
+            start=None if point is None else point.start,
+            to_batch=None if point is None else point.batch,
             spec_fingerprint=spec.fingerprint(),
             code_version=__version__,
             tables=tuple(tables),
@@ -218,13 +240,14 @@ class _Operation:
                 hint=f"Restore specs/{begun.spec_fingerprint}.json in its control folder from the storage's versions.",
             )
         declared = _declared(spec)
-        given_up = {each.table for each in begun.tables}
+        given_up = {each.table: each for each in begun.tables}
         # Quarantine first: a replay that is under way somewhere then finds nothing to select once it has been voided.
         first = [QUARANTINE] if QUARANTINE in given_up else []
-        made = sum(self._anew(begun, name, declared[name]) for name in first)
+        made = sum(self._anew(begun, given_up[name], declared[name]) for name in first)
         void_replays(self._catalog, begun.pipeline, replay_id=f"generation {begun.generation}")
         self._fault("replays")
-        made += sum(self._anew(begun, name, declared[name]) for name in declared if name in given_up - {QUARANTINE})
+        others = [name for name in declared if name in given_up and name != QUARANTINE]
+        made += sum(self._anew(begun, given_up[name], declared[name]) for name in others)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.begin_after(begun.first_batch - 1, owner=self._owner)
@@ -233,14 +256,16 @@ class _Operation:
         self._fault("spec")
         begin_generation(self._objects, begun)
         self._fault("begun")
-        end_start_over(self._objects, begun)
+        end_start_over(self._objects, begun, versions=restored_versions(self._lake, begun))
         return made
 
     @property
     def _owner(self) -> Step:
         return owner_step(self._pipeline, self._lease.epoch)
 
-    def _anew(self, begun: StartOver, name: str, declared: Declared) -> bool:
+    def _anew(self, begun: StartOver, given_up: GivenUp, declared: Declared) -> bool:
+        """Make a table anew, or put it back; whether that landed now."""
+        name = given_up.table
         key = paths.table(begun.pipeline, name)
         table = self._lake.open(key)
         if table is None:
@@ -251,11 +276,18 @@ class _Operation:
         metadata = user_metadata(
             pipeline=begun.pipeline,
             batch="none",
-            operation=OPERATION,
+            operation=OPERATION if given_up.restore_to is None else ROLLBACK,
             generation=begun.generation,
             step=step.app_id,
             step_version=step.version,
         )
+        if given_up.restore_to is not None:
+            then = state_at(self._lake, self._objects, key, given_up.restore_to)
+            told: dict[str, str | None] = {"version": str(given_up.restore_to), "timestamp": None}
+            commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=told)
+            put_back = commit_restored(self._lake, self._objects, key, lambda now: target_of(then, now), commit=commit)
+            self._fault(f"anew:{name}")
+            return put_back.landed_now
         made = make_anew(
             table,
             *declared,
@@ -277,6 +309,7 @@ class _Operation:
             resumed=resumed,
             tables=plan.tables,
             made_anew=made_anew,
+            start=plan.start,
         )
 
 

@@ -43,7 +43,20 @@ class TableSet:
     something of its writers that delta-rs would not keep.
     """
 
-    def __init__(self, lake: Lake, spec: PipelineSpec, *, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        spec: PipelineSpec,
+        *,
+        spark: SparkSession | None = None,
+        had_rows: Callable[[str], bool] = lambda table: False,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            had_rows: whether a table is not there and has had rows; then it was dropped, and is not created anew.
+        """
+        self._had_rows = had_rows
         self._lake = lake
         self._spec = spec
         self._spark = spark
@@ -79,6 +92,7 @@ class TableSet:
         schema, partition_by = self._declared[name]
         key = paths.table(self._spec.pipeline, name)
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
+        self._refuse_dropped(name)
         # A Lake of its own for each thread: handles are not shared.
         handle = Lake(self._lake.storage).ensure(key, schema, user_metadata=created, partition_by=partition_by)
         self._route(name, handle)
@@ -88,6 +102,14 @@ class TableSet:
             self._add_columns(name, handle, missing, created)
         self.handles[name] = handle
         self.problems.pop(name, None)
+
+    def _refuse_dropped(self, name: str) -> None:
+        if self._had_rows(name):
+            raise ContractError(
+                "TABLE_DROPPED",
+                f"Table {name!r} of {self._spec.pipeline!r} is gone, and the ledger knows batches of it.",
+                hint=f"`deltaworks recover table {self._spec.pipeline} {name}` has it and its rows again.",
+            )
 
     def _route(self, name: str, handle: DeltaTable) -> None:
         if self.writer_by_table[name] == "spark":

@@ -108,9 +108,9 @@ def _note(found: dict[str, HeldFiles], batch: PreparedBatch | PreparedReplay | N
 
 
 def files_named_elsewhere(objects: ObjectStore, pipeline: str) -> set[str]:
-    """File names in the records of replays and reprocesses, whatever their state: none of them is an orphan."""
+    """File names in the records of replays, reprocesses and rollbacks, whatever their state: none is an orphan."""
     named: set[str] = set()
-    for folder in ("replays/", "reprocess/"):
+    for folder in ("replays/", "reprocess/", "rollbacks/"):
         for key in objects.list(paths.pipeline_control(pipeline, folder.rstrip("/")) + "/"):
             found = objects.get(key) if key.endswith(".json") else None
             if found is not None:

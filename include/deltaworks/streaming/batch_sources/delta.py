@@ -24,7 +24,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import DeltaSourceSpec
-from deltaworks.streaming.batch_sources.delta_losses import TableSlice, check_versions
+from deltaworks.streaming.batch_sources.delta_losses import TableSlice, check_versions, refuse_rolled_back
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.source_slices import Record, RecordSlice
 from deltaworks.tables.lake import Lake
@@ -56,7 +56,7 @@ class DeltaSource:
 
         Raises:
             ContractError: DELTA_SOURCE_MISSING, DELTA_SOURCE_REWRITTEN, DELTA_SOURCE_WITHOUT_CHANGES,
-                DELTA_SOURCE_MID_VERSION, SOURCE_EXPIRED.
+                DELTA_SOURCE_MID_VERSION, DELTA_SOURCE_ROLLED_BACK, SOURCE_EXPIRED.
         """
         source = self._source
         self._check(first_start=start is None and not self._has_checkpoint())
@@ -131,6 +131,10 @@ class DeltaSource:
             )
         objects = open_objects(self._catalog.environment.lake)
         check_versions(objects, self._reader, source.place(), key=key, latest=handle.version())
+        if not source.change_feed:
+            refuse_rolled_back(
+                objects, self._reader, source.place(), pipeline=str(source.pipeline), table=str(source.table)
+            )
         if first_start and not source.change_feed and not source.skip_change_commits:
             self._refuse_rewritten(handle)
 

@@ -14,6 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.checkpoint_check import batch_numbers
 from deltaworks.control.generations import known_generations, read_end_offset
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.start_over import rolled_back_at
 from deltaworks.errors import ContractError
 from deltaworks.streaming.source_slices import RecordSlice, Task, Told
 
@@ -73,6 +74,23 @@ def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, l
     first = min((version for version in kept if version >= following), default=latest + 1)
     if first > following:
         raise expired(reader, place, f"versions {following} to {first - 1} are not in its log any more")
+
+
+def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
+    """Refuse to go on across a rollback of the table's pipeline: what landed before it lands again after it.
+
+    Raises:
+        ContractError: DELTA_SOURCE_ROLLED_BACK.
+    """
+    following = _next_version(objects, reader)
+    ahead = [] if following is None else [v for v in rolled_back_at(objects, pipeline, table) if v >= following]
+    if ahead:
+        raise ContractError(
+            "DELTA_SOURCE_ROLLED_BACK",
+            f"{place} was rolled back in version {max(ahead)}: {reader!r} has landed rows that are gone there, and "
+            "that come again.",
+            hint=f"`deltaworks pipelines start-over {reader}` reads the table as it is; a change feed needs none.",
+        )
 
 
 def _versions(keys: Iterable[str]) -> list[int]:

@@ -87,7 +87,6 @@ class Reprocess:
 
     Args:
         turn_of: gives the turn of a table for the time of its commit; by default the stream's write turn.
-        of_rollback: it is part of a rollback, which keeps all others out.
         fault: called at `planned`, `staged`, `committed:<table>` and `committed`, by tests.
     """
 
@@ -98,10 +97,8 @@ class Reprocess:
         pipeline: str,
         *,
         turn_of: TurnOf | None = None,
-        of_rollback: bool = False,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
-        self._of_rollback = of_rollback
         self._spark = spark
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
@@ -127,7 +124,7 @@ class Reprocess:
         """
         started = time.monotonic()
         pipeline = self._spec.pipeline
-        with rereading(self._catalog, pipeline, rolling_back=self._of_rollback):
+        with rereading(self._catalog, pipeline):
             complete_torn_replay(self._catalog, pipeline)
             records = ReprocessRecords(self._objects, pipeline, reprocess_id)
             plan = self._planned(records, request)

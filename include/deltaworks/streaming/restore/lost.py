@@ -7,7 +7,7 @@ what the table has now and did not have then is lost with the way back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,11 +54,15 @@ class LostShares:
                 prepared batches raises.
         """
         given_up = self._given_up()
+        # Rollbacks of the whole pipeline that `then` has behind it: of the batches before, it has what these left.
+        behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         found: list[Lost] = []
         for generation in range(1, self._generation + 1):
             survives = surviving_batches(self._objects, self._pipeline, generation, current=self._generation)
             app_id = f"{self._pipeline}/g{generation}/{self._table}"
             had, has = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
+            left = surviving_batches(self._objects, self._pipeline, generation, current=behind)
+            had = had if left is None else min(had, left)
             if survives is not None:
                 self._refuse_over(then, generation, had, survives)
                 has = min(has, survives)
@@ -109,7 +113,7 @@ class LostShares:
         if found is None or not found.files:
             return []
         share = self._share(kind, generation, number, found.rows, len(found.files))
-        return [Lost(share, dict(_added(found)) if found.writer == "fan_out" else None)]
+        return [Lost(share, added_files(found.files) if found.writer == "fan_out" else None)]
 
     @staticmethod
     def _share(kind: Literal["batch", "replay"], generation: int, number: int, rows: int, files: int) -> LostShare:
@@ -129,17 +133,17 @@ class LostShares:
         return {row["batch_id"]: row for row in rows if row["rows"]}
 
 
-def _added(share: PreparedTable) -> Iterator[tuple[FileId, Action]]:
+def added_files(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
+    """Written files, as records have them, as add actions."""
     now = int(time.time() * 1000)
-    for file in share.files:
-        yield (
-            (file["path"], ""),
-            {
-                "path": file["path"],
-                "partitionValues": file["partition"],
-                "size": file["size"],
-                "modificationTime": now,
-                "dataChange": True,
-                "stats": file["stats"],
-            },
-        )
+    return {
+        (file["path"], ""): {
+            "path": file["path"],
+            "partitionValues": file["partition"],
+            "size": file["size"],
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file["stats"],
+        }
+        for file in files
+    }

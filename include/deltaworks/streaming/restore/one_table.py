@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
@@ -23,16 +22,14 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.streaming.quarantine.replay import complete_torn_replay, rereading
 from deltaworks.streaming.restore.followers import Follower, followers_of
+from deltaworks.streaming.restore.lost import added_files
 from deltaworks.streaming.restore.refusals import refuse_absent, refuse_mutable, refuse_unbounded, refuse_unprepared
-from deltaworks.streaming.restore.source_repair import read_lost_again
+from deltaworks.streaming.restore.source_repair import stage_lost
 from deltaworks.streaming.restore.table_plan import Planned, TablePlanner, TableRestoreRequest
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log_state import TableState
 from deltaworks.tables.restored import Difference, RestoreCommit, Restored, Target, commit_restored
 from deltaworks.tables.steps import rollback_step
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 OPERATION = "restore"
 TurnOf = Callable[[str], AbstractContextManager[WriteTurn]]
@@ -67,9 +64,8 @@ class TableRestore:
     """Restores of one table. Build it, call `count` or `run`; used by one thread.
 
     Args:
-        spark: gives a session, where objects are read again.
         turn_of: gives the turn of the table for the time of the commit; by default the stream's write turn.
-        fault: called at `planned`, `restored`, `recorded` and `reread`, by tests.
+        fault: called at `planned`, `staged`, `restored` and `recorded`, by tests.
     """
 
     def __init__(
@@ -78,7 +74,6 @@ class TableRestore:
         pipeline: str,
         table: str,
         *,
-        spark: Callable[[], SparkSession] | None = None,
         turn_of: TurnOf | None = None,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
@@ -90,11 +85,16 @@ class TableRestore:
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
         self._rollbacks = Rollbacks(self._objects, pipeline)
-        self._spark = spark
         self._turn_of = turn_of or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
         self._fault = fault
         self._planner = TablePlanner(catalog, pipeline, table)
         refuse_mutable(self._spec, table)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rollback of this table was broken off."""
+        found = self._rollbacks.unfinished()
+        return found is not None and found.table == self._table
 
     def count(self, request: TableRestoreRequest) -> TableRestoreResult:
         """What `run` would do. Reads only.
@@ -108,17 +108,18 @@ class TableRestore:
         planned = self._planner.plan(request)
         return self._result(planned, None, dry_run=True, resumed=False, seconds=time.monotonic() - started)
 
-    def run(self, request: TableRestoreRequest | None = None) -> TableRestoreResult:
+    def run(self, request: TableRestoreRequest | None = None, *, allow_missing: bool = False) -> TableRestoreResult:
         """All of it, or what is left of one that was broken off. Idempotent.
 
         Args:
             request: ignored where a rollback of the table has been begun, needed where none has.
+            allow_missing: leave out the rows of objects that are gone, where rows are read again.
 
         Raises:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and what `count` raises.
-            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table.
+            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
+                RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
             ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
-            TransientError: SPARK_ABSENT.
         """
         started = time.monotonic()
         with rereading(self._catalog, self._pipeline, rolling_back=True):
@@ -127,18 +128,25 @@ class TableRestore:
             with self._turn_of(self._table) as turn:
                 planned = self._fixed(request) if begun is None else self._planner.again(begun)
                 self._fault("planned")
+                planned = self._with_rows_read_again(planned, allow_missing)
+                self._fault("staged")
                 restored = self._commit(planned, turn.check)
             self._fault("restored")
             Ledger(self._lake, self._pipeline, planned.record.generation).roll_back(
                 planned.record, version=restored.version
             )
             self._fault("recorded")
-        if planned.record.repair == "source":
-            read_lost_again(self._catalog, planned.record, spark=self._spark)
-        self._fault("reread")
-        self._rollbacks.fix_end(planned.record, version=restored.version)
+            self._rollbacks.fix_end(planned.record, version=restored.version)
         seconds = time.monotonic() - started
         return self._result(planned, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
+
+    def _with_rows_read_again(self, planned: Planned, allow_missing: bool) -> Planned:
+        record = planned.record
+        if record.repair != "source":
+            return planned
+        staged = stage_lost(self._catalog, record, planned.target, allow_missing=allow_missing)
+        files = planned.target.files | added_files(staged.files)
+        return replace(planned, target=Target(files, planned.target.metadata))
 
     def _begun(self) -> Rollback | None:
         """The rollback of this table that was broken off."""

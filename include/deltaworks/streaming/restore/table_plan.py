@@ -14,9 +14,9 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.rollbacks import Repair, Rollback, Rollbacks
+from deltaworks.control.rollbacks import LostShare, Repair, Rollback, Rollbacks
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.restore.lost import Lost, LostShares
+from deltaworks.streaming.restore.lost import Lost, LostShares, added_files
 from deltaworks.streaming.restore.points import (
     RestorePoint,
     changes_since,
@@ -36,7 +36,8 @@ from deltaworks.tables.restored import Difference, Target, refuse_unsupported
 class TableRestoreRequest:
     """What somebody asks for: where to, and what becomes of rows that landed since.
 
-    `leave_out` are files of that version which are gone for good; their rows are missing after it.
+    `leave_out` are files of that version which are gone for good, and `reread` the batches that had rows in them:
+    with `repair="source"` they count as lost too.
     """
 
     point: RestorePoint
@@ -44,6 +45,7 @@ class TableRestoreRequest:
     max_rows: int | None = None
     reason: str = ""
     leave_out: tuple[str, ...] = ()
+    reread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class TablePlanner:
             from_version=now.version,
             to_version=then.version,
             repair=request.repair,
-            lost=tuple(each.share for each in lost),
+            lost=(*(each.share for each in lost), *self._partly_lost(request.reread, lost)),
             undone=self._undone(then.version, now.version),
             dropped_files=request.leave_out,
             by=getpass.getuser(),
@@ -130,6 +132,16 @@ class TablePlanner:
         }
         of_batches = {path for each in lost for path, _ in each.files or ()}
         return tuple(sorted(unprepared)), tuple(path for path in gone if path not in of_batches)
+
+    def _partly_lost(self, batches: tuple[int, ...], lost: list[Lost]) -> list[LostShare]:
+        """Batches some rows of which went with files that are gone. How many, nobody knows before they are read."""
+        wholly = {each.share.number for each in lost if each.share.kind == "batch"}
+        generation = current_generation(self._objects, self._pipeline)
+        return [
+            LostShare(kind="batch", generation=generation, number=number, rows=0, files=0)
+            for number in batches
+            if number not in wholly
+        ]
 
     def _state(self) -> TableState:
         return state_at(self._lake, self._objects, self._key)
@@ -177,6 +189,8 @@ class TablePlanner:
                 # Landed after the record was fixed, when a crash had given the table back to the stream.
                 refuse_unprepared(self._pipeline, self._table, (each.share.number,), repair="prepared")
             files |= {name: now.files.get(name, added) for name, added in (each.files or {}).items()}
+        staged = Rollbacks(self._objects, self._pipeline).staged(record.ordinal)
+        files |= {} if staged is None else added_files(staged.files)
         if record.repair != "none":
             return Target(files)
         columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}

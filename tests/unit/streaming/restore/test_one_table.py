@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.lease import Lease
 from deltaworks.control.rollbacks import Rollbacks
 from deltaworks.control.write_turn import write_turn
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
@@ -84,7 +86,8 @@ def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Stage) -
     relanded = [batch for batch, outcome in stage.steps("orders") if outcome == "relanded"]
     assert relanded == [2, 3]
     assert done.version is not None
-    assert changed_partitions(stage.lake, ORDERS, after_version=done.version - 1, up_to_version=done.version)
+    changes = changed_partitions(stage.lake, ORDERS, after_version=done.version - 1, up_to_version=done.version)
+    assert (len(changes.partitions), changes.everything) == (1, False)
 
 
 def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +119,7 @@ def opened_version_of_batch(stage: Stage, batch: int) -> int:
     )
 
 
-@pytest.mark.parametrize("point", ["planned", "restored", "recorded", "reread"])
+@pytest.mark.parametrize("point", ["planned", "staged", "restored", "recorded"])
 @pytest.mark.parametrize("landing", [False, True])
 def test_broken_off_anywhere_it_is_gone_on_with_also_after_the_stream_has_landed_more(
     stage: Stage, point: str, landing: bool
@@ -252,6 +255,33 @@ def test_a_commit_that_comes_in_between_is_never_undone_unseen(stage: Stage) -> 
     TableRestore(stage.catalog(), "shop", "orders", fault=compact_meanwhile).run(request())
 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
+
+
+def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(stage: Stage) -> None:
+    lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
+    lease.acquire(wait_seconds=5)
+    processor, over = stage.processor(), threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.05):
+            processor.serve()
+
+    def land_meanwhile(point: str) -> None:
+        if point == "planned":
+            stage.land(processor, 4)
+
+    stream = threading.Thread(target=serve)
+    stream.start()
+    try:
+        TableRestore(stage.catalog(), "shop", "orders", fault=land_meanwhile).run(request())
+    finally:
+        over.set()
+        stream.join()
+        lease.release()
+    processor.serve()
+
+    assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
+    assert [outcome for batch, outcome in stage.steps("orders") if batch == 4] == ["held", "caught_up"]
 
 
 def test_unknown_tables_are_named(stage: Stage) -> None:
