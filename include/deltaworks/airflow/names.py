@@ -67,6 +67,11 @@ def reprocess_dag_id(pipeline: str) -> str:
     return f"reprocess__{pipeline}"
 
 
+def rollback_dag_id(pipeline: str) -> str:
+    """The DAG that puts a pipeline's tables back as they were."""
+    return f"rollback__{pipeline}"
+
+
 def mutation_dag_id(pipeline: str) -> str:
     """The DAG that applies a pipeline's mutation requests."""
     return f"mutations__{pipeline}"

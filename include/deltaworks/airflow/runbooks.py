@@ -139,6 +139,30 @@ task. Storage and commit conflicts are retried.
 """
 
 
+def rollback_runbook(spec: PipelineSpec) -> str:
+    """For `rollback__<pipeline>`."""
+    name = spec.pipeline
+    return f"""
+### Go back: `{name}`
+Puts one bronze table back to a batch, a time or a version; or all tables of the pipeline to one batch. First
+it **counts**: how many rows go, which batches have landed since and what becomes of them, which other changes
+are undone. Then it **waits for a person** to approve that; there is no default answer. What is done is bounded
+by what was approved: where more would go by then, it refuses.
+
+- *One table*: the stream may go on. What batches have brought since comes back in the same commit.
+- *All tables*: `deltaworks stop {name}` first. The source is read on from that batch in a new generation;
+  `deltaworks start {name}` afterwards, with a `pipeline.yaml` that is mended.
+
+**When red.** The last line of the task log names the condition and the next step.
+- `LEASE_HELD`: the stream runs; stop it.
+- `RESTORE_FILES_GONE`: VACUUM has removed files that version needs; choose a later one.
+- `RESTORE_TOO_LARGE`, `START_OVER_TOO_LARGE`: more has landed since the count; run the DAG again.
+- Broken off: clear the task. It goes on with what is on record.
+
+By hand: `deltaworks restore {name}` (a dry run). Owner: {spec.owner}.
+"""
+
+
 def maintenance_runbook(spec: PipelineSpec) -> str:
     """For `maintenance__<pipeline>`."""
     vacuum = "only lists what it would delete" if spec.maintenance.vacuum_dry_run else "deletes"
