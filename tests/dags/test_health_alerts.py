@@ -16,8 +16,11 @@ from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait
 from deltaworks.airflow.rest_api import DagRun, TaskInstance
 from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
 from deltaworks.alerts.causes import CAUSES
+from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
-from deltaworks.control.health import Verdict
+from deltaworks.control.health import Verdict, judge
+from deltaworks.control.health_terms import HealthLimits
+from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -78,6 +81,33 @@ def test_alerts_of_what_is_declared_no_more_end(objects: LocalObjects) -> None:
 
     tell_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
 
+    assert open_ones(objects) == set()
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
+def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objects: LocalObjects, off: bool) -> None:
+    """Twice the capacity comes in for three hours, then nothing until all of it has landed."""
+    limits = HealthLimits(backlog_seconds_max=1e9 if off else 3600, stall_seconds=1e9)
+    previous, causes = None, []
+    for minute in range(0, 420, 5):
+        now = NOW + timedelta(minutes=minute)
+        # Landed after m minutes is what came in by m/2: the oldest that waits came in then.
+        waited = minute / 2 if minute <= 180 else max(0.0, 180 - minute / 2)
+        waits = minute < 360
+        beat = Heartbeat(
+            pipeline="games", owner="o", epoch=1, run="r", state="running", written_at=now.isoformat(),
+            started_at=NOW.isoformat(), last_batch_at=now.isoformat(), trigger_seconds=5, batch_id=minute,
+            backlog_files=100 if waits else 0,
+            oldest_pending_at=(now - timedelta(minutes=waited)).isoformat() if waits else None,
+        )  # fmt: skip
+        verdict = judge(beat, None, kind="stream", name="games", now=now, previous=previous, limits=limits)
+        tell_verdicts(objects, [verdict], now=now)
+        previous, causes = verdict, [*causes, verdict.cause]
+
+    assert causes[0] == causes[-1] == "OK"
+    told = [Notice.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
+    assert [(notice.cause, notice.kind) for notice in told] == expected
     assert open_ones(objects) == set()
 
 
@@ -247,3 +277,44 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(monkeypatch: pytest
 
     job_alerts.tell_failure(context_of(LocalObjects(Path("none"))))
     job_alerts.note_success(context_of(LocalObjects(Path("none"))))
+
+
+@pytest.mark.parametrize("minutes", [None, "30"])
+def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch, minutes: str | None
+) -> None:
+    from deltaworks.airflow.gold_dags import gold_dag
+    from deltaworks.specs.catalog import load_catalog
+
+    if minutes is not None:
+        monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__gold__deadline_minutes", minutes)
+    catalog = load_catalog()
+    dag = gold_dag(catalog.pipeline("games"), catalog.environment)
+
+    declared = [(alert.interval, alert.callback.path, alert.callback.kwargs) for alert in dag.deadline or []]
+
+    path, told = "deltaworks.airflow.job_alerts.tell_deadline", {"dag_id": "gold__games", "minutes": 30.0}
+    assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, told)])
+
+
+def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
+    project: Path, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaworks.airflow import job_alerts
+    from deltaworks.specs.catalog import load_catalog
+
+    environment = load_catalog().environment
+    monkeypatch.setattr(job_alerts, "_control", lambda: (objects, environment))
+
+    job_alerts.tell_deadline(
+        dag_id="maintenance__games", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}
+    )
+    (alert,) = alerts(objects)
+    assert (alert.cause, alert.subject, alert.detail) == (
+        "DEADLINE_MISSED",
+        "maintenance__games",
+        {"run": "scheduled__1"},
+    )
+    job_alerts.note_success(context_of(objects))
+
+    assert open_ones(objects) == set()

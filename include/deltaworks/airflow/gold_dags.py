@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback
+from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks, tell_deadline

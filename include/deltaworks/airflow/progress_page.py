@@ -20,6 +20,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from deltaworks.airflow.health_report import Report, report, subjects, to_record
 from deltaworks.airflow.links import server_path
+from deltaworks.control.health_terms import duration
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import load_catalog
 
@@ -36,7 +37,7 @@ _STYLE = (
 )
 
 
-_COLUMNS = ("", "state", "cause", "detail", "next step", "Spark UI")
+_COLUMNS = ("", "state", "cause", "detail", "time left", "next step", "Spark UI")
 
 
 def build_app() -> FastAPI:
@@ -111,7 +112,9 @@ def _row(item: Report) -> str:
     ui = item.heartbeat.ui if item.heartbeat else None
     # What a driver wrote into its heartbeat becomes a link only if it is an address a browser may open.
     link = f'<a href="{_text(ui)}">{_text(ui)}</a>' if ui and ui.startswith(("http://", "https://")) else ""
-    rest = "".join(f"<td>{_text(value)}</td>" for value in (verdict.cause, verdict.detail, verdict.next_step))
+    # Until the source forgets the oldest that waits.
+    left = "" if verdict.time_left_seconds is None else duration(max(0.0, verdict.time_left_seconds))
+    rest = "".join(f"<td>{_text(value)}</td>" for value in (verdict.cause, verdict.detail, left, verdict.next_step))
     return f"<tr><td>{name}</td><td>{state}</td>{rest}<td>{link}</td></tr>"
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from deltaworks.alerts.causes import cause_of, rank
@@ -169,6 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Look again and again until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
+    parser.add_argument("--beat-file", type=Path, help="touched after each look, for whoever watches this process")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     deadman, state = open_deadman(grace=True), ""
@@ -177,6 +179,8 @@ def main(arguments: list[str] | None = None) -> int:
         if found.state != state:
             log.info("the health check is %s (silent for %.0f s) %s", found.state, found.silent_seconds, found.error)
         state = found.state
+        if options.beat_file is not None:
+            options.beat_file.touch()
         threading.Event().wait(options.every)
 
 

@@ -42,7 +42,7 @@ class Notice:
         """One line for people, such as a mail's subject."""
         word = {"raised": self.severity, "escalated": self.severity, "reminder": f"still {self.severity}"}
         text = f"[{word.get(self.kind, 'resolved')}] {self.cause} {self.subject}"
-        return text.encode("ascii", "replace").decode()[:SUBJECT_LENGTH]
+        return " ".join(text.encode("ascii", "replace").decode().split())[:SUBJECT_LENGTH]
 
     @property
     def text(self) -> str:

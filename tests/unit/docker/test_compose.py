@@ -33,6 +33,7 @@ def variables(name: str) -> dict[str, str]:
 def test_the_services_have_airflows_official_names() -> None:
     assert set(SERVICES) == AIRFLOW | {
         "postgres",
+        "deadman",
         "spark-master",
         "spark-worker-1",
         "spark-worker-2",
