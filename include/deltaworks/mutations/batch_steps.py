@@ -31,6 +31,7 @@ from deltaworks.mutations.notify import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.requests import refusal
 from deltaworks.mutations.small_merge import SmallMerge
+from deltaworks.mutations.vectors import set_deletion_vectors
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.tables.lake import Lake
 
@@ -165,12 +166,18 @@ class BatchSteps:
             small = SmallMerge(table, work.stretches, work.reach, batch=number)
             return lambda check: self._commits.once_by_delta_rs(table.name, small.execute, check=check)
         merge = TableMerge(table, work.stretches, work.reach)
-        return lambda check: self._commits.once(
-            table.name,
-            lambda: merge.execute(self._session, self._uri(table.name), batch=number),
-            check=check,
-            settings=self._settings(plan.target_bytes),
-        )
+
+        def execute(check: Callable[[], None]) -> int:
+            # A commit of its own, which must not bear the merge's transaction.
+            set_deletion_vectors(self._session, self._lake, self._spec.pipeline, table, check=check)
+            return self._commits.once(
+                table.name,
+                lambda: merge.execute(self._session, self._uri(table.name), batch=number),
+                check=check,
+                settings=self._settings(plan.target_bytes),
+            )
+
+        return execute
 
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:
         """OPTIMIZE within the turn that is held, and of the tables nobody else writes."""

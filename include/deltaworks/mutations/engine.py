@@ -52,6 +52,8 @@ def _reasons(
         yield f"{target_bytes:,} bytes may be rewritten, more than `small_merge_bytes`"
     if reach.stretches > MAX_STRETCHES:
         yield f"{reach.stretches:,} stretches are more than {MAX_STRETCHES:,}"
+    if table.mutable.deletion_vectors:
+        yield "rows are to be marked, as `deletion_vectors` says"
     types = table.column_types()
     for name in table.mutable.fields:
         if not isinstance(parse_type(types[name]), Primitive | Decimal):

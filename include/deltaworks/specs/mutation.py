@@ -77,6 +77,9 @@ class MutableSpec(Spec):
     id: str
     origin: str
     fields: dict[str, str] = Field(default_factory=dict)
+    deletion_vectors: bool | None = Field(
+        default=None, description="merges mark rows and write them anew beside their files; none leaves it as it is"
+    )
 
 
 class AnnouncesSpec(Spec):

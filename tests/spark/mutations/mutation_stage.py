@@ -30,7 +30,9 @@ FIELDS = "fgh"
 DATA, REQUESTS, TOLD = "activities", "requests", "notifications"
 
 
-def declared(*, partition_by: Sequence[str] = ("org_id",), **mutations: Any) -> PipelineSpec:
+def declared(
+    *, partition_by: Sequence[str] = ("org_id",), deletion_vectors: bool | None = None, **mutations: Any
+) -> PipelineSpec:
     """The pipeline; `mutations` change its section of that name."""
     columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
     source = {name: name.removeprefix("origin_") for name in columns}
@@ -52,6 +54,7 @@ def declared(*, partition_by: Sequence[str] = ("org_id",), **mutations: Any) -> 
                         "id": "contact_id",
                         "origin": "origin_contact_id",
                         "fields": {name: f"origin_{name}" for name in FIELDS},
+                        "deletion_vectors": deletion_vectors,
                     },
                 },
                 {

@@ -1,0 +1,70 @@
+"""A table that marks rows instead of rewriting files has the same rows, for all who read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.tables.features import has_vectors
+from deltaworks.tables.query import connect
+from tests.spark.mutations.mutation_stage import DATA, PIPELINE, MutationStage, declared
+from tests.spark.mutations.test_apply import ended, request, row, run
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+KEY = paths.table(PIPELINE, DATA)
+
+
+def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path, declared(deletion_vectors=True))
+    stage.land(rows=[row("acme", f"e{number}", f"c{number}", 1) for number in range(20)])
+    stage.land(requests=[request("acme", 5, "rename", "c0", "z")])
+
+    (first,) = run(spark, stage).batches
+
+    folder = tmp_path / KEY
+    assert (first.rows, first.tables[0].engine, first.tables[0].files_removed) == (1, "spark", 0)
+    assert list(folder.rglob("deletion_vector_*.bin"))
+    expected = {f"e{number}": (f"c{number}" if number else "z", False) for number in range(20)}
+    assert {event: state[:2] for event, state in ended(stage).items()} == expected
+
+    # What the stream appends by delta-rs and the next batch come upon marked files.
+    stage.land(rows=[row("acme", "late", "c0", 2)], requests=[request("acme", 6, "delete", "z")])
+    (second,) = run(spark, stage).batches
+
+    assert second.rows == 2
+    expected |= {"e0": ("z", True), "late": ("z", True)}
+    assert {event: state[:2] for event, state in ended(stage).items()} == expected
+    found = stage.lake.rows(KEY, columns=["event_id"], filters=ds.field("contact_id").isin(["z", "c7"]))
+    assert found is not None
+    assert sorted(found.column("event_id").to_pylist()) == ["e0", "e7", "late"]
+    connection, _ = connect(stage.catalog)
+    for _ in range(2):
+        assert connection.execute(f"SELECT count(*), count(DISTINCT event_id) FROM {PIPELINE}.{DATA}").fetchall() == [
+            (19, 19)
+        ]
+    assert spark.read.format("delta").load(stage.lake.storage.spark_uri(KEY)).count() == 21
+
+
+def test_switched_off_rows_are_rewritten_again(spark: SparkSession, tmp_path: Path) -> None:
+    stage = MutationStage(tmp_path, declared(deletion_vectors=True))
+    stage.land(rows=[row("acme", f"e{number}", f"c{number}", 1) for number in range(20)])
+    stage.land(requests=[request("acme", 5, "rename", "c0", "z")])
+    run(spark, stage)
+    marked = MutationStage(tmp_path, declared(deletion_vectors=False), iter([10]))
+    marked.land(requests=[request("acme", 6, "rename", "c1", "y")])
+
+    (end,) = run(spark, marked).batches
+
+    assert (end.rows, end.tables[0].files_removed) == (1, 1)
+    opened = marked.lake.open(KEY)
+    assert opened is not None
+    assert has_vectors(opened)
+    assert {event: state[0] for event, state in ended(marked).items() if event in ("e0", "e1", "e2")} == {
+        "e0": "z",
+        "e1": "y",
+        "e2": "c2",
+    }
