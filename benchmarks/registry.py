@@ -8,6 +8,7 @@ from benchmarks import (
     file_sizes,
     freshness,
     growth,
+    health_scan,
     ingest_beside_optimize,
     kafka,
     kinesis,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         layout,
         night,
         ingest_beside_optimize,
+        health_scan,
         freshness,
     )
 }

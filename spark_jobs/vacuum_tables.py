@@ -17,6 +17,8 @@ def main() -> int:
     parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
     parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="delete the files")
     parser.add_argument("--retention-hours", type=int, help="by default what the pipeline declares")
+    parser.add_argument("--allow-below-minimum", default="", metavar="REASON", help="why less than 168 h is to be kept")
+    parser.add_argument("--mode", choices=("lite", "full"), help="by the log alone, or by listing; by default by turns")
     arguments = parser.parse_args()
     catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
@@ -28,6 +30,8 @@ def main() -> int:
         tables=arguments.tables,
         dry_run=arguments.dry_run,
         retention_hours=arguments.retention_hours,
+        below_minimum=arguments.allow_below_minimum,
+        mode=arguments.mode,
     )
     print_results(results)
     return 0

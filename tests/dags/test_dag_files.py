@@ -155,15 +155,38 @@ def test_cleaning_counts_only_until_it_is_told_otherwise(bag: Any) -> None:
     assert "'--dry-run' if params.dry_run else '--no-dry-run'" in task.arguments[2]
 
 
+SHORT_VACUUM = ["short_vacuum_asked", "count_short_vacuum", "approve_short_vacuum", "short_vacuum"]
+
+
 def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     dag = bag.dags["maintenance__games"]
 
-    order = [task.task_id for task in dag.topological_sort()]
+    order = [task.task_id for task in dag.topological_sort() if task.task_id not in SHORT_VACUUM]
 
     always = ["optimize_tables", "vacuum_tables", "remove_orphans", "keep_control_tables", "learn_input"]
+    always.append("snapshot_health")
     assert order == [*always, "rebuild_gold"]
-    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1]
-    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1]
+    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, *SHORT_VACUUM]
+
+
+def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approval(bag: Any) -> None:
+    dag = bag.dags["maintenance__games"]
+    order = [task.task_id for task in dag.topological_sort() if task.task_id in SHORT_VACUUM]
+
+    assert order == SHORT_VACUUM
+    assert [dag.get_task(task).upstream_task_ids for task in order] == [
+        {"vacuum_tables"}, {"short_vacuum_asked"}, {"count_short_vacuum"}, {"approve_short_vacuum"}
+    ]  # fmt: skip
+    assert dag.get_task("short_vacuum").downstream_task_ids == set()
+    assert dag.get_task("approve_short_vacuum").defaults is None
+    deleting = [
+        task.task_id
+        for task in dag.tasks
+        if "--allow-below-minimum" in str(getattr(task, "application_args", ""))
+        and "--no-dry-run" in task.application_args
+    ]
+    assert deleting == ["short_vacuum"]
 
 
 def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:

@@ -195,6 +195,9 @@ def test_maintenance_runs_optimize_then_vacuum_as_a_dry_run_then_gold(stage: Sta
     assert done["state"] == "success"
     jobs = [next(part for part in call["argv"] if part.endswith(".py")) for call in calls]
     assert [Path(job).stem for job in jobs] == ["optimize_tables", "vacuum_tables", "rebuild_gold"]
+    assert {done["tasks"][task][0] for task in ("count_short_vacuum", "approve_short_vacuum", "short_vacuum")} == {
+        "skipped"
+    }
     assert all(call["argv"][-2:] == ["--pipeline", "games"] for call in calls)
 
 

@@ -25,6 +25,7 @@ from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.lease import LeaseRecord
 from deltaworks.control.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.readers import ReaderRecord
 from deltaworks.control.replays import PreparedReplay
 from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.rollbacks import LostShare, Rollback, StagedRows
@@ -47,6 +48,7 @@ from deltaworks.streaming.progress import PROGRESS_SCHEMA
 from deltaworks.streaming.quarantine.replay_record import REPLAYS_SCHEMA
 from deltaworks.streaming.reprocess.run import TableReprocess
 from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.snapshots import SNAPSHOT_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -251,6 +253,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
         ("checkpoint store", set(CHECKPOINT_STORE_SCHEMA.names)),
         ("batch metadata store", set(BATCH_METADATA_SCHEMA.names)),
         ("progress", set(PROGRESS_SCHEMA.names)),
+        ("table health", set(SNAPSHOT_SCHEMA.names)),
         *(
             (kind.__name__, {field.name for field in fields(kind)})
             for kind in (
@@ -263,6 +266,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 LostShare,
                 StagedRows,
                 WrittenFile,
+                ReaderRecord,
                 HeldTable,
                 LeaseRecord,
                 ResumeRequest,

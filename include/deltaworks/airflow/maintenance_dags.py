@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, BaseOperator, Param, chain
+from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.mutation_dags import mutate_task, purge_task
-from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
+from deltaworks.airflow.operators import ParamArgument, ProcessOperator
+from deltaworks.airflow.optimize_dags import optimize_task, round_choice
 from deltaworks.airflow.runbooks import maintenance_runbook
+from deltaworks.airflow.vacuum_dags import DRY_RUN, short_vacuum_tasks, vacuum_params, vacuum_task
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+
+#: Deletes by the same switch as VACUUM.
+_BY_SWITCH = f"{{{{ '--dry-run' if params.{DRY_RUN} else '--no-dry-run' }}}}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -32,63 +37,40 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         default_args={"owner": spec.owner, **job_callbacks()},
         params={
             "tables": table_choice([table.name for table in spec.tables], "Bronze tables to treat"),
-            "vacuum_dry_run": Param(
-                spec.maintenance.vacuum_dry_run,
-                type="boolean",
-                title="VACUUM lists only",
-                description="Off: files that no retained version needs are deleted for good",
-            ),
+            "round": round_choice(),
+            **vacuum_params(spec),
         },
     ) as dag:
-        chain(*_steps(spec, environment))
+        steps = _steps(spec, environment)
+        chain(*steps)
+        vacuum = next(step for step in steps if step.task_id == "vacuum_tables")
+        # A branch of its own: what follows VACUUM waits for nobody.
+        chain(vacuum, *short_vacuum_tasks(spec, environment, ParamArgument("tables", "--tables")))
     return dag
 
 
 def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     tables = ParamArgument("tables", "--tables")
-    dry_run = ParamArgument("vacuum_dry_run", "--no-dry-run", when=False)
+    dry_run = ParamArgument(DRY_RUN, "--no-dry-run", when=False)
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
         # Before OPTIMIZE, which so finds what they left; the purge deletes by the same switch as VACUUM.
         steps.append(mutate_task(spec, environment, arguments=("--no-dry-run",)))
         steps.append(purge_task(spec, environment, dry_run))
     if spec.maintenance.optimize:
-        steps.append(_step("optimize_tables", spec, environment, tables))
-    steps.append(_step("vacuum_tables", spec, environment, tables, dry_run))
-    steps.append(_process("remove_orphans", "deltaworks.maintenance.orphans", spec))
-    steps.append(_process("keep_control_tables", "deltaworks.maintenance.control_tables", spec))
-    steps.append(_learn_input(spec))
+        steps.append(optimize_task(spec, environment, tables))
+    steps.append(vacuum_task(spec, environment, tables))
+    steps.append(_upkeep("remove_orphans", "deltaworks.maintenance.orphans", spec, _BY_SWITCH))
+    steps.append(_upkeep("keep_control_tables", "deltaworks.maintenance.control_tables", spec, _BY_SWITCH))
+    steps.append(_upkeep("learn_input", "deltaworks.maintenance.input_norm", spec))
+    steps.append(_upkeep("snapshot_health", "deltaworks.maintenance.table_snapshots", spec, "--list-folders"))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment))
     return steps
 
 
-def _learn_input(spec: PipelineSpec) -> ProcessOperator:
-    """The task that learns which silence of the source is unusual, for the health check."""
+def _upkeep(task_id: str, module: str, spec: PipelineSpec, *arguments: str) -> ProcessOperator:
+    """Upkeep that needs no Spark."""
     settings = {name: value for name, value in job_settings().items() if name != "durable"}
-    module, arguments = "deltaworks.maintenance.input_norm", ["--pipeline", spec.pipeline]
-    return ProcessOperator(task_id="learn_input", module=module, arguments=arguments, **settings)
-
-
-def _process(task_id: str, module: str, spec: PipelineSpec) -> ProcessOperator:
-    """Upkeep that needs no Spark, and deletes by the same switch as VACUUM."""
-    settings = {name: value for name, value in job_settings().items() if name != "durable"}
-    return ProcessOperator(
-        task_id=task_id,
-        module=module,
-        arguments=["--pipeline", spec.pipeline, "{{ '--dry-run' if params.vacuum_dry_run else '--no-dry-run' }}"],
-        **settings,
-    )
-
-
-def _step(
-    job: str, spec: PipelineSpec, environment: EnvironmentSpec, *param_arguments: ParamArgument
-) -> SparkJobOperator:
-    return SparkJobOperator(
-        task_id=job,
-        job=job,
-        pipeline=spec.pipeline,
-        environment=environment,
-        param_arguments=param_arguments,
-        **job_settings(),
-    )
+    given = ["--pipeline", spec.pipeline, *arguments]
+    return ProcessOperator(task_id=task_id, module=module, arguments=given, **settings)

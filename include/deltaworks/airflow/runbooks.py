@@ -170,17 +170,22 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
 ### Maintenance of `{spec.pipeline}`
 1. `optimize_tables` rewrites small files of closed partitions into large ones, ordered by each table's
    Z-order columns. The stream goes on meanwhile.
-2. `vacuum_tables` {vacuum} files that no version of the last {spec.maintenance.vacuum_retention_hours}
-   hours needs.
+2. `vacuum_tables` {vacuum} files that no version of the last {spec.maintenance.kept_hours}
+   hours needs, nor any reader that is known; the reason of each table is in the log.
    **Deleting is final**: versions older than that can no longer be read or restored.
 3. `remove_orphans`, by the same switch, removes files of batches whose driver died before they were fixed, and old
    prepared batches that are complete.
 4. `keep_control_tables`, by the same switch, merges the small files of the ledger and the progress table.
 5. `learn_input` finds how much input is usual at each hour of the day, for the health check.
-6. `rebuild_gold` brings the gold tables up to date.
+6. `snapshot_health` writes what every table is like: `deltaworks tables`, `deltaworks tables trend`.
+7. `rebuild_gold` brings the gold tables up to date.
 
 **Trigger it** with `tables` to treat only some, and with `vacuum_dry_run` off to really delete. A backfill is
 refused: it would repeat the same work for every date.
+
+**To delete what is out of use for less than seven days**, trigger it with hours to keep and a reason. It counts
+first (`count_short_vacuum`), then `approve_short_vacuum` waits for a person: open the task, read the counts, approve
+or reject. Without an answer nothing is deleted, and the run is red.
 
 **When red.** The last lines of the task log name the condition. Every step can be cleared and run again:
 what is done is not done twice. A conflict with the stream is retried.

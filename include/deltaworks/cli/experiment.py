@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.tables import readable_bytes
+from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control import paths
 from deltaworks.local.home import StackHome
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec

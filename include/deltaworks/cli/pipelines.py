@@ -11,7 +11,7 @@ from rich.table import Table
 from ruamel.yaml import YAML
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.tables import readable_bytes
+from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
 from deltaworks.control.spec_records import SpecRecords
 from deltaworks.errors import ContractError

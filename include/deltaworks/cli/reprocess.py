@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.tables import readable_bytes
+from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
 from deltaworks.control.reprocess_records import new_reprocess_id
 from deltaworks.errors import ConfigError

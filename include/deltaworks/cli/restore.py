@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.tables import readable_bytes
+from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.rollbacks import LostShare, Repair
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog

@@ -1,4 +1,4 @@
-"""`deltaworks tables`: every table with its size and health, from the Delta logs, without a JVM; and what is held."""
+"""`deltaworks tables`: what is held back and made to go on, what died batches left; health is in `table_health`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
+from deltaworks.cli import table_health, table_readers
 from deltaworks.cli.context import catalog, console
+from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control import paths
-from deltaworks.control.held_tables import HeldTable, ask_to_resume, read_held
+from deltaworks.control.held_tables import ask_to_resume, read_held
 from deltaworks.control.lease import LeaseWatch
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.tables.known_tables import KnownTable, all_tables
-from deltaworks.tables.lake import Lake
 
 
 class _ListByDefault(TyperGroup):
@@ -30,32 +30,8 @@ class _ListByDefault(TyperGroup):
 
 
 app = typer.Typer(help="Tables with their size and health, and those whose commits are held back.", cls=_ListByDefault)
-
-
-@app.command("list")
-def tables(
-    pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
-    control: bool = typer.Option(False, help="The engine's own tables too."),
-) -> None:
-    """List tables: files, sizes, rows, the share of small files and the last operations."""
-    project = catalog()
-    if pipeline:
-        project.pipeline(pipeline)
-    known = all_tables(Lake(project.environment.lake), project, control=control)
-    listing = Table("table", "kind", "files", "size", "rows", "small files", "partitions", "version", "last operations")
-    for each in known:
-        if pipeline in ("", each.owner):
-            listing.add_row(*_row(each))
-    console.print(listing)
-    objects = open_objects(project.environment.lake)
-    for name in project.pipelines:
-        for record in read_held(objects, name).values() if pipeline in ("", name) else ():
-            console.print(f"[bold yellow]held:[/] {name}.{_why(record)}", highlight=False)
-
-
-def _why(record: HeldTable) -> str:
-    cause = f": [{record.condition}] {record.message}" if record.condition else ""
-    return f"{record.table} since batch {record.since_batch} ({record.reason}, by {record.by}, {record.at}){cause}"
+table_health.register(app)
+table_readers.register(app)
 
 
 @app.command()
@@ -111,30 +87,3 @@ def orphans(
     console.print(listing)
     if dry_run:
         console.print("Nothing was removed: --no-dry-run does it.")
-
-
-def _row(table: KnownTable) -> tuple[str, ...]:
-    name, health = f"{table.owner}.{table.name}", table.health
-    if health is None:
-        return (name, table.kind, "-", "-", "-", "-", "-", "-", "not created yet")
-    operations = sorted(health.last_operations.values(), key=lambda operation: -operation.version)
-    return (
-        name,
-        table.kind,
-        f"{health.files:,}",
-        readable_bytes(health.bytes),
-        "?" if health.rows is None else f"{health.rows:,}",
-        f"{health.small_file_share:.0%}",
-        str(health.partitions),
-        str(health.version),
-        ", ".join(f"{operation.operation} {operation.at:%H:%M:%S}" for operation in operations[:3]),
-    )
-
-
-def readable_bytes(count: float) -> str:
-    """A count of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

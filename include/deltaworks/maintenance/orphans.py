@@ -28,13 +28,13 @@ from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.held_files import HeldFiles, files_named_elsewhere, uncommitted_files
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.unreferenced import file_infos
 
 #: No driver that is alive takes this long from writing a file to fixing its batch, and tables keep for so long what was
 #: removed from them.
 MINIMUM_AGE_HOURS = 168
 #: The most files one run removes of one table, so that a mistake is a small one.
 MOST_FILES = 100_000
-_STAT_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,9 @@ def _of_table(
 
 
 def _looked_up(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_Found]:
-    for start in range(0, len(candidates), _STAT_AT_ONCE):
-        places = [f"{root}/{path}" for path in candidates[start : start + _STAT_AT_ONCE]]
-        for info in lake.filesystem.get_file_info(places):
-            if info.type is fs.FileType.File and info.mtime is not None:
-                yield _Found(info.path, info.size or 0, info.mtime)
+    for info in file_infos(lake, [f"{root}/{path}" for path in candidates]):
+        if info.mtime is not None:
+            yield _Found(info.path, info.size or 0, info.mtime)
 
 
 def _staged(lake: Lake, pipeline: str, name: str, before: datetime, protected: set[str]) -> list[_Found]:

@@ -1,59 +1,76 @@
 """VACUUM of all tables of a pipeline: deletes files that no version within the retention needs any more.
 
-It starts as a dry run that counts. A retention below seven days is refused: readers and the other writers, which may
-hold files that no commit names yet, count on it.
+It starts as a dry run that counts. How long a table's files are kept is the longest that the pipeline's retention, its
+promise of time travel, and every known reader and writer ask for (`retention`, `holds`); less than seven days only with
+a reason, which the commits then carry.
+
+A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That finds what commits
+removed and no file that no commit ever named, so once in a while the folder is listed (FULL).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
-from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.clock import utc_now
-from deltaworks.control.objects import open_objects
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
+from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.maintenance.holds import holds_on
+from deltaworks.maintenance.retention import MINIMUM_RETENTION_HOURS, check_asked, retention_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.held_files import uncommitted_files
+from deltaworks.tables.held_files import HeldFiles, uncommitted_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.unreferenced import file_infos, kept_hours
 
 OPERATION = "vacuum"
-MINIMUM_RETENTION_HOURS = 168
-_STAT_AT_ONCE = 1_000
+Mode = Literal["lite", "full"]
+#: A folder is listed again when the last time is so long ago.
+FULL_EVERY = timedelta(days=7)
 #: VACUUM of a table may take hours after it was asked what waits to be committed.
 _MARGIN_HOURS = 24
 _SETTINGS = {
     # Since Delta 4.1 RETAIN is ignored unless this is off.
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
-    "spark.databricks.delta.retentionDurationCheck.enabled": "true",
     # Without it VACUUM leaves no trace in the history of a table on S3.
     "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }
+_CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
 #: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+#: What Delta says where the log no longer reaches back to what the last VACUUM has dealt with.
+_NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult:
-    """Files and bytes of one table that were deleted, or would be in a dry run."""
+    """Files and bytes of one table that were deleted, or would be in a dry run.
+
+    `retention_hours` is what was kept, 0 for a table that was not looked at; `reason` says why it is not what was
+    asked for, why the folder was listed, or why nothing was done.
+    """
 
     table: str
     dry_run: bool
-    files: int
-    bytes: int
-    seconds: float
+    files: int = 0
+    bytes: int = 0
+    mode: Mode | Literal[""] = ""
+    retention_hours: int = 0
+    seconds: float = 0.0
     reason: str = ""
 
 
@@ -64,40 +81,167 @@ def vacuum_tables(
     *,
     dry_run: bool = True,
     retention_hours: int | None = None,
+    below_minimum: str = "",
+    mode: Mode | None = None,
     tables: Sequence[str] | None = None,
 ) -> list[VacuumResult]:
     """Delete what is no longer needed of a pipeline's tables, those of mutations and quarantine among them.
 
-    Idempotent; safe beside writers whose commits take less than the retention. A table is left out while files that
-    are to be committed to it have waited for about that long.
+    Idempotent; safe beside writers whose commits take less than the retention, and beside every reader that is known.
+    A table is left out while files that are to be committed to it have waited for about that long, and while somebody
+    needs more than its log remembers.
 
     Args:
         retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
+        below_minimum: why less than seven days is to be kept; without it that is refused. Holds and promises count
+            all the same.
+        mode: by default by the log, and by listing once a week and where the log does not do.
         tables: names of tables; by default all.
 
     Raises:
-        ConfigError: VACUUM_RETENTION_TOO_SHORT or TABLE_UNKNOWN.
+        ConfigError: VACUUM_RETENTION_TOO_SHORT, TABLE_UNKNOWN, READER_UNREADABLE.
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
     """
     spec = catalog.pipeline(pipeline)
     hours = spec.maintenance.vacuum_retention_hours if retention_hours is None else retention_hours
-    if hours < MINIMUM_RETENTION_HOURS:
-        raise ConfigError(
-            "VACUUM_RETENTION_TOO_SHORT",
-            f"A retention of {hours} h would delete files that running streams and readers still need.",
-            hint=f"Use {MINIMUM_RETENTION_HOURS} h or more.",
-        )
-    lake = Lake(catalog.environment.lake)
+    check_asked(hours, below_minimum=below_minimum)
     names = _selected(spec, tables)
-    held = uncommitted_files(lake, open_objects(catalog.environment.lake), spec.pipeline)
-    results = []
-    for name in names:
-        oldest = held[name].oldest if name in held else None
-        if oldest is not None and utc_now() - oldest > timedelta(hours=hours - _MARGIN_HOURS):
-            reason = f"left out: files that wait to be committed since {oldest:%Y-%m-%d %H:%M} would be deleted"
-            results.append(VacuumResult(name, dry_run, 0, 0, 0.0, reason))
-            continue
-        results.append(_vacuum(spark, lake, spec.pipeline, name, hours=hours, dry_run=dry_run))
+    run = _Run(spark, catalog, spec, dry_run=dry_run, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
+    if dry_run:
+        return [run.table(name) for name in names]
+    with keeping_alone(open_objects(catalog.environment.lake), pipeline, work="VACUUM") as lock:
+        results = []
+        for name in names:
+            lock.check()
+            results.append(run.table(name))
     return results
+
+
+class _Run:
+    """One VACUUM of some tables of a pipeline."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        spec: PipelineSpec,
+        *,
+        dry_run: bool,
+        hours: int,
+        below_minimum: str,
+        mode: Mode | None,
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._spec = spec
+        self._dry_run = dry_run
+        self._hours = hours
+        self._below_minimum = below_minimum
+        self._mode = mode
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._held = uncommitted_files(self._lake, self._objects, spec.pipeline)
+
+    def table(self, name: str) -> VacuumResult:
+        """Vacuum one table, or say why not."""
+        started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
+        result = VacuumResult(table=name, dry_run=self._dry_run)
+        opened = self._lake.open(key)
+        if opened is None:
+            return replace(result, reason="it does not exist yet")
+        if (waiting := _waits(self._held.get(name), self._hours)) is not None:
+            return replace(result, reason=waiting)
+        kept = retention_of(
+            self._hours,
+            promised_hours=self._spec.maintenance.time_travel_hours,
+            log_hours=kept_hours(opened),
+            # Asked for each table anew, right before it is vacuumed: others may have taken an hour.
+            holds=holds_on(self._catalog, self._lake, self._objects, self._spec.pipeline, name),
+            now=utc_now(),
+        )
+        if kept.left_out:
+            return replace(result, reason=kept.why)
+        created = opened.metadata().created_time
+        if created is not None and time.time() - created / 1000 < kept.hours * 3600:
+            return replace(result, reason=f"it was created less than {kept.hours} h ago")
+        mode, why = self._mode_of(name)
+        try:
+            done = self._vacuum(key, name, mode, hours=kept.hours, version=opened.version())
+        except Exception as error:
+            if mode == "full" or self._mode is not None or not _NO_LITE.search(str(error)):
+                raise
+            mode, why = "full", "its log does not reach back to the last VACUUM"
+            done = self._vacuum(key, name, mode, hours=kept.hours, version=opened.version())
+        if mode == "full" and not self._dry_run:
+            _note_full(self._objects, self._spec.pipeline, name)
+        reason = "; ".join(text for text in (kept.why, f"listed: {why}" if mode == "full" and why else "") if text)
+        files, size = done
+        return replace(
+            result,
+            files=files,
+            bytes=size,
+            mode=mode,
+            retention_hours=kept.hours,
+            seconds=time.monotonic() - started,
+            reason=reason,
+        )
+
+    def _mode_of(self, name: str) -> tuple[Mode, str]:
+        if self._mode is not None:
+            return self._mode, ""
+        last = _last_full(self._objects, self._spec.pipeline).get(name)
+        if last is None:
+            return "full", "it has not been listed yet"
+        if utc_now() - last > FULL_EVERY:
+            return "full", f"the last time was {last:%Y-%m-%d}"
+        return "lite", ""
+
+    def _vacuum(self, key: str, name: str, mode: Mode, *, hours: int, version: int) -> tuple[int, int]:
+        said = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
+        made = user_metadata(
+            pipeline=self._spec.pipeline,
+            batch=version,
+            operation=OPERATION,
+            retention_hours=hours,
+            mode=mode,
+            **said,
+        )
+        command = f"VACUUM delta.`{self._lake.storage.spark_uri(key)}` {mode.upper()} RETAIN {hours} HOURS"
+        checked = "false" if said else "true"
+        settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: _tasks(self._spark), USER_METADATA: made}
+        with session_settings(self._spark, settings):
+            if self._dry_run:
+                found = [row["path"] for row in self._spark.sql(f"{command} DRY RUN").toLocalIterator()]
+                return _sizes(self._lake, found)
+            self._spark.sql(command).collect()
+        return _deleted(self._lake, key, after_version=version, made=made)
+
+
+def _waits(held: HeldFiles | None, hours: int) -> str | None:
+    """Why a table must not be vacuumed: VACUUM would take files that are yet to be committed for left-overs."""
+    if held is None or held.oldest is None or utc_now() - held.oldest <= _waiting_is_safe(hours):
+        return None
+    return f"left out: files that wait to be committed since {held.oldest:%Y-%m-%d %H:%M} would be deleted"
+
+
+def _waiting_is_safe(hours: int) -> timedelta:
+    return timedelta(hours=hours - min(_MARGIN_HOURS, hours / 2))
+
+
+def _last_full(objects: ObjectStore, pipeline: str) -> dict[str, datetime]:
+    """When the folder of each table was last listed. A record that cannot be read costs a listing."""
+    found = objects.get(paths.vacuum_record(pipeline))
+    try:
+        record = json.loads(found.data)["full"] if found is not None else {}
+        said = {name: parse_iso(text) for name, text in record.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: at for name, at in said.items() if at is not None}
+
+
+def _note_full(objects: ObjectStore, pipeline: str, name: str) -> None:
+    noted = {known: at.isoformat() for known, at in _last_full(objects, pipeline).items()}
+    objects.put(paths.vacuum_record(pipeline), json.dumps({"full": {**noted, name: iso_now()}}).encode())
 
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
@@ -116,27 +260,6 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     return [name for name in known if not tables or name in tables]
 
 
-def _vacuum(spark: SparkSession, lake: Lake, pipeline: str, name: str, *, hours: int, dry_run: bool) -> VacuumResult:
-    started = time.monotonic()
-    key = paths.table(pipeline, name)
-    opened = lake.open(key)
-    if opened is None:
-        return VacuumResult(name, dry_run, 0, 0, 0.0, "it does not exist yet")
-    created = opened.metadata().created_time
-    if created is not None and time.time() - created / 1000 < hours * 3600:
-        return VacuumResult(name, dry_run, 0, 0, 0.0, f"it was created less than {hours} h ago")
-    made = user_metadata(pipeline=pipeline, batch=opened.version(), operation=OPERATION, retention_hours=hours)
-    command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` RETAIN {hours} HOURS"
-    with session_settings(spark, {**_SETTINGS, _LISTING_TASKS: _tasks(spark), USER_METADATA: made}):
-        if dry_run:
-            found = [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()]
-            files, size = _sizes(lake, found)
-        else:
-            spark.sql(command).collect()
-            files, size = _deleted(lake, key, after_version=opened.version(), made=made)
-    return VacuumResult(name, dry_run, files, size, time.monotonic() - started)
-
-
 def _tasks(spark: SparkSession) -> str:
     return str(max(8, 4 * spark.sparkContext.defaultParallelism))
 
@@ -145,12 +268,8 @@ def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
     """How many of these are files, folders left out, and their bytes."""
     # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
     places = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
-    files = size = 0
-    for start in range(0, len(places), _STAT_AT_ONCE):
-        for info in lake.filesystem.get_file_info(places[start : start + _STAT_AT_ONCE]):
-            if info.type is fs.FileType.File:
-                files, size = files + 1, size + (info.size or 0)
-    return files, size
+    sizes = [info.size or 0 for info in file_infos(lake, places)]
+    return len(sizes), sum(sizes)
 
 
 def _deleted(lake: Lake, key: str, *, after_version: int, made: str) -> tuple[int, int]:

@@ -27,5 +27,6 @@ def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> st
         arrow_schema(live_columns(spec, live)),
         user_metadata=user_metadata(pipeline=spec.pipeline, batch="create", operation="create_table"),
         partition_by=LIVE_PARTITION,
+        properties=spec.maintenance.table_properties(),
     )
     return key

@@ -94,7 +94,13 @@ class TableSet:
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
         self._refuse_dropped(name)
         # A Lake of its own for each thread: handles are not shared.
-        handle = Lake(self._lake.storage).ensure(key, schema, user_metadata=created, partition_by=partition_by)
+        handle = Lake(self._lake.storage).ensure(
+            key,
+            schema,
+            user_metadata=created,
+            partition_by=partition_by,
+            properties=self._spec.maintenance.table_properties(),
+        )
         self._route(name, handle)
         self._check_partitioning(name, handle)
         missing = missing_columns(handle, schema, name)

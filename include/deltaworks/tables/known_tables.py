@@ -21,7 +21,7 @@ from deltaworks.tables.lake import Lake
 
 #: Tables of the engine itself, below a relay's or a pipeline's control folder.
 RELAY_TABLES = ("file_events", "message_quarantine")
-CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
+CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress", "zorder_ledger")
 #: Opening a table is waiting for its storage, and a little work outside of Python.
 READERS = 16
 #: How many commits of each table are looked at for its last operations, where there are many tables.

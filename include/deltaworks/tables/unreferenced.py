@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from deltaworks.specs.maintenance import DEFAULT_KEPT_HOURS
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Tables of more files than this are not listed, and of more unneeded files than this only so many are measured.
 MOST_LISTED = 100_000
 _STAT_AT_ONCE = 1_000
-DEFAULT_RETENTION_HOURS = 168
 _INTERVAL = re.compile(r"^(?:interval\s+)?(\d+)\s+(hour|day|week)s?$", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 
@@ -35,7 +35,7 @@ def kept_hours(table: DeltaTable) -> int:
     """For how long the log keeps in mind what was removed, by the table's property, in hours."""
     declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
     found = _INTERVAL.match(declared.strip())
-    return int(found[1]) * _HOURS[found[2].lower()] if found else DEFAULT_RETENTION_HOURS
+    return int(found[1]) * _HOURS[found[2].lower()] if found else DEFAULT_KEPT_HOURS
 
 
 def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferenced | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, checkpoint, tables
+from deltaworks.cli import app, checkpoint, table_health, tables
 from deltaworks.control import paths
 from deltaworks.control.held_tables import HeldTable, HeldTables, read_held
 from deltaworks.errors import ConfigError, ContractError
@@ -29,6 +29,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
     project = Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=tmp_path)
     monkeypatch.setattr(tables, "catalog", lambda: project)
+    monkeypatch.setattr(table_health, "catalog", lambda: project)
     monkeypatch.setattr(checkpoint, "catalog", lambda: project)
     return stage
 

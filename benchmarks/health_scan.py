@@ -1,0 +1,109 @@
+"""`health_scan`: what it takes to know how 1,000 tables are.
+
+Every table has 21 commits, a checkpoint and 60 files in three partitions; both sides get the same logs, on local disk.
+
+- `tables_1000_vs_spark`: the health of all of them as `deltaworks tables` reads it (files, sizes, partitions, log, last
+  operations, score), against opening each in a Spark session that is there already and asking for its number of files
+  and bytes (`DESCRIBE DETAIL`), so many at once as there are cores, which is what was fastest.
+
+Spark's start is not counted. Its cache of logs is emptied before each repetition: a scan each hour finds new commits.
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.versions import cores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.storage import StorageSpec
+    from deltaworks.tables.known_tables import KnownTable
+
+TABLES = 1_000
+_COMMITS = 20
+_PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparison."""
+    from benchmarks import places, sides
+
+    with places.local_disk().new_root() as storage:
+        tables = make_tables(storage, TABLES)
+        options.progress(f"{BENCHMARK.name}: made {len(tables):,} tables")
+        spark = sides.session()
+        ours = Side("deltaworks", lambda clock: _scan(storage, tables, clock))
+        other = Side("spark_describe_detail", lambda clock: _describe(spark, storage, tables, clock))
+        sizes = {"tables": len(tables), "commits": _COMMITS + 1, "files": _COMMITS * len(_PARTITIONS)}
+        comparison = Comparison(metric="tables_1000_vs_spark", ours=ours, other=other, sizes=sizes)
+        figures = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        spark.stop()
+    return figures
+
+
+def make_tables(storage: StorageSpec, count: int) -> list[KnownTable]:
+    """Tables with equal logs and no data files, which neither side opens."""
+    import datetime as dt
+
+    import pyarrow as pa
+
+    from deltaworks.control.provenance import user_metadata
+    from deltaworks.tables.commit import Step
+    from deltaworks.tables.known_tables import KnownTable
+    from deltaworks.tables.lake import Lake
+
+    lake, first = Lake(storage), "tables/scan/t0000"
+    made = user_metadata(pipeline="scan", batch=0, operation="ingest")
+    schema = pa.schema([("event_date", pa.date32()), ("value", pa.int64()), ("name", pa.string())])
+    table = lake.ensure(first, schema, user_metadata=made, partition_by=["event_date"])
+    days = [dt.date.fromisoformat(day) for day in _PARTITIONS]
+    for batch in range(1, _COMMITS + 1):
+        rows = pa.table({"event_date": days, "value": [batch] * 3, "name": [str(batch)] * 3}, schema=schema)
+        lake.append(table, first, rows, step=Step("scan/1", batch), user_metadata=made)
+        if batch == _COMMITS // 2:
+            table.create_checkpoint()
+    log = Path(storage.prefix, first, "_delta_log")
+    tables = [KnownTable("scan", f"t{number:04d}", "bronze", f"tables/scan/t{number:04d}") for number in range(count)]
+    for each in tables[1:]:
+        shutil.copytree(log, Path(storage.prefix, each.key, "_delta_log"))
+    return tables
+
+
+def _scan(storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
+    from deltaworks.tables.known_tables import with_health
+    from deltaworks.tables.score import score
+
+    with clock:
+        found = with_health(storage, tables)
+        scores = [score(each.health) for each in found if each.health is not None]
+    files = {each.health.files for each in found if each.health is not None}
+    _check(len(scores), files)
+
+
+def _describe(spark: SparkSession, storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
+    def files_of(table: KnownTable) -> int:
+        detail = spark.sql(f"DESCRIBE DETAIL delta.`{storage.spark_uri(table.key)}`").first()
+        return int(detail["numFiles"]) if detail is not None else -1
+
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with clock, ThreadPoolExecutor(cores()) as pool:
+        found = list(pool.map(files_of, tables))
+    _check(len(found), set(found))
+
+
+def _check(tables: int, files: set[int]) -> None:
+    if tables != TABLES or files != {_COMMITS * len(_PARTITIONS)}:
+        raise RuntimeError(f"{tables} tables were read, with {sorted(files)} files")
+
+
+BENCHMARK = Benchmark(
+    name="health_scan",
+    summary="the health of 1,000 tables from their logs, against opening the same tables in Spark",
+    run=run,
+)

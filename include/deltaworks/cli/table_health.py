@@ -1,0 +1,273 @@
+"""`deltaworks tables`, `tables show`, `tables trend`: the health of every table, from the Delta logs, without a JVM."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from deltaworks.cli.context import catalog, console
+from deltaworks.cli.sizes import readable_bytes
+from deltaworks.control.clock import utc_now
+from deltaworks.control.held_tables import HeldTable, read_held
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.table_report import TableReport, report_table, report_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.health import SIZE_BOUNDS, PartitionHealth, TableHealth
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.snapshots import Trend, read_snapshots, trends
+
+_MOST_PARTITIONS = 20
+_AS_JSON = typer.Option(False, "--json", help="One JSON document instead of a table.")
+_LIST_FOLDERS = typer.Option(
+    False, "--unreferenced", help="List folders too, for files that nothing needs: it takes longer."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `deltaworks tables`."""
+    app.command("list")(tables)
+    app.command()(show)
+    app.command()(trend)
+
+
+def tables(
+    pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
+    control: bool = typer.Option(False, help="The engine's own tables too."),
+    unreferenced: bool = _LIST_FOLDERS,
+    as_json: bool = _AS_JSON,
+) -> None:
+    """List tables: score and what costs most of it, files, size, rows, and what maintenance would do and save."""
+    project = catalog()
+    if pipeline and pipeline not in project.relays:
+        project.pipeline(pipeline)
+    found = report_tables(project, pipeline=pipeline, control=control, list_folders=unreferenced, now=utc_now())
+    if as_json:
+        _print_json([as_record(report) for report in found])
+        return
+    columns = (
+        "table",
+        "kind",
+        "score",
+        "costs most",
+        "files",
+        "size",
+        "rows",
+        "partitions",
+        "last",
+        "maintenance would",
+    )
+    listing = Table(*columns)
+    for report in found:
+        listing.add_row(*_row(report))
+    console.print(listing)
+    objects = open_objects(project.environment.lake)
+    for line in _held(objects, project, pipeline):
+        console.print(line, highlight=False)
+
+
+def show(
+    table: str = typer.Argument(help="As PIPELINE.TABLE."),
+    unreferenced: bool = _LIST_FOLDERS,
+    as_json: bool = _AS_JSON,
+) -> None:
+    """Show all there is to say of one table: its score by parts, its files, partitions, log and last operations."""
+    project = catalog()
+    pipeline, _, name = table.partition(".")
+    found = report_table(project, pipeline, name, list_folder=unreferenced, now=utc_now())
+    if found is None:
+        raise ConfigError(
+            "TABLE_UNKNOWN",
+            f"There is no table {table!r}.",
+            hint="`deltaworks tables --control` lists all, as PIPELINE.TABLE.",
+        )
+    if as_json:
+        _print_json(as_record(found))
+        return
+    console.print(f"[bold]{table}[/] ({found.kind}, {found.key})", highlight=False)
+    if found.error:
+        console.print(f"[bold red]error:[/] {found.error}", highlight=False)
+    if found.health is None:
+        console.print("" if found.error else "It has not been created yet.")
+        return
+    for listing in (_scores(found), _facts(found, found.health), _operations(found.health), _partitions(found.health)):
+        console.print(listing)
+    if found.choice is not None:
+        console.print(f"[bold]maintenance would:[/] {_would(found)}", highlight=False)
+
+
+def trend(
+    pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
+    days: int = typer.Option(14, min=1, help="How far back."),
+    as_json: bool = _AS_JSON,
+) -> None:
+    """Show how tables grew, by the snapshots the nightly maintenance keeps."""
+    project = catalog()
+    if pipeline:
+        project.pipeline(pipeline)
+    since = utc_now().date() - dt.timedelta(days=days)
+    found = trends(read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline))
+    if as_json:
+        _print_json([dataclasses.asdict(each) for each in found])
+        return
+    listing = Table("table", "score", "snapshots", "days", "files", "a day", "size", "a day", "log a day")
+    for each in found:
+        listing.add_row(*_trend_row(each))
+    console.print(listing)
+    if not found:
+        console.print("There are no snapshots yet: the maintenance DAG makes one each night.")
+
+
+def as_record(report: TableReport) -> dict[str, Any]:
+    """A report as plain data."""
+    record = dataclasses.asdict(report)
+    if report.health is not None:
+        record["health"] |= {
+            "skew": report.health.skew,
+            "commits_since_checkpoint": report.health.commits_since_checkpoint,
+            "deletion_vector_share": report.health.deletion_vector_share,
+        }
+    if report.choice is not None:
+        choice = report.choice
+        record["choice"] |= {
+            "files_saved": choice.files_saved,
+            "bytes_rewritten": choice.bytes_rewritten,
+            "benefit": choice.benefit,
+            "cost_seconds": choice.cost_seconds,
+        }
+    return record
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, default=str))
+
+
+def _row(report: TableReport) -> tuple[str, ...]:
+    name, health = f"{report.owner}.{report.name}", report.health
+    if health is None:
+        said = f"[red]{report.error}[/]" if report.error else "not created yet"
+        return (name, report.kind, *["-"] * 7, said)
+    dearest = report.score.costly[0] if report.score is not None and report.score.costly else None
+    last = max(health.last_operations.values(), key=lambda each: each.version, default=None)
+    return (
+        name,
+        report.kind,
+        "-" if report.score is None else str(report.score.value),
+        "" if dearest is None else f"{dearest.name}: {dearest.cost:g}",
+        f"{health.files:,}",
+        readable_bytes(health.bytes),
+        "?" if health.rows is None else f"{health.rows:,}",
+        str(health.partitions),
+        "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
+        f"[red]{report.error}[/]" if report.error else _would(report),
+    )
+
+
+def _would(report: TableReport) -> str:
+    choice = report.choice
+    if choice is None:
+        return ""
+    if not choice.partitions:
+        return choice.reason
+    cost = f"{readable_bytes(choice.bytes_rewritten)} in {choice.cost_seconds:.0f} s"
+    return f"{choice.reason}; saves {choice.files_saved:,} files for {cost}"
+
+
+def _scores(report: TableReport) -> Table:
+    listing = Table("part", "weight", "costs", "why")
+    judged = report.score
+    if judged is not None:
+        listing.title = f"score {judged.value}"
+        for part in judged.parts:
+            listing.add_row(part.name, str(part.weight), f"{part.cost:g}", part.why)
+    return listing
+
+
+def _facts(report: TableReport, health: TableHealth) -> Table:
+    listing = Table(show_header=False)
+    marked = health.deletion_vector_rows
+    facts = {
+        "version": f"{health.version:,}",
+        "files": f"{health.files:,} of {readable_bytes(health.average_file_bytes)} on average",
+        "sizes": ", ".join(_histogram(health)),
+        "size": readable_bytes(health.bytes),
+        "rows": "?" if health.rows is None else f"{health.rows:,}",
+        "rows marked as deleted": "?" if marked is None else f"{marked:,}",
+        "partitions": f"{health.partitions:,} by {', '.join(health.partition_by) or 'nothing'}, skew {health.skew:.1f}",
+    }
+    if health.log is not None:
+        log = health.log
+        made = "none" if log.checkpoint_at is None else f"of {log.checkpoint_at:%Y-%m-%d %H:%M}"
+        facts["log"] = f"{log.commits:,} commits, {readable_bytes(log.bytes)}"
+        facts["checkpoint"] = f"{made}, {health.commits_since_checkpoint:,} commits since"
+    if report.unordered_share is not None:
+        facts["not in Z-order"] = f"{report.unordered_share:.0%} of the bytes"
+    if report.unreferenced is not None:
+        more = "" if report.unreferenced.complete else ", at least"
+        facts["unneeded"] = f"{report.unreferenced.files:,} files, {readable_bytes(report.unreferenced.bytes)}{more}"
+    for name, fact in facts.items():
+        listing.add_row(name, fact)
+    return listing
+
+
+def _histogram(health: TableHealth) -> Iterator[str]:
+    for count, bound in zip(health.size_histogram, [*SIZE_BOUNDS, None], strict=True):
+        if count:
+            where = f"below {readable_bytes(bound)}" if bound is not None else "larger"
+            yield f"{count:,} {where}"
+
+
+def _operations(health: TableHealth) -> Table:
+    listing = Table("last", "version", "at", "run")
+    for each in sorted(health.last_operations.values(), key=lambda operation: -operation.version):
+        listing.add_row(each.operation, str(each.version), f"{each.at:%Y-%m-%d %H:%M:%S}", each.run or "")
+    return listing
+
+
+def _partitions(health: TableHealth) -> Table:
+    listing = Table("partition", "files", "small files", "size", "rows", "newest file")
+    largest: list[PartitionHealth] = sorted(health.partition_health, key=lambda each: (-each.small_files, -each.bytes))
+    for each in largest[:_MOST_PARTITIONS]:
+        listing.add_row(
+            "/".join(f"{name}={value}" for name, value in each.partition) or "(all)",
+            f"{each.files:,}",
+            f"{each.small_files:,}",
+            readable_bytes(each.bytes),
+            "?" if each.rows is None else f"{each.rows:,}",
+            f"{each.newest_file_at:%Y-%m-%d %H:%M}",
+        )
+    if len(largest) > _MOST_PARTITIONS:
+        listing.caption = f"and {len(largest) - _MOST_PARTITIONS:,} more; --json has all"
+    return listing
+
+
+def _trend_row(each: Trend) -> tuple[str, ...]:
+    change = "" if not each.score_change else f" ({each.score_change:+d})"
+    return (
+        f"{each.owner}.{each.table}",
+        "-" if each.score is None else f"{each.score}{change}",
+        str(each.snapshots),
+        f"{each.days:.1f}",
+        f"{each.files:,}",
+        "" if each.files_a_day is None else f"{each.files_a_day:+,.1f}",
+        readable_bytes(each.bytes),
+        "" if each.bytes_a_day is None else readable_bytes(each.bytes_a_day),
+        "" if each.log_bytes_a_day is None else readable_bytes(each.log_bytes_a_day),
+    )
+
+
+def _held(objects: ObjectStore, project: Catalog, pipeline: str) -> Iterator[str]:
+    for name in project.pipelines:
+        for record in read_held(objects, name).values() if pipeline in ("", name) else ():
+            yield f"[bold yellow]held:[/] {name}.{_why(record)}"
+
+
+def _why(record: HeldTable) -> str:
+    cause = f": [{record.condition}] {record.message}" if record.condition else ""
+    return f"{record.table} since batch {record.since_batch} ({record.reason}, by {record.by}, {record.at}){cause}"

@@ -1,0 +1,104 @@
+"""The commands that show the health of tables, for people and as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, table_health, table_readers
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.table_snapshots import snapshot_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import append
+from tests.unit.maintenance.test_table_report import broken, catalog, lake
+
+__all__ = ["catalog", "lake"]
+
+
+@pytest.fixture(autouse=True)
+def project(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_health, "catalog", lambda: catalog)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["tables", *words], env={"COLUMNS": "400"})
+
+
+def test_the_listing_says_what_costs_points_and_what_maintenance_would_do_and_shows_broken_tables(lake: Lake) -> None:
+    broken(lake, "items")
+
+    shown = run("shop")
+
+    assert shown.exit_code == 0, shown.output
+    (orders,) = [line for line in shown.output.splitlines() if "shop.orders" in line]
+    assert "order: 20" in orders
+    assert "3 partitions to rewrite" in orders
+    assert "saves 15 files" in orders
+    (items,) = [line for line in shown.output.splitlines() if "shop.items" in line]
+    assert "Error" in items or "error" in items
+    assert "not created yet" in shown.output
+
+
+def test_the_same_is_given_as_data() -> None:
+    shown = run("shop", "--json", "--unreferenced")
+
+    orders = next(table for table in json.loads(shown.output) if table["name"] == "orders")
+    assert orders["health"]["files"] == 18
+    assert orders["health"]["skew"] > 0
+    assert orders["choice"]["files_saved"] == 15
+    assert orders["unreferenced"] == {"files": 0, "bytes": 0, "complete": True}
+    assert sum(part["weight"] for part in orders["score"]["parts"]) == 100
+
+
+def test_one_table_is_shown_whole() -> None:
+    shown = run("show", "shop.orders", "--unreferenced")
+
+    assert shown.exit_code == 0, shown.output
+    for said in (
+        "score",
+        "18 below 1.0 MiB",
+        "event_date=2026-01-01",
+        "maintenance would:",
+        "commits since",
+        "unneeded",
+    ):
+        assert said in shown.output, said
+    as_data = json.loads(run("show", "shop.orders", "--json").output)
+    assert len(as_data["health"]["partition_health"]) == 3
+    assert "It has not been created yet." in run("show", "shop.none_yet").output
+    failed = run("show", "shop.nothing")
+    assert isinstance(failed.exception, ConfigError)
+    assert failed.exception.condition == "TABLE_UNKNOWN"
+
+
+def test_growth_is_shown_by_the_snapshots(catalog: Catalog, lake: Lake) -> None:
+    assert "There are no snapshots yet" in run("trend").output
+    now = dt.datetime.now(tz=dt.UTC)
+    snapshot_tables(catalog, now=now - dt.timedelta(days=2))
+    append(lake, paths.table("shop", "orders"), 2, days=(0,))
+    snapshot_tables(catalog, now=now)
+
+    shown = run("trend", "shop")
+
+    (orders,) = [line for line in shown.output.splitlines() if "shop.orders" in line]
+    assert "+1.0" in orders
+    (data,) = [each for each in json.loads(run("trend", "--json").output) if each["table"] == "orders"]
+    assert data["files_a_day"] == pytest.approx(1.0)
+
+
+def test_readers_are_kept_listed_and_released(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_readers, "catalog", lambda: catalog)
+
+    assert "is kept from version 1 on for training" in run("keep", "shop.orders", "training", "--hours", "2").output
+    listed = run("readers", "shop").output
+    assert "the reader training until" in listed
+    assert "orders: training keeps version 1 until" in listed
+    assert run("release", "shop.orders", "training").output == "Released.\n"
+    assert "keeps nothing" in run("release", "shop.orders", "training").output
+    assert "training" not in run("readers", "shop").output
+    assert isinstance(run("keep", "shop.nothing", "training").exception, ConfigError)
