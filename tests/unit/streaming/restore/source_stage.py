@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
@@ -23,6 +22,7 @@ from deltaworks.streaming.batches import BatchProcessor
 from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
 from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.lake import arrow_path
 from tests.unit.streaming.batch_records import prepared_batch
 from tests.unit.streaming.hold_stage import TABLES, Stage
 
@@ -80,9 +80,10 @@ class SourceStage(Stage):
 
     def _written(self, name: str, rows: pa.Table) -> PreparedTable:
         partition_by = ("quarantine_date",) if name == "quarantine" else self.spec.table(name).partition_by
-        root = f"{self.storage.prefix}/{paths.table('shop', name)}"
+        lake = self.lake
+        root = arrow_path(self.storage, paths.table("shop", name))
         files = [
-            write_file(fs.LocalFileSystem(), root, part, partition=partition)
+            write_file(lake.filesystem, root, part, partition=partition)
             for partition, part in split_by_partition(rows, partition_by)
         ]
         return PreparedTable(
