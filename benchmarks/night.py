@@ -1,6 +1,6 @@
 """`night`: a night's OPTIMIZE chosen by health, against Z-ordering every table.
 
-Thirty tables of four days each. In six of them the last closed day landed in twenty small files; the other days, and
+Fifteen tables of four days each. In three of them the last closed day landed in twenty small files; the other days, and
 the other tables, were put in order by earlier nights. Ours: a whole night, which looks at all logs, chooses, rewrites
 and keeps the ledger. Other: `OPTIMIZE … ZORDER BY` on each table, as a nightly loop does. Both start from the same lake
 each time. Noted: bytes and files rewritten.
@@ -12,7 +12,7 @@ import datetime as dt
 import json
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from deltaworks.specs.catalog import Catalog
 
-_TABLES = 30
-_IN_NEED = 6
+_TABLES = 15
+_IN_NEED = 3
 _DAYS = 4
 _SMALL_FILES = 20
 _NIGHT = dt.datetime(2026, 1, 6, 3, 30, tzinfo=dt.UTC)
@@ -65,14 +65,14 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
         options.progress(f"night: {_TABLES} tables, {rows:,} rows a day")
         for number in range(_TABLES):
             folder = root / "lake" / paths.table("bench", _name(number))
-            _land(spark, folder, rows, days=_DAYS - 1, files=2)
+            _land(folder, rows, days=range(_DAYS - 1), files=2)
         done = optimize_tables(spark, catalog, "bench", now=_NIGHT, minutes=60)
         if any(each.zordered != _DAYS - 1 for each in done):
             raise RuntimeError("the earlier nights did not put everything in order")
         for number in range(_TABLES):
             folder = root / "lake" / paths.table("bench", _name(number))
             files = _SMALL_FILES if number < _IN_NEED else 1
-            _land(spark, folder, rows, days=1, files=files, first_day=_DAYS - 1)
+            _land(folder, rows, days=[_DAYS - 1], files=files)
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -82,17 +82,24 @@ def _name(number: int) -> str:
     return f"events_{number:02d}"
 
 
-def _land(spark: SparkSession, folder: Path, rows: int, *, days: int, files: int, first_day: int = 0) -> None:
-    for day in range(first_day, first_day + days):
-        frame = spark.range(0, rows, 1, files).selectExpr(
-            "CAST(NULL AS STRING) AS event_id",
-            "concat('kind-', pmod(xxhash64(id), 1000)) AS event_name",
-            f"timestamp_seconds({int(_NIGHT.timestamp())} + id) AS event_time",
-            f"DATE'{_FIRST + dt.timedelta(days=day)}' AS event_date",
-            f"pmod(xxhash64(id, {day}), 1000000) AS player",
-            "hex(xxhash64(id, 3)) AS item",
+def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
+    """So many files in each of these days, of so many rows a day."""
+    import numpy as np
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    chance = np.random.default_rng(rows)
+    dates = [_FIRST + dt.timedelta(days=day) for day in days]
+    count = rows // files * len(dates)
+    for _ in range(files):
+        table = pa.table(
+            {
+                "event_date": pa.array(np.repeat(np.array(dates, "datetime64[D]"), rows // files)),
+                "player": chance.integers(0, 1_000_000, count),
+                "item": pa.array(chance.integers(0, 1 << 60, count)).cast(pa.string()),
+            }
         )
-        frame.write.format("delta").mode("append").partitionBy("event_date").save(f"file://{folder}")
+        write_deltalake(str(folder), table, mode="append", partition_by=["event_date"])
 
 
 def _project(root: Path) -> Catalog:

@@ -168,8 +168,10 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
     vacuum = "only lists what it would delete" if spec.maintenance.vacuum_dry_run else "deletes"
     return f"""
 ### Maintenance of `{spec.pipeline}`
-1. `optimize_tables` rewrites small files of closed partitions into large ones, ordered by each table's
-   Z-order columns. The stream goes on meanwhile.
+1. `optimize_tables` rewrites what health says is worth it, best first, within {spec.maintenance.optimize_minutes}
+   minutes: closed partitions that are not in the order of their table's Z-order columns, and small files where they
+   are many. Its log says of every table why, or why not; `deltaworks optimize {spec.pipeline}` says it beforehand. One
+   night of the week has a second round, over what is left. The stream goes on meanwhile.
 2. `vacuum_tables` {vacuum} files that no version of the last {spec.maintenance.kept_hours}
    hours needs, nor any reader that is known; the reason of each table is in the log.
    **Deleting is final**: versions older than that can no longer be read or restored.

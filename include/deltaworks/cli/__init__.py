@@ -19,6 +19,7 @@ from deltaworks.cli import (
     generate,
     mutation_batches,
     mutations,
+    optimize,
     pipelines,
     quarantine,
     recover,
@@ -51,7 +52,7 @@ mutation_batches.register(mutations.app)
 app.add_typer(mutations.app, name="mutations")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(alerts.app, name="alerts")
-for module in (stack, streams, alerts, batches, reprocess, restore, sql, generate, collect, wire, demo):
+for module in (stack, streams, alerts, batches, optimize, reprocess, restore, sql, generate, collect, wire, demo):
     module.register(app)
 
 

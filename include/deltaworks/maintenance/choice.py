@@ -8,6 +8,7 @@ It goes by the health of the partitions and by the ledger of what is in order, a
   date column names; without such a column, when no file has come for as long.
 - A closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where few of them are
   (`unordered_share`: late arrivals), only small files are merged, until it is worth it.
+- A clustered table is one partition that is never closed: it is clustered, as by Z-order, once it is worth it.
 - Without Z-order columns, small files are merged where they are `fewest_small_files`.
 - A partition with more deleted rows than `deleted_share` is rewritten without them.
 
@@ -134,13 +135,13 @@ def _judge(
 ) -> PartitionChoice | str:
     """What to do with a partition, or why it is left."""
     purge = _deleted_share(found) > policy.deleted_share
-    share = _unordered_share(found, layout, ledger) if layout.zorder_by else 0.0
+    share = _unordered_share(found, layout, ledger) if layout.ordered_by else 0.0
     if any(value is None for _, value in found.partition):
         # Rows without a value gather what has gone wrong; ordering them helps nobody.
         return "without a value"
     if found.files == 1 and not purge:
         return "of one file"
-    if layout.zorder_by and share == 0.0 and not purge:
+    if layout.ordered_by and share == 0.0 and not purge:
         return "in order"
     if _is_open(found, layout, now, policy):
         if found.small_files < policy.open_small_files:
@@ -153,14 +154,15 @@ def _of_closed(
     found: PartitionHealth, layout: Layout, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, purge: bool
 ) -> PartitionChoice | str:
     deleted = f"{_deleted_share(found):.0%} deleted"
-    if layout.zorder_by and (purge or share >= policy.unordered_share):
+    if layout.ordered_by and (purge or share >= policy.unordered_share):
         unordered = "not in order" if share == 1.0 else f"{share:.0%} not in order"
         return _zorder(found, ledger, policy, share=share, why=deleted if purge else unordered)
     if purge:
         return _purge(found, ledger, policy, why=deleted)
-    if found.small_files >= policy.fewest_small_files:
+    # Any OPTIMIZE of a clustered table clusters it.
+    if found.small_files >= policy.fewest_small_files and not layout.cluster_by:
         return _compact(found, ledger, policy, why=f"{found.small_files} small files")
-    return "with few late rows" if layout.zorder_by else "with few small files"
+    return "with few late rows" if layout.ordered_by else "with few small files"
 
 
 def _deleted_share(found: PartitionHealth) -> float:
@@ -171,7 +173,7 @@ def _deleted_share(found: PartitionHealth) -> float:
 
 def _unordered_share(found: PartitionHealth, layout: Layout, ledger: ZOrderState) -> float:
     entry = ledger.ordered.get(found.partition)
-    if entry is None or entry.columns != layout.zorder_by:
+    if entry is None or entry.columns != layout.ordered_by:
         return 1.0
     share = entry.unordered_share(found)
     # A merge replaces files, and the shares of bytes do not tell how many.
@@ -179,7 +181,7 @@ def _unordered_share(found: PartitionHealth, layout: Layout, ledger: ZOrderState
 
 
 def _is_open(found: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
-    if policy.closed_after is None:
+    if policy.closed_after is None or layout.cluster_by:
         return False
     settled = now - policy.closed_after
     days = [day for name, value in found.partition if name in layout.date_columns and (day := _day(value)) is not None]

@@ -19,6 +19,7 @@ class Layout:
     partition_by: tuple[str, ...]
     zorder_by: tuple[str, ...]
     types: Mapping[str, str] = field(hash=False)
+    cluster_by: tuple[str, ...] = ()
     rewritten: bool = False
 
     @classmethod
@@ -29,8 +30,14 @@ class Layout:
             partition_by=table.partition_by,
             zorder_by=table.zorder_by,
             types=table.column_types(),
+            cluster_by=table.cluster_by,
             rewritten=table.mutable is not None,
         )
+
+    @property
+    def ordered_by(self) -> tuple[str, ...]:
+        """What rows are ordered by: given with each OPTIMIZE by Z-order, known to a clustered table itself."""
+        return self.cluster_by or self.zorder_by
 
     @property
     def date_columns(self) -> tuple[str, ...]:

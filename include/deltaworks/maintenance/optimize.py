@@ -166,7 +166,7 @@ class TableOptimizer:
             name=uuid.uuid4().hex,
             table=self._layout.name,
             action=action,
-            columns=self._layout.zorder_by if action == "zorder" else (),
+            columns=self._layout.ordered_by if action == "zorder" else (),
             after_version=-1 if opened is None else opened.version(),
             round=self._policy.round,
             run=current_run(),
@@ -175,7 +175,8 @@ class TableOptimizer:
     def _command(self, group: Group, partitions: Sequence[Partition]) -> None:
         """One OPTIMIZE command."""
         where = f" WHERE {within(partitions, self._layout.types)}" if self._layout.partition_by else ""
-        by = f" ZORDER BY ({', '.join(f'`{name}`' for name in group.columns)})" if group.columns else ""
+        names = () if self._layout.cluster_by else group.columns
+        by = f" ZORDER BY ({', '.join(f'`{name}`' for name in names)})" if names else ""
         with session_settings(self._spark, self._settings(group)):
             self._spark.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
 

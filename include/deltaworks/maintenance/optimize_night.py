@@ -15,10 +15,11 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.maintenance_lock import MaintenanceLock, maintenance_lock
+from deltaworks.control.maintenance_lock import MaintenanceLock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.write_turn import write_turn
+from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.night import Night, plan_night
@@ -53,7 +54,7 @@ class OptimizeRun:
             rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
         selected_tables(self._spec, tables)
         results: list[OptimizeResult] = []
-        with maintenance_lock(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
+        with keeping_alone(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
             self._ledger.settle()
             for policy, length in rounds:
                 results += self._round(policy, length * 60, tables, now or utc_now(), lock)

@@ -34,7 +34,9 @@ def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[Tab
 
 def policy_of(spec: PipelineSpec) -> OptimizePolicy:
     """What a pipeline's daily round goes by."""
-    return OptimizePolicy(target_file_bytes=spec.maintenance.target_file_bytes)
+    upkeep = spec.maintenance
+    closed_after = dt.timedelta(hours=upkeep.closed_after_hours)
+    return OptimizePolicy(target_file_bytes=upkeep.target_file_bytes, closed_after=closed_after)
 
 
 def survey(

@@ -267,6 +267,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         ),
         "partition_by": _FIXED_ON_DISK,
         "zorder_by": _NEXT_UPKEEP,
+        "cluster_by": _FIXED_ON_DISK,
         "writer": _NEXT_START,
         "evolve": _NEXT_START,
         "duplicates": Leaf(
@@ -327,6 +328,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "intervals": _OTHER_CHANGES,
         "notifications": _NEXT_MUTATIONS,
         "merge_names": _OTHER_CHANGES,
+        "small_merge_bytes": _NEXT_MUTATIONS,
     },
     MaintenanceSpec: {
         "schedule": _AT_ONCE,
@@ -334,6 +336,7 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "optimize_minutes": _NEXT_UPKEEP,
         "weekly_on": _NEXT_UPKEEP,
         "weekly_minutes": _NEXT_UPKEEP,
+        "closed_after_hours": _NEXT_UPKEEP,
         "target_file_bytes": _NEXT_UPKEEP,
         "vacuum_retention_hours": _RETENTION,
         "time_travel_hours": _RETENTION,

@@ -21,6 +21,7 @@ class MaintenanceSpec(Spec):
     optimize_minutes: int = Field(default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most")
     weekly_on: Weekday | None = Field(default="sunday", description="whose night has a second round, over what is left")
     weekly_minutes: int = Field(default=120, ge=1, le=600, description="what the second round spends at most")
+    closed_after_hours: float = Field(default=3, ge=0, description="after which what is no longer written is ordered")
     target_file_bytes: Bytes = Field(default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files")
     vacuum_retention_hours: int = Field(
         default=DEFAULT_KEPT_HOURS, ge=168, le=720, description="how long removed files are kept"

@@ -115,12 +115,20 @@ class TableSpec(Spec):
     columns: tuple[ColumnSpec, ...] = ()
     partition_by: tuple[str, ...] = ("event_date",)
     zorder_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = Field(default=(), max_length=4)
     writer: Literal["fan_out", "spark"] = "fan_out"
     evolve: Evolve = "ignore"
     rules: tuple[RuleSpec, ...] = ()
     duplicates: DuplicatesSpec | None = None
     mutable: MutableSpec | None = None
     announces: AnnouncesSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clustered_without_partitions(cls, declared: Any) -> Any:
+        if isinstance(declared, dict) and declared.get("cluster_by") and "partition_by" not in declared:
+            return {**declared, "partition_by": ()}
+        return declared
 
     @model_validator(mode="after")
     def _rules_hold_over_columns(self) -> Self:
@@ -147,12 +155,24 @@ class TableSpec(Spec):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
-        for key in (*self.partition_by, *self.zorder_by):
+        for key in (*self.partition_by, *self.zorder_by, *self.cluster_by):
             if key not in names:
                 raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
         overlap = sorted(set(self.partition_by) & set(self.zorder_by))
         if overlap:
             raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
+        return self
+
+    @model_validator(mode="after")
+    def _clustered_as_asked(self) -> Self:
+        if not self.cluster_by:
+            return self
+        if self.partition_by or self.zorder_by:
+            raise ValueError("cluster_by takes the place of partition_by and zorder_by: declare it without them")
+        if self.writer != "spark":
+            raise ValueError("cluster_by needs writer: spark; delta-rs cannot commit to clustered tables")
+        if self.mutable is not None or self.announces is not None:
+            raise ValueError("cluster_by is for tables that are appended to, neither mutable nor announcing")
         return self
 
     @model_validator(mode="after")

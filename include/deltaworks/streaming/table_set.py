@@ -17,14 +17,14 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltaworks.control import paths
 from deltaworks.control.prepared import PreparedTable
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ContractError, DeltaworksError, FencedError
+from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.streaming.announcements import announced
 from deltaworks.streaming.evolution import Evolved, EvolvedColumn, evolved_columns
 from deltaworks.streaming.parsing.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, raise_owner, refresh
+from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner, raise_owner, refresh
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
@@ -93,6 +93,7 @@ class TableSet:
         key = paths.table(self._spec.pipeline, name)
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
         self._refuse_dropped(name)
+        self._create_clustered(name, created)
         # A Lake of its own for each thread: handles are not shared.
         handle = Lake(self._lake.storage).ensure(
             key,
@@ -108,6 +109,32 @@ class TableSet:
             self._add_columns(name, handle, missing, created)
         self.handles[name] = handle
         self.problems.pop(name, None)
+
+    def _create_clustered(self, name: str, made: str) -> None:
+        """Create a clustered table, which only Spark can. One that is there is left as it is."""
+        declared = next((table for table in self._spec.tables if table.name == name), None)
+        if declared is None or not declared.cluster_by:
+            return
+        key = paths.table(self._spec.pipeline, name)
+        if Lake(self._lake.storage).open(key) is not None:
+            return
+        if self._spark is None:
+            raise TransientError(
+                "SPARK_ABSENT",
+                f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by, so only Spark can create it.",
+                hint="Start the stream, which creates it.",
+            )
+        columns = ", ".join(f"`{column}` {kind}" for column, kind in declared.column_types().items())
+        properties = {**TABLE_PROPERTIES, **self._spec.maintenance.table_properties()}
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        # A session of its own: the commit takes its metadata from there, and others commit meanwhile.
+        session = self._spark.newSession()
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", made)
+        # The writer of frames leaves clustering out of a table that is told by its path.
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
+            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({listed})"
+        )
 
     def _refuse_dropped(self, name: str) -> None:
         if self._had_rows(name):

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.maintenance_lock import maintenance_lock
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance import optimize, optimize_night
+from deltaworks.maintenance import alone, optimize, optimize_night
 from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
@@ -203,13 +204,14 @@ def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
     objects = LocalObjects(Path(pulse.lake.storage.prefix))
     before = pulse.lake.open(KEY).version()
     quick = _with(maintenance_lock, ttl_seconds=1.5, poll_seconds=0.05)
-    monkeypatch.setattr(optimize_night, "maintenance_lock", quick)
+    monkeypatch.setattr(alone, "maintenance_lock", quick)
 
     with quick(objects, "pulse", work="VACUUM"):
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
             run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before
-        monkeypatch.setattr(optimize_night, "maintenance_lock", lambda *_, **__: optimize.free_turn())
+        assert [(each.cause, each.subject) for each in alerts(objects)] == [("MAINTENANCE_OVERLAP", "pulse")]
+        monkeypatch.setattr(alone, "maintenance_lock", lambda *_, **__: optimize.free_turn())
         run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before + 1
 

@@ -225,3 +225,16 @@ def test_choosing_needs_no_spark() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+def test_a_clustered_table_is_clustered_whole_once_enough_has_come_and_never_merged() -> None:
+    lies = layout(by=(), zorder=(), cluster_by=("id",))
+    found = part((), newest_file_at=NOW)
+    known = {(): ordered(found, files=5, bytes=60 * MIB)}
+
+    assert [each.action for each in chosen(found, lies=lies).partitions] == ["zorder"]
+    assert [each.action for each in chosen(found, lies=lies, known=known).partitions] == ["zorder"]
+    few = {(): ordered(found, files=5, bytes=95 * MIB)}
+    assert chosen(found, lies=lies, known=few).reason == "nothing to do: 1 partition with few late rows"
+    same = {(): ordered(found)}
+    assert chosen(found, lies=lies, known=same).reason == "nothing to do: 1 partition in order"

@@ -118,3 +118,15 @@ def test_history_numbers_commits_rightly_while_newer_ones_come(lake: Lake) -> No
 
     assert told == {1: "1", 0: "1"}
     assert newest == [19, 18, 17]
+
+
+def test_a_table_put_back_to_a_version_has_changed_in_what_differs_from_it(lake: Lake) -> None:
+    first = append(lake, 1, 1, 2)
+    before = append(lake, 2, 2, 5)
+    table = lake.open(KEY)
+    assert table is not None
+    table.restore(first)
+
+    found = changed_partitions(lake, KEY, after_version=before, up_to_version=before + 1)
+
+    assert found.everything or dates(found) == {"2025-03-02", "2025-03-05"}

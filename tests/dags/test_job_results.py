@@ -1,0 +1,46 @@
+"""What a job says it did is in its task's XCom, as much of it as Airflow's database should hold."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from deltaworks.airflow.job_output import JobOutput, read_results
+from deltaworks.airflow.optimize_dags import round_argument
+from deltaworks.specs.maintenance import MaintenanceSpec
+
+
+def test_the_line_of_results_is_heard_and_others_are_not() -> None:
+    heard: list[list[object]] = []
+    output = JobOutput(on_results=heard.append)
+
+    for line in ("table  files\n", '[{"table": "events", "files_after": 3}]\n', "[{broken\n", "[1, 2]\n", "[]\n"):
+        output.hear(line)
+
+    assert heard == [[{"table": "events", "files_after": 3}]]
+
+
+def test_results_that_are_too_long_are_cut_and_say_so() -> None:
+    records = [{"table": f"t{number}", "reason": "x" * 1_000} for number in range(100)]
+
+    kept = read_results(json.dumps(records))
+
+    assert kept[-1] == {"left_out": 100 - (len(kept) - 1)}
+    assert kept[:-1] == records[: len(kept) - 1]
+    assert len(json.dumps(kept)) < 50_000
+
+
+def test_the_second_round_runs_on_its_weekday_or_when_the_form_asks_for_it() -> None:
+    import datetime as dt
+
+    from jinja2 import Template
+
+    def rendered(day: int, chosen: str = "by_day", upkeep: MaintenanceSpec | None = None) -> str:
+        run = SimpleNamespace(run_after=dt.datetime(2026, 11, day, 3, 30, tzinfo=dt.UTC))
+        template = Template(round_argument(upkeep or MaintenanceSpec()))
+        return template.render(params=SimpleNamespace(round=chosen), dag_run=run)
+
+    assert [rendered(day) for day in (21, 22, 23)] == ["--round=daily", "--round=weekly", "--round=daily"]
+    assert rendered(23, "weekly") == "--round=weekly"
+    assert rendered(22, "daily") == "--round=daily"
+    assert rendered(22, upkeep=MaintenanceSpec(weekly_on=None)) == "--round=daily"
