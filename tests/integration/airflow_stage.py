@@ -10,10 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import boto3
 import psutil
 
 from deltaworks.control import paths
@@ -45,14 +48,29 @@ stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 """
 
 
-def _project(folder: Path) -> Path:
-    """A project of one small pipeline on this checkout's code."""
+GOLD = """
+gold:
+  deadline_minutes: 0.05
+  tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
+"""
+PER_DAY = "SELECT event_date, count(*) AS clicks FROM clicks GROUP BY event_date"
+TOPIC = "arn:aws:sns:us-east-1:123456789012:alerts"
+ALERTS = f"""
+alerts:
+  channels: [{{kind: sns, name: people, topic: "{TOPIC}"}}]
+  deadman_seconds: 90
+"""
+
+
+def _project(folder: Path, *, more: str = "") -> Path:
+    """A project of one small pipeline on this checkout's code, whose alerts go to a topic."""
     include = folder / "include"
     (include / "pipelines" / "clicks").mkdir(parents=True)
-    (include / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE)
+    (include / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE + more)
+    (include / "pipelines" / "clicks" / "per_day.sql").write_text(PER_DAY)
     (include / "environments").mkdir()
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
-    (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0])
+    (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0] + ALERTS)
     shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
     for name in ("include/deltaworks", "include/spark", "include/jars", "spark_jobs", "plugins", "dags"):
         (folder / name).symlink_to(PROJECT_ROOT / name)
@@ -93,6 +111,35 @@ class Stage:
     home: StackHome
     catalog: Catalog
     sender: Sender
+    notices: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @cached_property
+    def queue(self) -> str:
+        """A queue that listens to the topic alerts go to, on the stack's own server."""
+        topic, queue = self._aws("sns").create_topic(Name="alerts")["TopicArn"], self._aws("sqs")
+        url: str = queue.create_queue(QueueName="people")["QueueUrl"]
+        arn = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        self._aws("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+        return url
+
+    def _aws(self, service: str) -> Any:
+        session: Any = boto3.session.Session()
+        return session.client(service, **self.catalog.environment.messaging.boto3_options())
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Cause, subject and kind of every notice that has reached the queue, the earliest first."""
+        sqs = self._aws("sqs")
+        while messages := sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                notice = json.loads(json.loads(message["Body"])["Message"])
+                self.notices.append((notice["cause"], notice["subject"], notice["kind"]))
+                sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
+        return self.notices
+
+    def health_beat(self) -> bytes | None:
+        """What the health check last said of itself."""
+        found = open_objects(self.catalog.environment.lake).get(paths.alerts("health.json"))
+        return found.data if found else None
 
     def beat(self) -> Heartbeat | None:
         objects = open_objects(self.catalog.environment.lake)
@@ -139,9 +186,13 @@ def wait(condition: Callable[[], bool], what: str, seconds: float) -> None:
 
 
 @contextmanager
-def running_stage(folder: Path) -> Iterator[Stage]:
-    """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block."""
-    project = _project(folder)
+def running_stage(folder: Path, *, more: str = "") -> Iterator[Stage]:
+    """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block.
+
+    Args:
+        more: what the pipeline declares besides.
+    """
+    project = _project(folder, more=more)
     before = dict(os.environ)
     os.environ["DELTAWORKS_PROJECT"] = str(project)
     home = StackHome.at(project / "home", project=project, dags_folder=project / "dags")

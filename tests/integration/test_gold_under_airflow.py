@@ -1,0 +1,78 @@
+"""Gold under Airflow's own processes: dates built by its own backfill, and a run that misses its deadline told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.gold.built_from import BUILT_FROM
+from deltaworks.local import stack
+from deltaworks.local.environment import process_environment
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
+
+pytestmark = pytest.mark.integration
+BUILD_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running_stage(tmp_path_factory.mktemp("project"), more=GOLD) as stage:
+        assert stage.queue
+        stage.await_progress(20)
+        yield stage
+
+
+def builds(stage: Stage) -> list[dict[str, int]]:
+    """What each build of the gold table was made from, the newest first."""
+    lake, key = Lake(stage.catalog.environment.lake), paths.table("clicks", "per_day")
+    table = lake.open(key)
+    if table is None:
+        return []
+    history = commit_history(lake, key, newest=table.version())
+    return [commit.metadata[BUILT_FROM] for commit in history if BUILT_FROM in commit.metadata]
+
+
+@pytest.mark.timeout(900)
+def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage) -> None:
+    command = ["backfill", "create", "--dag-id", "gold__clicks", "--from-date", "2023-11-14", "--to-date", "2023-11-15"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", *command],
+        env=process_environment(stage.home),
+        cwd=stage.home.run,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait(lambda: len(builds(stage)) >= 2, "the backfill built no two dates", BUILD_SECONDS)
+    found = stack.status(home=stage.home).addresses
+    assert found is not None
+    with found.airflow_api() as airflow:
+        runs = [run for run in airflow.dag_runs("gold__clicks") if run.run_id.startswith("backfill__")]
+        assert len(runs) == 2
+        for run in runs:
+            assert airflow.wait_for_run("gold__clicks", run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
+    # A date that is built alone leaves what the others were built from as it was.
+    newest, first = builds(stage)[0], builds(stage)[-1]
+    assert newest == first
+    answers = Lake(stage.catalog.environment.lake).rows(paths.table("clicks", "per_day"))
+    assert answers is not None
+    assert {str(row["event_date"]) for row in answers.to_pylist()} == {"2023-11-14"}
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_missed_its_deadline_was_told(stage: Stage) -> None:
+    wait(
+        lambda: ("DEADLINE_MISSED", "gold__clicks", "raised") in stage.told(),
+        "the deadline of three seconds passed in silence",
+        120,
+    )
