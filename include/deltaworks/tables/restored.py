@@ -15,10 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+from deltalake import Schema
+
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 from deltaworks.tables.commit import MAX_ATTEMPTS, Step
-from deltaworks.tables.lake import Lake
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
 from deltaworks.tables.log_state import FileId, TableState, rows_of, state_at
 
@@ -150,6 +154,8 @@ def commit_restored(
         wanted = target(current)
         before_commit()
         actions = _actions(current, wanted, commit)
+        if _only_adds(actions):
+            actions.append(_marker(lake, key, current, actions))
         if put_commit(objects, key, current.version + 1, actions):
             difference = Difference.between(current, wanted)
             return Restored(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
@@ -201,6 +207,25 @@ def _actions(current: TableState, target: Target, commit: RestoreCommit) -> list
     actions += [removal(each, now) for name, each in current.files.items() if name not in target.files]
     back = [each for name, each in target.files.items() if name not in current.files]
     return [*actions, *({"add": {**each, "dataChange": True}} for each in back)]
+
+
+def _only_adds(actions: Sequence[Action]) -> bool:
+    kinds = {kind for action in actions for kind in action}
+    return "add" in kinds and "remove" not in kinds
+
+
+def _marker(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
+    """The removal of a file without rows, which a commit that only puts files back needs.
+
+    Spark tells a change from an append by what a commit removes: without this, a stream that leaves changes out would
+    take rows it has read before for new ones. The file is written, since the change data feed reads what is removed.
+    """
+    columns = Schema.from_json(current.metadata["schemaString"]).to_arrow()
+    partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}
+    empty = pa.schema(columns).empty_table()
+    file = write_file(lake.filesystem, arrow_path(lake.storage, key), empty, partition=partition)
+    added = {"path": file.path, "partitionValues": partition, "size": file.size}
+    return removal(added, int(time.time() * 1000))
 
 
 def _check_owner(current: TableState, owner: Step | None) -> None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -22,6 +23,7 @@ from deltaworks.streaming.restore.one_table import TableRestore, TableRestoreRes
 from deltaworks.streaming.restore.points import RestorePoint
 from deltaworks.streaming.restore.table_plan import TableRestoreRequest
 from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.log import read_commits
 from deltaworks.tables.log_state import state_at
 from deltaworks.tables.steps import batch_step
 from tests.unit.streaming.hold_stage import TABLES, Crash, Stage, crash_at
@@ -282,6 +284,17 @@ def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(sta
 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
     assert [outcome for batch, outcome in stage.steps("orders") if batch == 4] == ["held", "caught_up"]
+
+
+def test_a_commit_that_only_puts_files_back_is_told_from_an_append(stage: Stage) -> None:
+    done = restore(stage, request())
+
+    assert done.version is not None
+    (_, actions), *_ = read_commits(stage.lake, ORDERS, [done.version])
+    assert actions is not None
+    removed = [action["remove"] for action in actions if "remove" in action]
+    assert [each["dataChange"] for each in removed] == [True]
+    assert pq.read_metadata(stage.root / "lake" / ORDERS / removed[0]["path"]).num_rows == 0
 
 
 def test_unknown_tables_are_named(stage: Stage) -> None:
