@@ -1,6 +1,6 @@
 """`layout`: point and range queries on a table that a night's OPTIMIZE has Z-ordered, against plain compaction.
 
-A day of events of a game, landed in time order in a hundred small files. Ours: the night's Z-order by player and time.
+A day of events of a game, landed in time order in 640 small files. Ours: the night's Z-order by player and time.
 Other: OPTIMIZE without Z-order, which leaves rows in the order they came, with the same size of files. Either has some
 64 files, as a day of 16 GB has by default; `--events` says of how many rows.
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _FILES = 64
-_LANDED_FILES = 100
+_LANDED_FILES = 640
 _PLAYERS = 1_000_000
 _QUERIES = 10
 _HOUR = 3_600
