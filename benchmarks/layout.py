@@ -1,11 +1,11 @@
 """`layout`: point and range queries on a table that a night's OPTIMIZE has Z-ordered, against plain compaction.
 
 A day of events of a game, landed in time order in 640 small files. Ours: the night's Z-order by player and time.
-Other: OPTIMIZE without Z-order, which leaves rows in the order they came, with the same size of files. Either has some
-64 files, as a day of 16 GB has by default; `--events` says of how many rows.
+Other: OPTIMIZE without Z-order, which packs files together by their size, to the same size. Either has some 64 files,
+as a day of 16 GB has by default; `--events` says of how many rows.
 
 - `point_query_vs_compaction`: all events of one player.
-- `range_query_vs_compaction`: the events of 2 % of players within six hours, which plain compaction prunes by time too.
+- `range_query_vs_compaction`: the events of 2 % of players within six hours.
 
 Ten queries each of Spark, the same for both sides. Noted: files and bytes that the queries read, by the metrics of
 Spark's scan, each of a query.
