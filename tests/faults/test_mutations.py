@@ -222,6 +222,8 @@ class Stream:
         self.stage = stage
         self.truth = Truth(stage.seed)
         mutations = {"requests": "requests", "notifications": "notifications", "optimize_every": 2}
+        # Spark's merge takes seconds, in which a stream commits; one by delta-rs is over before it could.
+        mutations["small_merge_bytes"] = 0
         stage.declare(tables=TABLES, source={"max_files_per_batch": 4}, mutations=mutations)
 
     def land(self, **counts: int) -> None:
