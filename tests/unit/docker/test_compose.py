@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from deltaworks.airflow.names import POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
+from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
 from deltaworks.local.landing import queue_url
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.source import FileSourceSpec
@@ -133,6 +133,15 @@ def test_the_spark_connection_names_the_master_of_the_cluster() -> None:
     for worker in ("spark-worker-1", "spark-worker-2"):
         assert SERVICES[worker]["command"][-1] == f"{connection['host']}:{connection['port']}"
         assert SERVICES[worker]["hostname"] == worker
+
+
+def test_the_health_check_of_the_local_profile_can_log_in() -> None:
+    known = variables("local.env")
+    connection = json.loads(known[f"AIRFLOW_CONN_{AIRFLOW_CONNECTION.upper()}"])
+    api = SERVICES["airflow-scheduler"]["environment"]["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
+
+    assert connection["host"] == api.removesuffix("/execution/")
+    assert (connection["login"], connection["password"]) == ("admin", known["AIRFLOW_ADMIN_PASSWORD"])
 
 
 @pytest.mark.parametrize("environment", ["compose", "local", "aws"])
