@@ -41,12 +41,14 @@ def open_batches(
     epoch: int,
     fault: Callable[[str], None] = lambda point: None,
     refuse_lost: bool = True,
+    refuse_dropped: bool = True,
 ) -> tuple[BatchProcessor, Ledger]:
     """Open and fence the tables and the ledger of a pipeline whose lease is ours.
 
     Args:
         spark: None for one that only finishes what is prepared.
         refuse_lost: whether to refuse a ledger that has lost batches.
+        refuse_dropped: whether to refuse, and not create anew, a table that is gone and has had rows.
 
     Raises:
         ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
@@ -62,7 +64,7 @@ def open_batches(
 
     def had_rows(table: str) -> bool:
         # Asked of the log first, which nearly always is there: the ledger takes longer to read.
-        if list_log(objects, paths.table(spec.pipeline, table)).newest is not None:
+        if not refuse_dropped or list_log(objects, paths.table(spec.pipeline, table)).newest is not None:
             return False
         return bool(landed_batches(Lake(lake.storage), objects, spec.pipeline, table))
 

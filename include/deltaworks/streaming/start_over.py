@@ -192,6 +192,8 @@ class _Operation:
             self._objects,
             lease=self._lease,
             epoch=self._lease.epoch,
+            # What a table had is given up anyway, unless it is to go back.
+            refuse_dropped=self._back_to is not None,
         )
         while processor.finish_torn() is not None:
             pass
