@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.versions import cores
@@ -91,7 +91,8 @@ def _describe(spark: SparkSession, storage: StorageSpec, tables: list[KnownTable
         detail = spark.sql(f"DESCRIBE DETAIL delta.`{storage.spark_uri(table.key)}`").first()
         return int(detail["numFiles"]) if detail is not None else -1
 
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    jvm: Any = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     with clock, ThreadPoolExecutor(cores()) as pool:
         found = list(pool.map(files_of, tables))
     _check(len(found), set(found))

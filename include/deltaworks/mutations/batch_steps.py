@@ -76,7 +76,7 @@ class BatchSteps:
 
     def apply(self) -> MutationEnd:
         """Do what is missing of the batch. Idempotent. Returns what it did, which is not on record yet."""
-        ensure_kept_tables(self._lake, self._spec.pipeline, self._declared)
+        ensure_kept_tables(self._lake, self._spec, self._declared)
         with self._phase("resolve"):
             frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
             counts = self._counts(frames)

@@ -12,6 +12,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.layout import Layout
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN, MutationsSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 
@@ -29,13 +30,15 @@ def kept_layouts(declared: MutationsSpec) -> list[Layout]:
     ]
 
 
-def ensure_kept_tables(lake: Lake, pipeline: str, declared: MutationsSpec) -> None:
+def ensure_kept_tables(lake: Lake, spec: PipelineSpec, declared: MutationsSpec) -> None:
     """Create both tables where they are missing."""
-    made = user_metadata(pipeline=pipeline, batch=0, operation=MUTATE)
+    made = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
+    properties = spec.maintenance.table_properties()
     for layout in kept_layouts(declared):
         schema = arrow_schema(layout.types)
-        key = paths.table(pipeline, layout.name)
-        lake.ensure(key, schema, user_metadata=made, partition_by=list(layout.partition_by))
+        key = paths.table(spec.pipeline, layout.name)
+        partition_by = list(layout.partition_by)
+        lake.ensure(key, schema, user_metadata=made, partition_by=partition_by, properties=properties)
 
 
 def interval_changes(stored: DataFrame, wanted: DataFrame) -> DataFrame:

@@ -220,7 +220,8 @@ class Reprocess:
             # Columns the table was given while it ran are read again too.
             names = {field.name for field in fields}
             fields = [*fields, *(field for field in present.schema().fields if field.name not in names)]
-        self._lake.ensure(key, Schema(fields), user_metadata=made, partition_by=partition_by)
+        properties = self._spec.maintenance.table_properties()
+        self._lake.ensure(key, Schema(fields), user_metadata=made, partition_by=partition_by, properties=properties)
 
     def _remove_staging(self, plan: ReprocessPlan) -> None:
         # Left behind on a failure, staged files cost space and nothing else.
