@@ -198,6 +198,9 @@ def test_the_log_alone_does_once_a_folder_has_been_listed_and_where_it_does_not_
     # As Delta cleans it up: what is older than the last checkpoint goes.
     for path in (*sorted(log.glob("0*.json"))[:-1], *log.glob("_last_vacuum_info")):
         path.unlink()
+    aged = time.time() - 190 * 3600
+    for path in log.glob("0*"):
+        os.utime(path, (aged, aged))
     third = vacuum()
     assert (third.mode, third.files) == ("full", 1)
     assert third.reason == "listed: its log does not reach back to the last VACUUM"
