@@ -224,7 +224,12 @@ class Stream:
         mutations = {"requests": "requests", "notifications": "notifications", "optimize_every": 2}
         # Spark's merge takes seconds, in which a stream commits; one by delta-rs is over before it could.
         mutations["small_merge_bytes"] = 0
-        stage.declare(tables=TABLES, source={"max_files_per_batch": 4}, mutations=mutations)
+        stage.declare(
+            tables=TABLES,
+            source={"max_files_per_batch": 4},
+            mutations=mutations,
+            maintenance={"closed_after_hours": 0},
+        )
 
     def land(self, **counts: int) -> None:
         """One object."""
@@ -337,6 +342,7 @@ def test_a_batch_beside_a_stream_and_optimize(make_stage: MakeStage, tell_line: 
                 ended = run.wait()
                 if optimizing is not None:
                     assert optimizing.wait(END_SECONDS) == 0
+                    assert '"partitions": 3' in (stream.stage.root / "optimize.log").read_text()
         finally:
             over.set()
             thread.join()

@@ -19,6 +19,7 @@ WORKLOAD = Workload(rows=200, orgs=4, days=1, batches_per_day=1, batches_per_rou
 READS = ("week_of_huge_org",)
 
 
+@pytest.mark.integration
 def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: SparkSession, tmp_path: Path) -> None:
     result = run_partitioning(
         spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run", repeats=1, reads=READS, warm_up=False

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
@@ -26,6 +27,7 @@ KEY = paths.table("pulse", "events")
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 
 
+@pytest.mark.integration
 def test_it_is_made_by_spark_clustered_by_a_night_and_left_by_the_next(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:

@@ -100,7 +100,7 @@ def test_a_night_orders_closed_partitions_and_merges_many_small_files_and_then_h
     assert all(row["seconds"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
 def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:

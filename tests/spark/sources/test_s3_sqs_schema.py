@@ -15,7 +15,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.inference.versions import SchemaVersion, SchemaVersions
 from tests.spark.sources.s3_sqs_stage import Stage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 FIRST = b'{"id": 1, "user": {"name": "a"}}\n{"id": 2, "score": 1.5}\n{broken\n'
 LATER = b'{"id": 3, "level": 7, "user": {"name": "b", "age": 9}}{"id": "four", "ID": 4}{"id": 5}'

@@ -14,7 +14,7 @@ from deltaworks.streaming.restore.points import RestorePoint
 from deltaworks.streaming.restore.table_plan import TableRestoreRequest
 from tests.unit.streaming.restore.source_stage import SourceStage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 ORDERS = paths.table("shop", "orders")
 Rows = Counter[tuple[int, int]]
 
