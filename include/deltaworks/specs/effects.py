@@ -315,7 +315,12 @@ RULES: Mapping[type[Spec], Mapping[str, Rule]] = {
         "trigger_seconds": _NEXT_START,
     },
     GoldSpec: {"schedule": _AT_ONCE, "deadline_minutes": _AT_ONCE, "dedupe": _NEXT_BUILD, "tables": _NEXT_BUILD},
-    MutableSpec: {"id": _OTHER_CHANGES, "origin": _OTHER_CHANGES, "fields": _OTHER_CHANGES},
+    MutableSpec: {
+        "id": _OTHER_CHANGES,
+        "origin": _OTHER_CHANGES,
+        "fields": _OTHER_CHANGES,
+        "deletion_vectors": _NEXT_MUTATIONS,
+    },
     MutationsSpec: {
         "requests": _OTHER_CHANGES,
         "schedule": _AT_ONCE,

@@ -67,6 +67,7 @@ def test_a_run_takes_no_folder_that_holds_something_and_leaves_it_alone(spark: S
     assert kept.read_text() == "mine"
 
 
+@pytest.mark.integration
 def test_a_side_that_lost_a_row_ends_the_run_and_the_folder_goes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_lost_reply_to_a_checkpoint_file_is_a_success(tmp_path: Path) -> None:
     assert set(outcomes.values()) == {"ok"}
 
 
+@pytest.mark.integration
 def test_a_stream_goes_on_from_its_checkpoint_on_s3_and_on_local_disk(tmp_path: Path) -> None:
     with lake_server(tmp_path / "lake"):
         _, outcomes = run_writers([Writer(kind="stream", name="stream", commits=3)], work=tmp_path, seconds=60)

@@ -68,6 +68,7 @@ def test_a_batch_read_again_gives_the_same_rows_and_notes_nothing_twice(stage: S
     assert stage.unread() == noted
 
 
+@pytest.mark.integration
 def test_queries_that_share_a_state_each_read_every_file_of_one_queue(stage: Stage) -> None:
     stage.landing.put("games/1.json", "edits/2.json", "games/3.csv", body=b'{"id": 1}')
     stage.drain(schema=SCHEMA)

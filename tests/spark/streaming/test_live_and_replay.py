@@ -15,7 +15,7 @@ from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
 from tests.unit.streaming.replay_stage import Stage, orders, shop
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 HOUR, NOON = 3_600, 1_700_049_600
 
 

@@ -52,7 +52,7 @@ def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
         path.write_text(json.dumps(end))
 
 
-@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
 def test_a_gap_is_a_row_in_quarantine_where_going_on_is_allowed(
     make_stage: Callable[..., Stage],
     spark: SparkSession,

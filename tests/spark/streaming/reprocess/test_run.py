@@ -90,8 +90,7 @@ def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
 POINTS = [
     "staged",
     "committed:events",
-    "committed:quarantine",
-    *(pytest.param(point, marks=pytest.mark.integration) for point in ("planned", "committed")),
+    *(pytest.param(point, marks=pytest.mark.integration) for point in ("planned", "committed:quarantine", "committed")),
 ]
 
 
@@ -165,6 +164,7 @@ def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Sta
     assert stage.landed() == stage.expected()
 
 
+@pytest.mark.integration
 def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) ->
     [
         (Selection(batches=(1, 1)), {3, 4}),
         (Selection(files=("f1.json", "f[56].json")), {1, 5, 6}),
-        (Selection(events=("2023-11-14", "2023-11-15")), {1, 2, 3, 4, 5, 6}),
+        pytest.param(Selection(events=("2023-11-14", "2023-11-15")), {1, 2, 3, 4, 5, 6}, marks=pytest.mark.integration),
     ],
     ids=["batches", "files", "events"],
 )
