@@ -115,6 +115,11 @@ def job_settings() -> dict[str, Any]:
     }
 
 
+def process_settings() -> dict[str, Any]:
+    """The same of a task that starts no Spark job, which is what `durable` speaks of."""
+    return {name: value for name, value in job_settings().items() if name != "durable"}
+
+
 def table_choice(tables: list[str], title: str) -> Param:
     """A form field that takes some of these tables; none chosen means all."""
     return Param(

@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task, table_choice
+from deltaworks.airflow.gold_dags import process_settings, rebuild_gold_task, table_choice
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.mutation_dags import mutate_task, purge_task
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator
@@ -71,6 +71,5 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
 
 def _upkeep(task_id: str, module: str, spec: PipelineSpec, *arguments: str) -> ProcessOperator:
     """Upkeep that needs no Spark."""
-    settings = {name: value for name, value in job_settings().items() if name != "durable"}
     given = ["--pipeline", spec.pipeline, *arguments]
-    return ProcessOperator(task_id=task_id, module=module, arguments=given, **settings)
+    return ProcessOperator(task_id=task_id, module=module, arguments=given, **process_settings())

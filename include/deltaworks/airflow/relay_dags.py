@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import job_settings
+from deltaworks.airflow.gold_dags import process_settings
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
@@ -68,12 +68,11 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
             )
         },
     ) as dag:
-        settings = {name: value for name, value in job_settings().items() if name != "durable"}
         ProcessOperator(
             task_id="clean_source",
             module="deltaworks.streaming.clean_source",
             arguments=["--relay", relay.relay, "{{ '--dry-run' if params.dry_run else '--no-dry-run' }}"],
-            **settings,
+            **process_settings(),
         )
     return dag
 

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import approval
-from deltaworks.airflow.gold_dags import job_settings, rebuild_gold_task
+from deltaworks.airflow.gold_dags import process_settings, rebuild_gold_task
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator
 from deltaworks.airflow.runbooks import rollback_runbook
@@ -55,13 +55,12 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
 
 
 def _task(task_id: str, spec: PipelineSpec, arguments: list[str]) -> ProcessOperator:
-    settings = {name: value for name, value in job_settings().items() if name != "durable"}
     filled = [f"--{name.replace('_', '-')}={{{{ params.{name} or '' }}}}" for name in _FIELDS]
     return ProcessOperator(
         task_id=task_id,
         module=MODULE,
         arguments=["--pipeline", spec.pipeline, *filled, *arguments],
-        **settings,
+        **process_settings(),
     )
 
 

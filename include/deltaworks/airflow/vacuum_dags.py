@@ -8,7 +8,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseOperator, Param
 
 from deltaworks.airflow.approvals import approval
-from deltaworks.airflow.gold_dags import job_settings
+from deltaworks.airflow.gold_dags import job_settings, process_settings
 from deltaworks.airflow.operators import RESULTS_XCOM, ParamArgument, SparkJobOperator
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -63,8 +63,7 @@ def short_vacuum_tasks(
     spec: PipelineSpec, environment: EnvironmentSpec, tables: ParamArgument
 ) -> tuple[BaseOperator, ...]:
     """VACUUM below seven days, in order: skipped unless asked for; counted; approved by a person; done."""
-    settings = {name: value for name, value in job_settings().items() if name != "durable"}
-    asked = ShortCircuitOperator(task_id="short_vacuum_asked", python_callable=_is_asked, **settings)
+    asked = ShortCircuitOperator(task_id="short_vacuum_asked", python_callable=_is_asked, **process_settings())
     count = _job("count_short_vacuum", spec, environment, tables, arguments=_SHORT)
     approve = approval(
         task_id="approve_short_vacuum",
