@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from deltaworks.tables.features import has_vectors
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
-
-FEATURE = "deletionVectors"
 
 
 def deleted_rows(
@@ -31,7 +30,7 @@ def deleted_rows(
     Args:
         checkpoint: what `_last_checkpoint` says.
     """
-    if FEATURE not in (table.protocol().reader_features or ()):
+    if not has_vectors(table):
         return {}
     newest = table.version()
     if checkpoint is not None and int(checkpoint["version"]) > newest:
