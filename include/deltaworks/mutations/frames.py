@@ -50,10 +50,12 @@ class BatchFrames:
         self._declared = declared_mutations(spec)
         self.came = self._arrivals(batch.requests)
         self.scope = self._scope()
-        self.requests = local_checkpoint(self._requests(self.scope))
+        self.requests = self._requests(self.scope)
+        if not self.scope.empty:
+            self.requests = local_checkpoint(self.requests)
         self._with_intervals = self._organisations_of(self._declared.intervals)
         self.stored = self._stored()
-        with resolving(session, requests=self.requests.count()):
+        with resolving(session, requests=0 if self.scope.empty else self.requests.count()):
             self.resolved = local_checkpoint(resolve(self.requests)) if not self.scope.empty else self.stored.limit(0)
             self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
 
