@@ -267,7 +267,9 @@ def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: Loc
     assert open_ones(objects) == set()
 
 
-def test_a_callback_that_cannot_reach_anything_fails_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_cannot_reach_anything_fails_no_task(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from deltaworks.airflow import job_alerts
 
     def unreachable() -> Any:
@@ -277,6 +279,11 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(monkeypatch: pytest
 
     job_alerts.tell_failure(context_of(LocalObjects(Path("none"))))
     job_alerts.note_success(context_of(LocalObjects(Path("none"))))
+
+    assert [record.getMessage() for record in caplog.records if record.name == job_alerts.__name__] == [
+        "The failure could not be told.",
+        "The success could not be kept.",
+    ]
 
 
 @pytest.mark.parametrize("minutes", [None, "30"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.lease import Lease
+from deltaworks.control.lease import Lease, LeaseRecord
 from deltaworks.control.maintenance_lock import MaintenanceLock, maintenance_lock
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
@@ -65,6 +65,11 @@ def test_a_run_that_was_killed_is_succeeded_once_it_has_been_silent(objects: Obj
 
     with lock(objects) as mine:
         mine.check()
+        found = objects.get(KEY)
+
+    record = LeaseRecord.decode(found.data) if found else None
+    assert record is not None
+    assert record.epoch == dead.epoch + 1
 
 
 def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties
@@ -12,15 +13,40 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger
+from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{root}/lake"}}
+landing: {{root: "file://{root}/landing"}}
+messaging: {{}}
+"""
+RELAY = """\
+relay: landing
+description: file events
+owner: tests
+queue_url: http://localhost/queue
+buckets: [landing]
+"""
 COLUMNS = {"event_date": "date", "id": "string", "value": "long"}
 FIRST = dt.date(2026, 1, 1)
 #: The partitions of days, from FIRST on.
 DAYS: tuple[Partition, ...] = tuple((("event_date", str(FIRST + dt.timedelta(days=number))),) for number in range(60))
+
+
+def project(folder: Path, **pipelines: str) -> Catalog:
+    """A project of these declarations, by name, whose lake lies in the folder."""
+    files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
+    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in pipelines.items()}
+    for path, text in files.items():
+        target = folder / "project" / "include" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return load_catalog("local", root=folder / "project")
 
 
 def make(lake: Lake, pipeline: str, table: str, *, files: int, days: int, columns: dict[str, str] | None = None) -> str:

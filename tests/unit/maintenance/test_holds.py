@@ -22,26 +22,14 @@ from deltaworks.control.readers import keep_version
 from deltaworks.control.write_turn import TurnRecord
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.holds import Hold, holds_on
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.tables.change_position import POSITION, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
+from tests.unit.maintenance.made_tables import project
 
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
-RELAY = """\
-relay: landing
-description: file events
-owner: tests
-queue_url: http://localhost/queue
-buckets: [landing]
-"""
 SHOP = """\
 pipeline: shop
 description: orders
@@ -65,17 +53,7 @@ START = utc_now().replace(microsecond=0) - dt.timedelta(hours=100)
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(root=tmp_path),
-        "relays/landing.yaml": RELAY,
-        "pipelines/shop/pipeline.yaml": SHOP,
-        "pipelines/copy/pipeline.yaml": COPY,
-    }
-    for path, text in files.items():
-        target = tmp_path / "project" / "include" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    return load_catalog("local", root=tmp_path / "project")
+    return project(tmp_path, shop=SHOP, copy=COPY)
 
 
 @pytest.fixture

@@ -14,11 +14,10 @@ from deltaworks.control import paths
 from deltaworks.maintenance import table_report
 from deltaworks.maintenance.table_report import TableReport, report_table, report_tables
 from deltaworks.maintenance.table_snapshots import snapshot_tables
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.snapshots import read_snapshots, trends
-from tests.unit.maintenance.made_tables import append, make
-from tests.unit.maintenance.test_holds import ENVIRONMENT, RELAY
+from tests.unit.maintenance.made_tables import append, make, project
 
 SHOP = """\
 pipeline: shop
@@ -36,16 +35,7 @@ NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(root=tmp_path),
-        "relays/landing.yaml": RELAY,
-        "pipelines/shop/pipeline.yaml": SHOP,
-    }
-    for path, text in files.items():
-        target = tmp_path / "project" / "include" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    return load_catalog("local", root=tmp_path / "project")
+    return project(tmp_path, shop=SHOP)
 
 
 @pytest.fixture
