@@ -7,6 +7,7 @@ hold is an instant: no file that was removed later may go. Where a reader stands
 - the query of a live table: its checkpoint;
 - a reader of changes through the change feed: the position in the table that it keeps;
 - a job that merges a table: its write turn;
+- a restore that has begun: the version it goes back to, whoever completes it;
 - anybody else: the word it has given (`control.readers`).
 
 Needs no JVM.
@@ -28,6 +29,8 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.generations import current_generation, read_generations
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.readers import read_readers
+from deltaworks.control.rollbacks import Rollbacks
+from deltaworks.control.start_over import newest_start_over, read_start_over
 from deltaworks.control.write_turn import TurnRecord
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.source import DeltaSourceSpec
@@ -62,6 +65,7 @@ def holds_on(catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, 
         return []
     needed = [*_streams(catalog, lake, objects, pipeline, table), *_live(catalog, objects, pipeline, table)]
     needed += [*_followers(lake, str(opened.metadata().id)), *_words(objects, pipeline, table)]
+    needed += _restores(objects, pipeline, table)
     found = [Hold(by=by, since=_made_at(lake, key, version)) for by, version in needed if version <= opened.version()]
     return [*found, *_turn(objects, pipeline, table)]
 
@@ -151,6 +155,18 @@ def _words(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[st
     for record in read_readers(objects, pipeline):
         if record.table == table and record.counts_at(now):
             yield f"the reader {record.reader} until {record.until[:16]}", record.version
+
+
+def _restores(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+    """What is put back, or was being put back when somebody died, with the version it goes back to."""
+    begun = Rollbacks(objects, pipeline).unfinished()
+    if begun is not None and begun.table == table:
+        yield f"rollback {begun.ordinal} of the table", begun.to_version
+    generation, ended = newest_start_over(objects, pipeline)
+    whole = None if ended else read_start_over(objects, pipeline, generation)
+    for each in whole.tables if whole is not None else ():
+        if each.table == table and each.restore_to is not None:
+            yield f"the rollback to generation {generation}", each.restore_to
 
 
 def _turn(objects: ObjectStore, pipeline: str, table: str) -> Iterator[Hold]:

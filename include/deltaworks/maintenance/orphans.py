@@ -11,6 +11,7 @@ As a job: `python -m deltaworks.maintenance.orphans --pipeline games`, a dry run
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.files_lease import HELD, SHORT_WAIT_SECONDS, files_lease
 from deltaworks.errors import ConfigError
 from deltaworks.job import print_results, run_job
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
@@ -99,7 +101,14 @@ def remove_orphans(
         if tables and name not in tables:
             continue
         protected = held.get(name, HeldFiles()).paths | elsewhere
-        results.append(_of_table(lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run))
+        alone = files_lease(objects, pipeline, name, work="Removing orphans", wait_seconds=SHORT_WAIT_SECONDS)
+        try:
+            with contextlib.nullcontext() if dry_run else alone:
+                results.append(_of_table(lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run))
+        except ConcurrencyError as error:
+            if error.condition != HELD:
+                raise
+            results.append(OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left out: {error.message}"))
         staged = _staged(lake, pipeline, name, before, protected)
         if staged:
             results.append(_remove(lake, f"{name} (staged)", staged, dry_run=dry_run))

@@ -22,9 +22,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.files_lease import HELD, SHORT_WAIT_SECONDS, files_lease
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.maintenance.holds import holds_on
@@ -148,6 +149,18 @@ class _Run:
         result = VacuumResult(table=name, dry_run=self._dry_run)
         opened = self._lake.open(key)
         if opened is None:
+        if self._dry_run:
+            return self._of(name)
+        alone = files_lease(self._objects, self._spec.pipeline, name, work="VACUUM", wait_seconds=SHORT_WAIT_SECONDS)
+        try:
+            with alone:
+                return self._of(name)
+        except ConcurrencyError as error:
+            if error.condition != HELD:
+                raise
+            return VacuumResult(table=name, dry_run=False, reason=f"left out: {error.message}")
+
+    def _of(self, name: str) -> VacuumResult:
             return replace(result, reason="it does not exist yet")
         if (waiting := _waits(self._held.get(name), self._hours)) is not None:
             return replace(result, reason=waiting)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.files_lease import files_leases
 from deltaworks.control.generations import begin_generation, current_generation
 from deltaworks.control.lease import Lease
 from deltaworks.control.objects import open_objects
@@ -101,7 +102,7 @@ def start_over(
 
     Raises:
         ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
-        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
+        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
         ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_MUTABLE, RESTORE_UNSUPPORTED,
             RESTORE_FILES_GONE, RESTORE_GENERATION_OVER.
         TransientError: SPARK_ABSENT.
@@ -144,10 +145,17 @@ class _Operation:
         """Nobody else lands, replays or reprocesses meanwhile."""
         self._lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5)
         try:
-            with rereading(self._catalog, self._pipeline, starting_over=True):
+            alone = files_leases(self._objects, self._pipeline, self._put_back(), work="The restore")
+            with rereading(self._catalog, self._pipeline, starting_over=True), alone:
                 yield
         finally:
             self._lease.release()
+
+    def _put_back(self) -> list[str]:
+        """The tables whose files of an earlier version are to be there again."""
+        if (begun := self._begun()) is not None:
+            return [each.table for each in begun.tables if each.restore_to is not None]
+        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE]
 
     def count(self) -> StartOverResult:
         """What `run` would do."""

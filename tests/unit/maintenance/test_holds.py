@@ -19,6 +19,8 @@ from deltaworks.control.generations import Generations
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.readers import keep_version
+from deltaworks.control.rollbacks import Rollback, Rollbacks
+from deltaworks.control.start_over import GivenUp, StartOver, end_start_over, fix_start_over
 from deltaworks.control.write_turn import TurnRecord
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.holds import Hold, holds_on
@@ -181,6 +183,39 @@ def test_a_readers_word_holds_its_version_while_it_counts(
     objects.put(paths.reader_record("shop", "orders", "training"), b"{")
     with pytest.raises(ConfigError, match="READER_UNREADABLE"):
         found()
+
+
+def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    rollbacks = Rollbacks(objects, "shop")
+    begun = rollback(to_version=2)
+    rollbacks.fix(begun)
+    assert found() == [Hold(by="rollback 1 of the table", since=at(2))]
+
+    rollbacks.fix_end(begun, version=5)
+    assert found() == []
+
+
+def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
+    given_up = GivenUp(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
+    begun = StartOver(
+        pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
+        code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
+    )  # fmt: skip
+    fix_start_over(objects, begun)
+    assert found() == [Hold(by="the rollback to generation 2", since=at(1))]
+
+    end_start_over(objects, begun)
+    assert found() == []
+
+
+def rollback(*, to_version: int) -> Rollback:
+    return Rollback(
+        pipeline="shop", ordinal=1, table="orders", generation=1, from_version=4, to_version=to_version,
+        repair="prepared", lost=(), undone=(), dropped_files=(), by="somebody", reason="", run="manual",
+        at=START.isoformat(), code_version="1",
+    )  # fmt: skip
 
 
 def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:

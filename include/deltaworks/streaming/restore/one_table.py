@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
+from deltaworks.control.files_lease import files_lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.rollbacks import LostShare, Repair, Rollback, Rollbacks
@@ -119,17 +120,21 @@ class TableRestore:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and what `count` raises.
             ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
                 RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
-            ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
+            ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
         """
         started = time.monotonic()
         with rereading(self._catalog, self._pipeline, rolling_back=True):
             complete_torn_replay(self._catalog, self._pipeline)
             begun = self._begun()
-            with self._turn_of(self._table) as turn:
+            # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
+            # the stream need not wait for a VACUUM.
+            alone = files_lease(self._objects, self._pipeline, self._table, work="The restore")
+            with alone as check_files, self._turn_of(self._table) as turn:
                 planned = self._fixed(request) if begun is None else self._planner.again(begun)
                 self._fault("planned")
                 planned = self._with_rows_read_again(planned, allow_missing)
                 self._fault("staged")
+                check_files()
                 restored = self._commit(planned, turn.check)
             self._fault("restored")
             Ledger(self._lake, self._pipeline, planned.record.generation).roll_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.files_lease import files_lease
 from deltaworks.control.lease import Lease
 from deltaworks.control.rollbacks import Rollbacks
 from deltaworks.control.write_turn import write_turn
@@ -307,3 +309,13 @@ def test_a_table_that_only_takes_appends_is_refused(stage: Stage) -> None:
 
     with pytest.raises(ContractError, match="RESTORE_UNSUPPORTED"):
         restore(stage, request())
+
+
+def test_files_that_are_being_deleted_are_not_put_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = opened(stage).version()
+    monkeypatch.setattr(one_table, "files_lease", partial(files_lease, wait_seconds=0))
+    with files_lease(stage.objects, "shop", "orders", work="VACUUM"), pytest.raises(ConcurrencyError) as refused:
+        restore(stage, request())
+
+    assert refused.value.condition == "TABLE_FILES_HELD"
+    assert (opened(stage).version(), Rollbacks(stage.objects, "shop").newest()) == (before, 0)

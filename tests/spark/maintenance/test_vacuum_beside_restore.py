@@ -1,0 +1,128 @@
+"""VACUUM and a restore of one table at once: what comes back is not deleted, what is deleted does not come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import DeltaworksError
+from deltaworks.maintenance import holds, vacuum
+from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
+from deltaworks.streaming.restore import one_table
+from deltaworks.streaming.restore.one_table import TableRestore
+from deltaworks.streaming.restore.points import RestorePoint
+from deltaworks.streaming.restore.table_plan import TableRestoreRequest
+from tests.unit.streaming.hold_stage import Crash, Stage, crash_at
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+ORDERS = paths.table("shop", "orders")
+REQUEST = TableRestoreRequest(point=RestorePoint(batch=1), max_rows=100)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """A table that has lost a file by a mistake, two days ago by its log."""
+    made = Stage.at(tmp_path)
+    processor = made.processor()
+    for batch_id in (0, 1):
+        made.land(processor, batch_id)
+    table = made.lake.open(ORDERS)
+    assert table is not None
+    table.delete("_seq = 0")
+    for batch_id in (2, 3):
+        made.land(processor, batch_id)
+    then = time.time() - 48 * 3600
+    root = Path(made.storage.prefix) / ORDERS
+    for path in (root / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            action.get("remove", {}).update({"deletionTimestamp": int(then * 1000)} if "remove" in action else {})
+            action.get("metaData", {}).update({"createdTime": int(then * 1000)} if "metaData" in action else {})
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    for path in root.rglob("*.parquet"):
+        os.utime(path, (then, then))
+    return made
+
+
+def vacuumed(spark: SparkSession, stage: Stage) -> VacuumResult:
+    (result,) = vacuum_tables(
+        spark, stage.catalog(), "shop", dry_run=False, retention_hours=24, below_minimum="a test", tables=["orders"],
+        mode="full",
+    )  # fmt: skip
+    return result
+
+
+def restore(stage: Stage, fault: Any = lambda point: None) -> None:
+    TableRestore(stage.catalog(), "shop", "orders", fault=fault).run(REQUEST)
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
+    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    if not protected:
+        monkeypatch.setattr(one_table, "files_lease", lambda *_, **__: contextlib.nullcontext(lambda: None))
+    ended: list[str] = []
+
+    def restoring() -> None:
+        try:
+            restore(stage)
+            ended.append("done")
+        except DeltaworksError as error:
+            ended.append(error.condition)
+
+    thread = threading.Thread(target=restoring)
+
+    def decide_then_delete(run: Any, key: str, name: str, *_: Any, **__: Any) -> tuple[int, int]:
+        """What Delta does in one command, with a restore that comes between its two halves."""
+        with vacuum.session_settings(spark, {**vacuum._SETTINGS, vacuum._CHECKED: "false"}):
+            uri = stage.storage.spark_uri(key)
+            listed = spark.sql(f"VACUUM delta.`{uri}` FULL RETAIN 24 HOURS DRY RUN").collect()
+        thread.start()
+        thread.join(3 if protected else 60)
+        for row in listed:
+            Path(row["path"].removeprefix("file:")).unlink()
+        return len(listed), 0
+
+    monkeypatch.setattr(vacuum._Run, "_vacuum", decide_then_delete)
+    assert vacuumed(spark, stage).files == 1
+    thread.join()
+
+    if protected:
+        assert ended == ["RESTORE_FILES_GONE"]
+        assert stage.landed("orders") == stage.expected(1, 2, 3)
+    else:
+        assert ended == ["done"]
+        with pytest.raises(Exception, match=r"(?i)not found|no such file"):
+            stage.landed("orders")
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_what_a_restore_that_was_broken_off_needs_is_not_deleted(
+    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    with pytest.raises(Crash):
+        restore(stage, crash_at("planned"))
+    if not protected:
+        monkeypatch.setattr(holds, "_restores", lambda *_: [])
+
+    result = vacuumed(spark, stage)
+    restore(stage)
+
+    if protected:
+        assert result.files == 0
+        assert "rollback 1 of the table" in result.reason
+        assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
+    else:
+        assert result.files == 1
+        with pytest.raises(Exception, match=r"(?i)not found|no such file"):
+            stage.landed("orders")
