@@ -152,6 +152,27 @@ def test_nothing_is_cleared_where_no_task_runs_or_it_is_young(objects: LocalObje
     assert airflow.cleared == []
 
 
+def test_the_bounds_a_stream_declares_are_those_it_is_judged_by(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaworks.airflow.health_report import limits_of
+    from deltaworks.specs.catalog import load_catalog
+
+    usual = limits_of(load_catalog().pipeline("games"))
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__watch__stale_seconds", "30")
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__watch__start_seconds", "45")
+    declared = limits_of(load_catalog().pipeline("games"))
+
+    assert (usual.stale_seconds(5), usual.grace_seconds) == (120, 180)
+    assert (declared.stale_seconds(5), declared.stale_seconds(60), declared.grace_seconds) == (30, 180, 45)
+
+
+def test_a_stream_may_declare_that_it_starts_sooner(objects: LocalObjects) -> None:
+    airflow = Airflow(started=NOW - timedelta(seconds=60))
+
+    restart_hung(objects, [dataclasses.replace(HUNG, start_seconds=45)], airflow, now=NOW)
+
+    assert len(airflow.cleared) == 1
+
+
 def test_a_stream_that_hangs_again_and_again_is_left_after_a_few_times_and_told(objects: LocalObjects) -> None:
     airflow = Airflow()
     for minute in range(30):

@@ -123,6 +123,7 @@ class JudgeStreamsOperator(BaseOperator):
                 dag_id=item.subject.dag_id,
                 key=f"{item.subject.control}/restarts.json",
                 per_hour=item.subject.restarts_per_hour,
+                start_seconds=item.subject.limits.grace_seconds,
             )
             for item in reports
             if item.verdict.cause == "HEARTBEAT_STALE" and item.subject.restarts_per_hour

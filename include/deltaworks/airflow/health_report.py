@@ -71,6 +71,8 @@ def limits_of(spec: PipelineSpec) -> HealthLimits:
     """The bounds a pipeline declares."""
     watch = spec.watch
     return HealthLimits(
+        stale_seconds_min=watch.stale_seconds,
+        grace_seconds=watch.start_seconds,
         stall_seconds=float(spec.stream.stall_seconds),
         backlog_seconds_max=60 * watch.backlog_minutes,
         retention_seconds=None if watch.retention_hours is None else 3600 * watch.retention_hours,

@@ -19,8 +19,6 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 
 HOUR = timedelta(hours=1)
-#: A task younger than this is still starting: it waits for its lease before it writes a heartbeat.
-YOUNG_SECONDS = 180.0
 
 
 class Api(Protocol):
@@ -35,12 +33,16 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung:
-    """A stream or relay whose heartbeat is stale: what runs it, where its record is, how often it may be restarted."""
+    """A stream or relay whose heartbeat is stale: what runs it, where its record is, how often it may be restarted.
+
+    A task younger than `start_seconds` is still starting: it waits for its lease before it writes a heartbeat.
+    """
 
     subject: str
     dag_id: str
     key: str
     per_hour: int
+    start_seconds: float = 180.0
 
 
 def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: datetime) -> list[str]:
@@ -60,7 +62,7 @@ def _restart(objects: ObjectStore, hung: Hung, api: Api, now: datetime) -> str:
     if found is None:
         return "no task of it runs, so none is cleared"
     run, task = found
-    if task.start is None or (now - task.start).total_seconds() < YOUNG_SECONDS:
+    if task.start is None or (now - task.start).total_seconds() < hung.start_seconds:
         return f"its task has only just started ({task.start})"
     if not _counted(objects, hung, now):
         raise_alert(

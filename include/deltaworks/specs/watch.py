@@ -20,6 +20,12 @@ class WatchSpec(Spec):
     time_left_hours: float | None = Field(
         default=None, gt=0, description="told where less is left of it; without it a quarter of the retention"
     )
+    stale_seconds: float = Field(
+        default=120, ge=20, description="a heartbeat that is older says that the stream hangs or is gone"
+    )
+    start_seconds: float = Field(
+        default=180, ge=20, description="a start that takes no longer is not held against the stream"
+    )
     restarts_per_hour: int = Field(
         default=3, ge=0, description="how often a hung stream is started anew; 0 leaves it to people"
     )
