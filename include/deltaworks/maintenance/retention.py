@@ -47,7 +47,7 @@ def check_asked(hours: int, *, below_minimum: str = "") -> None:
     else:
         hint = (
             f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger the maintenance DAG with "
-            "vacuum_retention_hours and vacuum_reason: it asks a person before it deletes."
+            "vacuum_hours and vacuum_reason: it asks a person before it deletes."
         )
     raise ConfigError(
         "VACUUM_RETENTION_TOO_SHORT",
