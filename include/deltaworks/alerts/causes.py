@@ -91,6 +91,7 @@ _register("TABLE_SUSPENDED", "warning", "operating.md#a-table-is-suspended", "a 
 _register("JOB_FAILED", "warning", "alerts.md#a-job-failed", "a task of a job failed after all its tries")
 _register("JOB_OVERDUE", "warning", "alerts.md#a-job-is-overdue", "a job on schedule has not ended well for too long")
 _register("MAINTENANCE_OVERLAP", "warning", "operating.md#maintenance", "two maintenance runs met; one was refused")
+_register("TABLE_NOT_VACUUMED", "warning", "alerts.md#a-table-is-not-vacuumed", "VACUUM leaves a table out")
 _register("DEADLINE_MISSED", "warning", "alerts.md#a-job-is-overdue", "a run did not end by its deadline")
 _register("MUTATIONS_BEHIND", "warning", "operating.md#mutations", "mutation requests have waited for too long")
 _register("GOLD_CHECK_FAILED", "warning", "alerts.md#a-gold-check-failed", "an answer broke its checks")

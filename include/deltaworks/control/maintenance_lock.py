@@ -43,17 +43,24 @@ class MaintenanceLock:
 
 @contextlib.contextmanager
 def maintenance_lock(
-    objects: ObjectStore, pipeline: str, *, work: str, ttl_seconds: float = TTL_SECONDS, poll_seconds: float = 0.5
+    objects: ObjectStore,
+    pipeline: str,
+    *,
+    work: str,
+    folder: str = "",
+    ttl_seconds: float = TTL_SECONDS,
+    poll_seconds: float = 0.5,
 ) -> Iterator[MaintenanceLock]:
     """Keep a pipeline's tables alone while the block runs. A run that is at work refuses this one at its next renewal.
 
     Args:
         work: what is to be done, for people.
+        folder: where the lock lies, for work on one thing that need not wait for the rest; by default the pipeline's.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
     """
-    key = paths.pipeline_control(pipeline, "maintenance/lease.json")
+    key = f"{folder or paths.pipeline_control(pipeline, 'maintenance')}/lease.json"
     _refuse_beside_another(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
     lease = Lease(objects, key, ttl_seconds=ttl_seconds, name=pipeline)
     try:

@@ -124,6 +124,16 @@ def gold_state(pipeline: str, table_name: str) -> str:
     return pipeline_control(pipeline, f"gold/{table_name}.json")
 
 
+def gold_shadows(pipeline: str, table_name: str) -> str:
+    """The folder of a gold table's shadows, and of the lock of its refresh."""
+    return pipeline_control(pipeline, f"gold_shadows/{table_name}")
+
+
+def gold_shadow(pipeline: str, table_name: str, ordinal: int) -> str:
+    """The table in which a refresh of a gold table is built before it is swapped in."""
+    return f"{gold_shadows(pipeline, table_name)}/{ordinal:06d}"
+
+
 def alerts(name: str = "") -> str:
     """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
     return f"control/alerts/{name}"
@@ -162,3 +172,8 @@ def vacuum_record(pipeline: str) -> str:
 def table_snapshots() -> str:
     """The table of snapshots of tables' health."""
     return "control/table_health"
+
+
+def table_snapshots_upkeep() -> str:
+    """The folder of the lock of whoever keeps the table of snapshots, which all pipelines write to."""
+    return "control/table_health_upkeep"

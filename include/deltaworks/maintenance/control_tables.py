@@ -12,12 +12,17 @@ import argparse
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConcurrencyError
 from deltaworks.job import print_results, run_job
+from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.known_tables import CONTROL_TABLES
 from deltaworks.tables.lake import Lake
@@ -27,6 +32,8 @@ OPERATION = "keep_control_table"
 FEWEST_FILES = 200
 TARGET_BYTES = 64 << 20
 RETENTION_HOURS = 168
+#: The table that all pipelines write to.
+SNAPSHOTS = "table_health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +52,42 @@ class ControlTableResult:
 def keep_control_tables(
     catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = FEWEST_FILES
 ) -> list[ControlTableResult]:
-    """Merge the small files of a pipeline's ledger and progress, and delete those merged a week ago.
+    """Merge the small files of a pipeline's ledger and progress, and of the snapshots of health that all pipelines
+    share, and delete those merged a week ago.
 
     Idempotent; safe beside the stream.
 
     Args:
         fewest_files: a table with fewer files is left as it is.
+
+    Raises:
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
     """
     catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    return [_keep(lake, pipeline, name, dry_run=dry_run, fewest_files=fewest_files) for name in CONTROL_TABLES]
+    keep = partial(_keep, lake, pipeline, dry_run=dry_run, fewest_files=fewest_files)
+    own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
+    if dry_run:
+        return [*(keep(name, key) for name, key in own.items()), keep(SNAPSHOTS, paths.table_snapshots())]
+    objects = open_objects(catalog.environment.lake)
+    results = []
+    with keeping_alone(objects, pipeline, work="the upkeep of control tables") as lock:
+        for name, key in own.items():
+            lock.check()
+            results.append(keep(name, key))
+    try:
+        with maintenance_lock(objects, pipeline, work="its upkeep", folder=paths.table_snapshots_upkeep()):
+            results.append(keep(SNAPSHOTS, paths.table_snapshots()))
+    except ConcurrencyError as error:
+        if error.condition != "MAINTENANCE_RUNNING":
+            raise
+        results.append(ControlTableResult(SNAPSHOTS, dry_run, 0, 0, 0, 0.0, "another pipeline's run keeps it"))
+    return results
 
 
-def _keep(lake: Lake, pipeline: str, name: str, *, dry_run: bool, fewest_files: int) -> ControlTableResult:
+def _keep(lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, fewest_files: int) -> ControlTableResult:
     started = time.monotonic()
-    table = lake.open(paths.pipeline_control(pipeline, name))
+    table = lake.open(key)
     if table is None:
         return ControlTableResult(name, dry_run, 0, 0, 0, 0.0, "it does not exist yet")
     made = user_metadata(pipeline=pipeline, batch=table.version(), operation=OPERATION)

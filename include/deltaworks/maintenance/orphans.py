@@ -14,18 +14,20 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.files_lease import HELD, SHORT_WAIT_SECONDS, files_lease
-from deltaworks.errors import ConfigError
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.job import print_results, run_job
+from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.held_files import HeldFiles, files_named_elsewhere, uncommitted_files
@@ -75,6 +77,7 @@ def remove_orphans(
 
     Raises:
         ConfigError: ORPHAN_AGE_TOO_SHORT or TABLE_UNKNOWN.
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
     """
     spec = catalog.pipeline(pipeline)
     if age_hours < MINIMUM_AGE_HOURS and not dry_run:
@@ -91,15 +94,31 @@ def remove_orphans(
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
             hint=f"Its bronze tables are {', '.join(known)}.",
         )
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    wanted = [name for name in known if not tables or name in tables]
+    run = partial(_run, catalog, pipeline, wanted, age_hours=age_hours, dry_run=dry_run)
+    if dry_run:
+        return run(lambda: None)
+    with keeping_alone(open_objects(catalog.environment.lake), pipeline, work="the removal of orphans") as lock:
+        return run(lock.check)
+
+
+def _run(
+    catalog: Catalog,
+    pipeline: str,
+    wanted: Sequence[str],
+    check: Callable[[], None],
+    *,
+    age_hours: int,
+    dry_run: bool,
+) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
     # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
     held = uncommitted_files(lake, objects, pipeline)
     elsewhere = files_named_elsewhere(objects, pipeline)
     results = []
-    for name in known:
-        if tables and name not in tables:
-            continue
+    for name in wanted:
+        check()
         protected = held.get(name, HeldFiles()).paths | elsewhere
         alone = files_lease(objects, pipeline, name, work="Removing orphans", wait_seconds=SHORT_WAIT_SECONDS)
         try:
@@ -112,6 +131,7 @@ def remove_orphans(
         staged = _staged(lake, pipeline, name, before, protected)
         if staged:
             results.append(_remove(lake, f"{name} (staged)", staged, dry_run=dry_run))
+    check()
     results.append(_prepared(lake, objects, pipeline, held, dry_run=dry_run))
     return results
 

@@ -29,6 +29,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.maintenance.holds import holds_on
+from deltaworks.maintenance.left_out import tell_left_out, tell_vacuumed
 from deltaworks.maintenance.retention import MINIMUM_RETENTION_HOURS, check_asked, retention_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -62,7 +63,7 @@ class VacuumResult:
     """Files and bytes of one table that were deleted, or would be in a dry run.
 
     `retention_hours` is what was kept, 0 for a table that was not looked at; `reason` says why it is not what was
-    asked for, why the folder was listed, or why nothing was done.
+    asked for, why the folder was listed, or why nothing was done. `left_out` where the table must not be vacuumed.
     """
 
     table: str
@@ -72,6 +73,7 @@ class VacuumResult:
     mode: Mode | Literal[""] = ""
     retention_hours: int = 0
     seconds: float = 0.0
+    left_out: bool = False
     reason: str = ""
 
 
@@ -90,7 +92,7 @@ def vacuum_tables(
 
     Idempotent; safe beside writers whose commits take less than the retention, and beside every reader that is known.
     A table is left out while files that are to be committed to it have waited for about that long, and while somebody
-    needs more than its log remembers.
+    needs more than its log remembers; that is alerted on, but not in a dry run. One that is being put back is left too.
 
     Args:
         retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
@@ -110,11 +112,16 @@ def vacuum_tables(
     run = _Run(spark, catalog, spec, dry_run=dry_run, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
     if dry_run:
         return [run.table(name) for name in names]
-    with keeping_alone(open_objects(catalog.environment.lake), pipeline, work="VACUUM") as lock:
+    objects = open_objects(catalog.environment.lake)
+    with keeping_alone(objects, pipeline, work="VACUUM") as lock:
         results = []
         for name in names:
             lock.check()
             results.append(run.table(name))
+            if results[-1].left_out:
+                tell_left_out(objects, pipeline, name, reason=results[-1].reason)
+            elif results[-1].mode:
+                tell_vacuumed(objects, pipeline, name)
     return results
 
 
@@ -145,10 +152,6 @@ class _Run:
 
     def table(self, name: str) -> VacuumResult:
         """Vacuum one table, or say why not."""
-        started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
-        result = VacuumResult(table=name, dry_run=self._dry_run)
-        opened = self._lake.open(key)
-        if opened is None:
         if self._dry_run:
             return self._of(name)
         alone = files_lease(self._objects, self._spec.pipeline, name, work="VACUUM", wait_seconds=SHORT_WAIT_SECONDS)
@@ -161,9 +164,13 @@ class _Run:
             return VacuumResult(table=name, dry_run=False, reason=f"left out: {error.message}")
 
     def _of(self, name: str) -> VacuumResult:
+        started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
+        result = VacuumResult(table=name, dry_run=self._dry_run)
+        opened = self._lake.open(key)
+        if opened is None:
             return replace(result, reason="it does not exist yet")
         if (waiting := _waits(self._held.get(name), self._hours)) is not None:
-            return replace(result, reason=waiting)
+            return replace(result, left_out=True, reason=waiting)
         kept = retention_of(
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
@@ -173,7 +180,7 @@ class _Run:
             now=utc_now(),
         )
         if kept.left_out:
-            return replace(result, reason=kept.why)
+            return replace(result, left_out=True, reason=kept.why)
         created = opened.metadata().created_time
         if created is not None and time.time() - created / 1000 < kept.hours * 3600:
             return replace(result, reason=f"it was created less than {kept.hours} h ago")

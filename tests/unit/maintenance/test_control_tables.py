@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.control_tables import keep_control_tables
+from deltaworks.maintenance.table_snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.streaming.ledger import Ledger
 from deltaworks.tables.log import commit_history
@@ -65,6 +69,45 @@ def test_a_table_with_few_files_is_left_as_it_is(stage: Stage, catalog: Catalog)
 
     assert {result.merged for result in results} == {0}
     assert files(stage, "checkpoint_store") == 1
+
+
+def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    now = dt.datetime.now(tz=dt.UTC)
+    for minutes in range(4):
+        snapshot_tables(catalog, now=now.replace(hour=12) + dt.timedelta(minutes=minutes))
+    rows = stage.lake.rows(paths.table_snapshots())
+
+    def snapshots() -> int:
+        table = stage.lake.open(paths.table_snapshots())
+        assert table is not None
+        return len(table.file_uris())
+
+    with maintenance_lock(
+        stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_upkeep(), ttl_seconds=0.3
+    ):
+        left = {each.table: each for each in keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
+    assert (left["table_health"].reason, snapshots()) == ("another pipeline's run keeps it", 4)
+
+    kept = {each.table: each for each in keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
+
+    assert (kept["table_health"].merged, snapshots()) == (4, 1)
+    after = stage.lake.rows(paths.table_snapshots())
+    assert rows is not None
+    assert after is not None
+    assert sorted(map(str, after.to_pylist())) == sorted(map(str, rows.to_pylist()))
+
+
+def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Stage, catalog: Catalog) -> None:
+    processor = stage.processor()
+    for batch_id in range(3):
+        stage.land(processor, batch_id)
+    with maintenance_lock(stage.objects, "shop", work="VACUUM", ttl_seconds=0.3):
+        assert keep_control_tables(catalog, "shop", fewest_files=2)[0].merged == 3, "a dry run needs no lock"
+        with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
+            keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)
+
+    assert files(stage, "checkpoint_store") == 3
 
 
 def test_merging_beside_a_stream_harms_neither(stage: Stage, catalog: Catalog) -> None:

@@ -11,9 +11,10 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.generations import CheckpointRecord, Generations
 from deltaworks.control.held_tables import ask_to_resume
+from deltaworks.control.maintenance_lock import maintenance_lock
 from deltaworks.control.prepared import PreparedTable, read_prepared
 from deltaworks.control.replays import PreparedReplay, prepare_replay
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog
@@ -59,6 +60,21 @@ def orphan(stage: Stage, name: str = "orders", file: str = "event_date=2024-01-0
 
 def by_what(results: list[OrphanResult]) -> dict[str, OrphanResult]:
     return {result.what: result for result in results}
+
+
+def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    dead = orphan(stage)
+    age(stage)
+    with maintenance_lock(stage.objects, "shop", work="OPTIMIZE", ttl_seconds=0.3):
+        assert by_what(remove_orphans(catalog, "shop"))["orders"].files == 1, "a dry run needs no lock"
+        with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
+            remove_orphans(catalog, "shop", dry_run=False)
+        assert dead.exists()
+
+    remove_orphans(catalog, "shop", dry_run=False)
+
+    assert not dead.exists()
 
 
 def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalog: Catalog) -> None:
