@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.callback import SyncCallback
@@ -11,8 +10,8 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks, tell_deadline
+from deltaworks.airflow.job_settings import job_settings
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
-from deltaworks.airflow.retry_policy import JobRetryPolicy
 from deltaworks.airflow.runbooks import gold_runbook
 from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.specs.environment import EnvironmentSpec
@@ -51,13 +50,30 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
                 title="Full rebuild",
                 description="Build every partition, not only touched ones",
             ),
+            "shadow": Param(
+                False,
+                type="boolean",
+                title="Full rebuild in a shadow",
+                description="Beside the tables, which get it in one commit once it holds their checks",
+            ),
+            "dry_run": Param(
+                True,
+                type="boolean",
+                title="Shadow: count only",
+                description="Off: the shadow is built, checked and swapped in",
+            ),
         },
     ) as dag:
         rebuild_gold_task(
             spec,
             environment,
             arguments=(DATES_ARGUMENT,),
-            param_arguments=(ParamArgument("tables", "--tables"), ParamArgument("full", "--full")),
+            param_arguments=(
+                ParamArgument("tables", "--tables"),
+                ParamArgument("full", "--full"),
+                ParamArgument("shadow", "--shadow"),
+                ParamArgument("dry_run", "--no-dry-run", when=False),
+            ),
         )
     return dag
 
@@ -98,26 +114,6 @@ def rebuild_gold_task(
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
         **job_settings(),
     )
-
-
-def job_settings() -> dict[str, Any]:
-    """Pool and retries of a Spark job that ends."""
-    return {
-        "pool": names.POOL_SPARK_JOBS,
-        "retries": 3,
-        "retry_delay": timedelta(seconds=30),
-        "retry_exponential_backoff": 2.0,
-        "max_retry_delay": timedelta(minutes=10),
-        "retry_policy": JobRetryPolicy(),
-        "execution_timeout": timedelta(hours=4),
-        # A cleared task must run again; a durable one that had succeeded in cluster mode would be skipped.
-        "durable": False,
-    }
-
-
-def process_settings() -> dict[str, Any]:
-    """The same of a task that starts no Spark job, which is what `durable` speaks of."""
-    return {name: value for name, value in job_settings().items() if name != "durable"}
 
 
 def table_choice(tables: list[str], title: str) -> Param:

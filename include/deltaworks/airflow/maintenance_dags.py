@@ -7,8 +7,9 @@ from datetime import timedelta
 from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import process_settings, rebuild_gold_task, table_choice
+from deltaworks.airflow.gold_dags import rebuild_gold_task, table_choice
 from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.mutation_dags import mutate_task, purge_task
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator
 from deltaworks.airflow.optimize_dags import optimize_task, round_choice

@@ -7,8 +7,8 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import job_settings
 from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_settings import job_settings
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import mutation_runbook
 from deltaworks.specs.environment import EnvironmentSpec

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param
 
-from deltaworks.airflow.gold_dags import job_settings
+from deltaworks.airflow.job_settings import job_settings
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec

@@ -8,8 +8,8 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import process_settings
 from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
 from deltaworks.airflow.runbooks import clean_runbook, relay_runbook

@@ -7,8 +7,8 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import job_settings, table_choice
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.gold_dags import table_choice
+from deltaworks.airflow.job_settings import by_hand_only, job_settings
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.airflow.runbooks import reprocess_runbook
 from deltaworks.specs.environment import EnvironmentSpec
@@ -24,15 +24,8 @@ def reprocess_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.reprocess_dag_id(spec.pipeline),
         description=f"Reads objects of {spec.pipeline} again, in place or into shadow tables",
         doc_md=reprocess_runbook(spec),
-        schedule=None,
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=24),
-        tags=sorted({"reprocess", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner, **job_callbacks()},
         params=_form(spec),
+        **by_hand_only(spec, "reprocess"),
     ) as dag:
         SparkJobOperator(
             task_id="reprocess",

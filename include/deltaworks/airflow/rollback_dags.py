@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import approval
-from deltaworks.airflow.gold_dags import process_settings, rebuild_gold_task
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.gold_dags import rebuild_gold_task
+from deltaworks.airflow.job_settings import by_hand_only, process_settings
 from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator
 from deltaworks.airflow.runbooks import rollback_runbook
 from deltaworks.specs.environment import EnvironmentSpec
@@ -26,15 +24,8 @@ def rollback_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.rollback_dag_id(spec.pipeline),
         description=f"Puts tables of {spec.pipeline} back as they were",
         doc_md=rollback_runbook(spec),
-        schedule=None,
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=24),
-        tags=sorted({"rollback", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner, **job_callbacks()},
         params=_form(spec),
+        **by_hand_only(spec, "rollback"),
     ) as dag:
         chain(*_steps(spec, environment))
     return dag

@@ -125,7 +125,8 @@ is left alone. It works from the tables as they are, not from the time it was sc
 needs no catching up and a second run does no harm.
 
 **Trigger it** with `tables` to build only some, with `dates` to build these dates whatever has changed, with
-`full` to build every partition anew. A change of SQL is seen by itself.
+`full` to build every partition anew. A change of SQL is seen by itself. `shadow` builds them anew beside the
+tables and swaps them in once they hold their checks; it only counts until "Shadow: count only" is off.
 
 **Backfill**: `airflow backfill create --dag-id gold__{spec.pipeline} --from-date 2026-01-01 --to-date
 2026-01-31` makes one run a date, each of which builds that date anew (also in Airflow's own form). Tables that any

@@ -8,7 +8,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseOperator, Param
 
 from deltaworks.airflow.approvals import approval
-from deltaworks.airflow.gold_dags import job_settings, process_settings
+from deltaworks.airflow.job_settings import job_settings, process_settings
 from deltaworks.airflow.operators import RESULTS_XCOM, ParamArgument, SparkJobOperator
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -17,6 +17,7 @@ from deltaworks.cli import (
     experiment,
     files,
     generate,
+    gold,
     mutation_batches,
     mutations,
     optimize,
@@ -51,6 +52,7 @@ app.add_typer(consumers.app, name="consumers")
 mutation_batches.register(mutations.app)
 app.add_typer(mutations.app, name="mutations")
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(gold.app, name="gold")
 app.add_typer(alerts.app, name="alerts")
 for module in (stack, streams, alerts, batches, optimize, reprocess, restore, sql, generate, collect, wire, demo):
     module.register(app)

@@ -90,11 +90,16 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreCommit:
-    """What a restoring commit says of itself, and what guards it."""
+    """What a restoring commit says of itself, and what guards it.
+
+    `raises` are application ids whose number it raises by one: whoever has read the table under the number before it
+    cannot commit what follows from that.
+    """
 
     step: Step
     user_metadata: str
     owner: Step | None = None
+    raises: tuple[str, ...] = ()
     operation: str = "RESTORE"
     parameters: dict[str, str | None] = field(default_factory=dict)
 
@@ -200,7 +205,8 @@ def removal(added: Action, at_ms: int) -> Action:
 
 def _actions(current: TableState, target: Target, commit: RestoreCommit) -> list[Action]:
     now = int(time.time() * 1000)
-    steps = [commit.step, *([commit.owner] if commit.owner else [])]
+    raised = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.raises]
+    steps = [commit.step, *([commit.owner] if commit.owner else []), *raised]
     actions = [commit_info(commit, read_version=current.version, at_ms=now), *(txn(step, now) for step in steps)]
     if target.metadata is not None and target.metadata != current.metadata:
         actions.append({"metaData": target.metadata})

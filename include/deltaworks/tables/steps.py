@@ -44,6 +44,16 @@ def rollback_step(pipeline: str, table: str, ordinal: int) -> Step:
     return Step(f"{pipeline}/rollback/{table}", ordinal)
 
 
+def gold_build_step(pipeline: str, table: str, ordinal: int) -> Step:
+    """The application transaction of one build of a gold table. A build that another one came before does not land."""
+    return Step(f"{pipeline}/gold_build/{table}", ordinal)
+
+
+def gold_refresh_step(pipeline: str, table: str, ordinal: int) -> Step:
+    """The application transaction of one refresh of a gold table."""
+    return Step(f"{pipeline}/gold_refresh/{table}", ordinal)
+
+
 def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:
     """The newest complete batch in this snapshot of the checkpoint store, or None before the first."""
     if store is None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.gold import build
+from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
 
 # `weekly` is declared before what it reads.
@@ -86,7 +86,7 @@ def test_answers_are_built_in_order_by_what_changed_and_published_only_if_they_h
 def test_without_the_checks_what_breaks_them_is_published(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "broken_checks", lambda *_: [])
+    monkeypatch.setattr(table_build, "broken_checks", lambda *_: [])
     shop = make_project({"shop": (SHOP, SQL)})
     shop.append("shop", "events", [event(0, "a", None)])
 

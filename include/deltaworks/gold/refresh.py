@@ -1,0 +1,255 @@
+"""Full refresh of a gold table in a shadow: built beside it, checked whole, and swapped in by one commit.
+
+Readers have the old table until that commit and the new one from it on. The shadow is a table as any build leaves it,
+so that it says what it was built from: one that was left behind is brought up to date instead of built again, and
+what came while it was built is caught up with before the swap. What a build commits after that is not undone: the
+swap is refused, and the shadow catches up again. It is removed once the table was seen to have all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.maintenance_lock import MaintenanceLock, maintenance_lock
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.gold.build import rebuild_gold, selected_gold
+from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, read_built_from
+from deltaworks.gold.checks import broken_checks, refuse_broken
+from deltaworks.gold.inputs import InputViews, pin_inputs
+from deltaworks.gold.plan import full_plan
+from deltaworks.gold.refresh_plan import GoldRefreshResult, content_at, plan_refresh
+from deltaworks.gold.shadow import Shadows, find_shadows, remove_shadow, shadow_state
+from deltaworks.gold.table_build import TableJob, build_table, plan_job, rows_before
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import GoldTableSpec, build_order
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import TableState, state_at
+from deltaworks.tables.restored import RestoreCommit
+from deltaworks.tables.steps import gold_build_step, gold_refresh_step
+from deltaworks.tables.swapped import reasons_against_swap, settle_swap, swap_in
+
+OPERATION = "refresh_gold"
+#: How often a shadow catches up with builds that go on meanwhile. Each time there is less to catch up with.
+MOST_CATCH_UPS = 5
+
+
+def refresh_gold(
+    spark: SparkSession,
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    tables: Sequence[str] | None = None,
+    dry_run: bool = True,
+    fault: Callable[[str], None] = lambda point: None,
+) -> list[GoldRefreshResult]:
+    """Build gold tables anew beside themselves, swap them in, and build what changed meanwhile or reads them.
+
+    Idempotent: a run that was killed is gone on with by the next one. Safe beside appends and builds; a build that is
+    at work on the table during its swap fails with a conflict and is tried again.
+
+    Args:
+        tables: names of gold tables; by default all.
+        fault: called with the table's name and `built`, `checked`, `swapped` or `verified`, by tests.
+
+    Raises:
+        ConfigError: GOLD_TABLE_UNKNOWN, and what a build raises.
+        ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED.
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, GOLD_SWAP_BEHIND, COMMIT_CONTENDED.
+        TransientError: SWAP_COPY_DAMAGED.
+    """
+    if dry_run:
+        return plan_refresh(catalog, pipeline, tables=tables)
+    spec = catalog.pipeline(pipeline)
+    results: dict[str, GoldRefreshResult] = {}
+    for table in selected_gold(spec, tables):
+        held = sorted(name for name in table.reads if name in results and results[name].broken)
+        if held:
+            reason = f"{', '.join(held)}, which it reads, broke its checks"
+            results[table.name] = GoldRefreshResult(
+                table=table.name, dry_run=False, built_from={}, reason=reason, broken=(reason,)
+            )
+            continue
+        results[table.name] = _Refresh(spark, catalog, spec, table, fault).run()
+    swapped = [name for name, result in results.items() if result.swapped]
+    if swapped:
+        rebuild_gold(spark, catalog, pipeline, tables=_with_readers(spec, swapped))
+    refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
+    return list(results.values())
+
+
+class _Refresh:
+    """The refresh of one table."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        spec: PipelineSpec,
+        table: GoldTableSpec,
+        fault: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._spec = spec
+        self._table = table
+        self._key = paths.table(spec.pipeline, table.name)
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._fault_of_table = fault
+
+    def _fault(self, point: str) -> None:
+        self._fault_of_table(f"{self._table.name} {point}")
+
+    def run(self) -> GoldRefreshResult:
+        """All of it, or what is left of one that was broken off."""
+        started = time.monotonic()
+        against = reasons_against_swap(self._lake, self._objects, self._key)
+        if self._lake.open(self._key) is None:
+            reason = "it does not exist yet: the next build makes it"
+            return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=reason)
+        if against:
+            raise ContractError(
+                "GOLD_SWAP_UNSUPPORTED",
+                f"{self._key} has {', '.join(against)}, so that no other files can be swapped in.",
+                hint="Build it with `full`, which is one commit of Spark's; or drop what is named from the table.",
+            )
+        folder = paths.gold_shadows(self._spec.pipeline, self._table.name)
+        work = f"a refresh of {self._table.name}"
+        with maintenance_lock(self._objects, self._spec.pipeline, work=work, folder=folder) as lock:
+            shadows = find_shadows(self._lake, self._spec.pipeline, self._table.name)
+            for key in shadows.left_over:
+                remove_shadow(self._lake, key)
+            if shadows.swapped is not None:
+                return self._settled(shadows.swapped, started)
+            return self._swapped(shadows, lock, started)
+
+    def _settled(self, key: str, started: float) -> GoldRefreshResult:
+        """The end of a refresh that was killed after its swap."""
+        state = shadow_state(self._lake, self._objects, key)
+        if state is not None:
+            settle_swap(self._lake, self._objects, self._key, state)
+        remove_shadow(self._lake, key)
+        return GoldRefreshResult(
+            table=self._table.name,
+            dry_run=False,
+            swapped=True,
+            built_from=read_built_from(self._lake, self._key).versions,
+            seconds=time.monotonic() - started,
+            reason="was swapped in by a run that was broken off after it",
+        )
+
+    def _swapped(self, shadows: Shadows, lock: MaintenanceLock, started: float) -> GoldRefreshResult:
+        key, before = shadows.next_key, content_at(self._lake, self._key)
+        for _ in range(MOST_CATCH_UPS):
+            job = self._caught_up(key)
+            if self._lake.open(key) is None:
+                return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=job.plan.reason)
+            self._fault("built")
+            broken = self._broken(key, job)
+            lock.check()
+            self._fault("checked")
+            state = state_at(self._lake, self._objects, key)
+            built = read_built_from(self._lake, key)
+            version = None if broken else self._swap(state, built, shadows.last + 1, lock)
+            if broken or version is not None:
+                break
+        else:
+            raise ConcurrencyError(
+                "GOLD_SWAP_BEHIND",
+                f"Builds of {self._key} were ahead of its shadow each of {MOST_CATCH_UPS} times.",
+                hint="Pause its gold DAG and run this again: it goes on with the shadow that is there.",
+            )
+        if version is not None:
+            self._fault("swapped")
+            settle_swap(self._lake, self._objects, self._key, state, version=version)
+            self._fault("verified")
+            remove_shadow(self._lake, key)
+        return GoldRefreshResult(
+            table=self._table.name,
+            dry_run=False,
+            swapped=version is not None,
+            rows_before=before.rows,
+            bytes_before=before.bytes,
+            rows=state.rows,
+            bytes=state.bytes,
+            version=version,
+            shadow=key if broken else "",
+            built_from=built.versions,
+            broken=tuple(broken),
+            seconds=time.monotonic() - started,
+            reason=f"not swapped in: {'; '.join(broken)}" if broken else "",
+        )
+
+    def _caught_up(self, key: str) -> TableJob:
+        """Bring the shadow at `key` up to the inputs as they are now; all of it is built where it is not there."""
+        inputs = pin_inputs(self._lake, self._spec, self._table.reads)
+        job = plan_job(self._catalog, self._spec, self._lake, self._table, inputs, key=key)
+        with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
+            build_table(self._spark, self._lake, self._spec, job, views, checked=False)
+        return job
+
+    def _broken(self, key: str, job: TableJob) -> list[str]:
+        """What the whole shadow breaks of the table's checks, held against the table that readers have."""
+        if not self._table.checks.before_commit:
+            return []
+        rows = self._spark.read.format("delta").load(self._lake.storage.spark_uri(key))
+        whole = full_plan(job.plan.table, "")
+        return broken_checks(self._table, rows, rows_before(self._spark, self._lake, self._key, whole))
+
+    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: MaintenanceLock) -> int | None:
+        """Swap the shadow in; the version that made. None where a build got ahead of it."""
+        step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
+        made = user_metadata(
+            pipeline=self._spec.pipeline,
+            batch=",".join(f"{name}@{version}" for name, version in built.versions.items()),
+            operation=OPERATION,
+            step=step.app_id,
+            step_version=step.version,
+            **{BUILT_FROM: dict(built.versions), FINGERPRINT: built.fingerprint},
+        )
+        commit = RestoreCommit(
+            step=step,
+            # A build that was planned before the swap, by another definition perhaps, must not land on top of it.
+            raises=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
+            user_metadata=made,
+            operation="WRITE",
+            parameters={"mode": "Overwrite", "shadow": state.key},
+        )
+
+        def refuse_behind() -> None:
+            lock.check()
+            if is_behind(built, read_built_from(self._lake, self._key)):
+                raise _BehindError
+
+        try:
+            done = swap_in(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
+        except _BehindError:
+            return None
+        return done.version
+
+
+class _BehindError(Exception):
+    """The table has been built from newer inputs than its shadow."""
+
+
+def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
+    """Whether the table has what its shadow has not yet. By another definition it is about to be replaced."""
+    if not table.known or table.fingerprint != shadow.fingerprint:
+        return False
+    return any(version > shadow.versions.get(name, -1) for name, version in table.versions.items())
+
+
+def _with_readers(spec: PipelineSpec, names: Sequence[str]) -> list[str]:
+    """The tables called `names` and those that read them, directly or through others."""
+    found = set(names)
+    for table in build_order(spec.gold.tables):
+        if found & {*table.reads}:
+            found.add(table.name)
+    return sorted(found)

@@ -1,0 +1,246 @@
+"""Builds one gold table: what is to be done, from which versions of its inputs, and the commit that does it.
+
+Where it is written is the job's: the table itself, or a shadow beside it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConcurrencyError
+from deltaworks.gold.answer import answer_of, same_columns
+from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, fingerprint, read_built_from
+from deltaworks.gold.checks import broken_checks
+from deltaworks.gold.inputs import InputViews, PinnedInput
+from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.partitions import literal
+from deltaworks.tables.steps import gold_build_step
+
+OPERATION = "rebuild_gold"
+#: Tells a build's commit from all others, in `userMetadata`.
+_BUILD = "build"
+
+
+@dataclass(frozen=True, slots=True)
+class GoldTableResult:
+    """What became of one gold table. `broken` are the checks its answer breaks, for which it was not published; `sound`
+    is false for it and for those that read it.
+
+    `partitions` are the dates or other values rebuilt, None for the whole table; `version` is the commit, None where
+    there was none.
+    """
+
+    table: str
+    skipped: bool
+    reason: str
+    built_from: Mapping[str, int]
+    partitions: tuple[str, ...] | None = ()
+    rows: int = 0
+    duplicates_dropped: int = 0
+    version: int | None = None
+    seconds: float = 0.0
+    broken: tuple[str, ...] = ()
+    sound: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJob:
+    """One gold table with all that its build needs; `key` is where it is written. `stays` is what it remains built
+    from, where only dates asked for are made anew: the others are as old as before. `step` lands once, and not where
+    another build has landed since this one was planned."""
+
+    step: Step
+    plan: GoldPlan
+    key: str
+    sql: str
+    sql_path: Path
+    fingerprint: str
+    inputs: Mapping[str, PinnedInput]
+    stays: BuiltFrom | None = None
+
+    @property
+    def built_from(self) -> dict[str, int]:
+        """Versions of the inputs that are read."""
+        return {name: pinned.version for name, pinned in self.inputs.items() if pinned.version is not None}
+
+
+def plan_job(
+    catalog: Catalog,
+    spec: PipelineSpec,
+    lake: Lake,
+    table: GoldTableSpec,
+    inputs: Mapping[str, PinnedInput],
+    *,
+    key: str,
+    full: bool = False,
+    dates: frozenset[dt.date] | None = None,
+) -> TableJob:
+    """What building the table at `key` takes, by what it was last built from.
+
+    Args:
+        full: all of it, whatever changed.
+        dates: these dates, whatever changed, and no others.
+    """
+    # Before all else that is read of the table: what another one changes after this makes the build be refused.
+    step = _next_step(lake, spec, table, key)
+    own = {name: inputs[name] for name in table.reads}
+    path = catalog.folder(spec.pipeline) / table.sql
+    sql = path.read_text(encoding="utf-8")
+    digest = fingerprint(table, sql, spec.gold.dedupe, own)
+    stays = None
+    unbuilt = sorted(name for name, pinned in own.items() if pinned.version is None and not pinned.columns)
+    if unbuilt or all(pinned.version is None for pinned in own.values()):
+        reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
+        plan = GoldPlan(table, frozenset(), frozenset(), reason)
+    elif full:
+        plan = full_plan(table, "a full rebuild was asked for")
+    elif dates is not None:
+        built = read_built_from(lake, key)
+        plan = dated_plan(table, dates) if built.known else full_plan(table, built.reason)
+        stays = built if built.known else None
+    else:
+        plan = _plan(lake, spec, table, own, key=key, digest=digest)
+    return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
+
+
+def _next_step(lake: Lake, spec: PipelineSpec, table: GoldTableSpec, key: str) -> Step:
+    opened, app_id = lake.open(key), gold_build_step(spec.pipeline, table.name, 0).app_id
+    last = None if opened is None else opened.transaction_version(app_id)
+    return Step(app_id, (last or 0) + 1)
+
+
+def _plan(
+    lake: Lake, spec: PipelineSpec, table: GoldTableSpec, inputs: Mapping[str, PinnedInput], *, key: str, digest: str
+) -> GoldPlan:
+    built = read_built_from(lake, key)
+    if not built.known:
+        return full_plan(table, built.reason)
+    if built.fingerprint != digest:
+        return full_plan(table, "its definition changed, or an input was created anew")
+    changes = {
+        name: changed_partitions(lake, pinned.key, after_version=built.versions.get(name), up_to_version=pinned.version)
+        for name, pinned in inputs.items()
+        if pinned.version is not None
+    }
+    columns = {name: pinned.date_column for name, pinned in inputs.items()}
+    return plan_rebuild(table, changes, spec.gold.dedupe, columns)
+
+
+def build_table(
+    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, checked: bool = True
+) -> GoldTableResult:
+    """Do what a job says, in one commit; nothing where its answer breaks its checks.
+
+    Args:
+        checked: whether the rows are held against the table's checks before the commit.
+
+    Raises:
+        ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has landed since the job was planned.
+    """
+    if not job.plan.has_work:
+        return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
+    started = time.monotonic()
+    table = job.plan.table
+    answer = _answer(spark, job, views)
+    if not job.plan.full and not same_columns(spark, lake.storage.spark_uri(job.key), answer):
+        job = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None)
+        answer = _answer(spark, job, views)
+    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
+    checked = checked and table.checks.before_commit
+    if checked:
+        # Looked at several times and then written: computed once.
+        answer = answer.persist()
+    try:
+        broken = broken_checks(table, answer, rows_before(spark, lake, job.key, job.plan)) if checked else []
+        if broken:
+            seconds = time.monotonic() - started
+            reason = f"not published: {'; '.join(broken)}"
+            return GoldTableResult(
+                table.name, True, reason, job.built_from, seconds=seconds, broken=tuple(broken), sound=False
+            )
+        build = uuid.uuid4().hex
+        _write(answer, lake.storage.spark_uri(job.key), job, spec=spec, batch=batch, build=build)
+    finally:
+        if checked:
+            answer.unpersist()
+    version, rows = _committed(lake, job.key, build)
+    written = job.plan.output.values
+    return GoldTableResult(
+        table=table.name,
+        skipped=False,
+        reason=job.plan.reason,
+        built_from=job.built_from,
+        partitions=None if written is None else tuple(str(value) for value in sorted(written)),
+        rows=rows,
+        duplicates_dropped=views.copies_dropped(table.reads, job.plan.input),
+        version=version,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _answer(spark: SparkSession, job: TableJob, views: InputViews) -> DataFrame:
+    return answer_of(spark, job.plan, views, sql=job.sql, sql_path=job.sql_path)
+
+
+def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> DataFrame | None:
+    """The rows that the table at `key` has now of what is to be written; None where it is not there yet."""
+    if lake.open(key) is None:
+        return None
+    rows = spark.read.format("delta").load(lake.storage.spark_uri(key))
+    if plan.table.partition_by not in rows.columns:
+        return None
+    written = plan.output.values
+    return rows if written is None else rows.filter(F.col(plan.table.partition_by).isin(sorted(written)))
+
+
+def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, batch: str, build: str) -> None:
+    column = job.plan.table.partition_by
+    stays = job.stays or BuiltFrom(job.built_from, job.fingerprint)
+    said = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
+    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **said)
+    # Rebalanced, a small date becomes one file and a large one is still split.
+    writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
+    writer = writer.option("userMetadata", metadata).options(**_guard(job.step))
+    written = job.plan.output.values
+    if written is None:
+        writer = writer.option("overwriteSchema", "true")
+        writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
+    else:
+        kind = "string" if job.plan.table.affects == "same" else "date"
+        values = ", ".join(literal(str(value), kind) for value in sorted(written))
+        writer = writer.option("replaceWhere", f"`{column}` in ({values})")
+    writer.save(uri)
+
+
+def _guard(step: Step) -> dict[str, str | int]:
+    """By these Delta leaves a write out whose number the table has, and fails one that meets another of its number."""
+    return {"txnAppId": step.app_id, "txnVersion": step.version}
+
+
+def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
+    """The version our commit got and the rows it wrote."""
+    table = lake.open(key)
+    for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
+        if commit.metadata.get(_BUILD) == build:
+            return commit.version, int(commit.metrics.get("numOutputRows", 0))
+    raise ConcurrencyError(
+        "GOLD_OVERTAKEN",
+        f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
+        hint="Nothing: the next try plans anew.",
+    )

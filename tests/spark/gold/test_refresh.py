@@ -1,0 +1,228 @@
+"""A gold table is built anew in a shadow and swapped in: readers have the old or the new one, whatever is killed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import ContractError
+from deltaworks.gold import refresh, table_build
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.refresh import refresh_gold
+from tests.waiting import eventually
+
+SHOP = """\
+pipeline: shop
+description: a shop
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event: {name: {path: name}, time: {path: time}, id: id}
+tables:
+  - name: events
+    catch_all: true
+    columns: [{name: device_id, path: device, type: string}]
+gold:
+  tables:
+    - name: daily
+      sql: gold/daily.sql
+      reads: [events]
+      partition_by: event_date
+      checks: {not_null: device_id, max_drop: 0.5}
+    - {name: busiest, sql: gold/busiest.sql, reads: [daily], partition_by: event_date}
+    - {name: plain, sql: gold/plain.sql, reads: [events], partition_by: event_date}
+"""
+DAILY = "SELECT event_date, device_id, count(*) AS events FROM events GROUP BY ALL"
+EDITED = "SELECT event_date, device_id, count(*) * 10 AS events, 'v2' AS edition FROM events GROUP BY ALL"
+BUSIEST = "SELECT event_date, max(events) AS most FROM daily GROUP BY event_date"
+SQL = {"daily": DAILY, "busiest": BUSIEST, "plain": DAILY}
+START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
+KEY = paths.table("shop", "daily")
+
+
+@pytest.fixture
+def shop(spark: SparkSession, make_project: Callable[..., Any]) -> Any:
+    """Three dates, built, and one more event of the second date that is not built yet."""
+    made = make_project({"shop": (SHOP, {f"gold/{name}.sql": sql for name, sql in SQL.items()})})
+    made.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
+    rebuild_gold(spark, made.catalog, "shop", tables=["daily", "busiest"])
+    made.append("shop", "events", [event(1, "late")])
+    return made
+
+
+def event(day: int, event_id: str, device: str | None = "d1") -> dict[str, Any]:
+    return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device}
+
+
+def edit(shop: Any, sql: str) -> None:
+    (shop.root / "include/pipelines/shop/gold/daily.sql").write_text(sql)
+
+
+def counts(shop: Any, version: int | None = None) -> list[int]:
+    table = shop.lake.open(KEY)
+    if version is not None:
+        table.load_as_version(version)
+    return sorted(row["events"] for row in table.to_pyarrow_table().to_pylist())
+
+
+def shadows(shop: Any) -> list[str]:
+    folder = Path(shop.lake.storage.prefix, paths.gold_shadows("shop", "daily"))
+    return sorted(each.name for each in folder.glob("[0-9]*"))
+
+
+class KilledError(Exception):
+    """The process ended there."""
+
+
+def killed_at(point: str) -> Callable[[str], None]:
+    def fault(reached: str) -> None:
+        if reached == f"daily {point}":
+            raise KilledError(point)
+
+    return fault
+
+
+def test_a_refresh_killed_anywhere_is_gone_on_with_and_readers_have_the_old_table_or_the_new_one(
+    spark: SparkSession, shop: Any
+) -> None:
+    (counted,) = refresh_gold(spark, shop.catalog, "shop", tables=["daily"])
+    assert (counted.dry_run, counted.rows_before, counted.reason) == (True, 3, "would be built, checked and swapped in")
+    assert shadows(shop) == []
+    edit(shop, EDITED)
+
+    for point, expected in [("built", [1, 1, 1]), ("checked", [1, 1, 1]), ("swapped", [10, 10, 20])]:
+        with pytest.raises(KilledError):
+            refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False, fault=killed_at(point))
+        assert counts(shop) == expected
+        assert shadows(shop) == ["000001"], "it is kept until somebody has looked at the table"
+    assert shop.lake.open(paths.gold_shadow("shop", "daily", 1)).version() == 0, "built once, and taken on"
+    swapped = shop.lake.open(KEY).version()
+
+    (done,) = refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
+
+    assert (done.swapped, shadows(shop)) == (True, [])
+    assert [counts(shop, version) for version in range(swapped + 1)] == [[1, 1, 1], [10, 10, 20]]
+    assert shop.lake.open(KEY).version() == swapped, "nothing was left to be rebuilt"
+    assert {row["edition"] for row in shop.rows("shop", "daily")} == {"v2"}
+    assert sorted(row["most"] for row in shop.rows("shop", "busiest")) == [10, 10, 20], "what reads it follows"
+    assert rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily").skipped
+
+
+@pytest.mark.integration
+def test_what_is_built_meanwhile_is_caught_up_with_before_the_swap(
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_meanwhile(reached: str) -> None:
+        if reached == "daily checked" and len(shop.rows("shop", "events")) == 4:
+            shop.append("shop", "events", [event(2, "meanwhile")])
+            rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+            assert counts(shop) == [1, 2, 2]
+        if reached == "daily swapped":
+            found.append(counts(shop))
+
+    found: list[list[int]] = []
+    (done,) = refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False, fault=build_meanwhile)
+    assert (done.swapped, done.rows, found) == (True, 3, [[1, 2, 2]])
+
+    # Without the look at what the table has by then, readers lose what they had until the build that follows.
+    monkeypatch.setattr(refresh, "is_behind", lambda *_: False)
+    shop.append("shop", "events", [event(0, "again")])
+    rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+    assert counts(shop) == [2, 2, 2]
+    monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
+
+    def build_first(reached: str) -> None:
+        if reached == "daily checked":
+            shop.append("shop", "events", [event(0, "more")])
+            rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
+            assert counts(shop) == [2, 2, 3]
+
+    refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False, fault=build_first)
+    assert counts(shop) == [2, 2, 2], "gone back, and it says so:"
+    monkeypatch.undo()
+    assert rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily").partitions == ("2025-03-01",)
+    assert counts(shop) == [2, 2, 3]
+
+
+def test_a_shadow_that_breaks_its_checks_is_kept_and_not_swapped_in(
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(shop, EDITED + " HAVING event_date = DATE'2025-03-01'")
+
+    with pytest.raises(ContractError, match=r"GOLD_CHECK_FAILED.*2025-03-02 would fall from 1 rows to 0"):
+        refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
+    assert (counts(shop), shadows(shop)) == ([1, 1, 1], ["000001"])
+
+    # Without the checks readers get what is there of it.
+    monkeypatch.setattr(refresh, "broken_checks", lambda *_: [])
+    refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
+    assert counts(shop) == [10]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("case", [(table, guarded) for table in ("daily", "plain") for guarded in (True, False)])
+def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table(
+    spark: SparkSession, shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, bool]
+) -> None:
+    """The build stands still while its answer is computed: with checks before Delta's transaction, else within it."""
+    table, guarded = case
+    armed, begun, go = tmp_path / "armed", tmp_path / "begun", tmp_path / "go"
+    errors: list[str] = []
+
+    def wait_here(value: int) -> int:
+        if armed.exists():
+            begun.touch()
+            for _ in range(1_200):
+                if go.exists():
+                    break
+                time.sleep(0.1)
+        return value
+
+    session = spark.newSession()
+    session.udf.register("wait_here", wait_here, "bigint")
+    sql, edited = DAILY.replace("count(*)", "wait_here(count(*))"), DAILY.replace("count(*)", "count(*) * 10")
+    path = shop.root / f"include/pipelines/shop/gold/{table}.sql"
+    path.write_text(sql)
+    rebuild_gold(session, shop.catalog, "shop", tables=[table])
+    monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
+    if not guarded:
+        monkeypatch.setattr(table_build, "_guard", lambda _: {})
+
+    def build() -> None:
+        try:
+            rebuild_gold(session, shop.catalog, "shop", tables=[table])
+        except Exception as error:
+            errors.append(f"{type(error).__name__} {error}"[:300])
+
+    builder = threading.Thread(target=build)
+
+    def swap_beside_a_build(reached: str) -> None:
+        if reached == f"{table} checked" and not armed.exists():
+            # A date that neither the table nor its shadow has, built by the definition of before.
+            shop.append("shop", "events", [event(9, "new")])
+            path.write_text(sql)
+            armed.touch()
+            builder.start()
+            eventually(begun.exists, "the build is at work")
+            path.write_text(edited)
+        if reached == f"{table} swapped":
+            go.touch()
+            builder.join()
+
+    path.write_text(edited)
+    refresh_gold(spark, shop.catalog, "shop", tables=[table], dry_run=False, fault=swap_beside_a_build)
+
+    found = sorted(row["events"] for row in shop.rows("shop", table))
+    if guarded:
+        assert found == [10, 10, 20]
+        assert len(errors) == 1
+        assert ("GOLD_OVERTAKEN" if table == "daily" else "DELTA_CONCURRENT_TRANSACTION") in errors[0]
+    else:
+        assert (found, errors) == ([1, 10, 10, 20], []), "a row by the old definition among those of the new one"
