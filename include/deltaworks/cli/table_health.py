@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -103,16 +104,25 @@ def show(
 
 
 def trend(
-    pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
+    which: str = typer.Argument("", metavar="[PIPELINE or PIPELINE.TABLE]", help="Only these tables."),
     days: int = typer.Option(14, min=1, help="How far back."),
+    worst: int = typer.Option(8, min=1, help="How many tables the charts have, the worst first."),
+    chart: Path | None = typer.Option(None, help="Write a page with charts here."),
     as_json: bool = _AS_JSON,
 ) -> None:
-    """Show how tables grew, by the snapshots the nightly maintenance keeps."""
+    """Show how tables grew and how their health changed, by the snapshots the nightly maintenance keeps."""
     project = catalog()
-    if pipeline:
+    pipeline, _, name = which.partition(".")
+    if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
     since = utc_now().date() - dt.timedelta(days=days)
-    found = trends(read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline))
+    snapshots = read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline, table=name)
+    found = trends(snapshots)
+    if chart is not None:
+        from deltaworks.tables.trend_chart import worst_tables, write_trend_chart
+
+        written = write_trend_chart(chart, worst_tables(snapshots, worst))
+        typer.echo(f"Charts: {written}", err=as_json)
     if as_json:
         _print_json([dataclasses.asdict(each) for each in found])
         return

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 
 import plotly.graph_objects as go
 
+from deltaworks.chart_page import write_chart_page
 from deltaworks.experiments.partitioning import PUBLISHED, PartitioningResult
 
 
 def write_chart(result: PartitioningResult, path: Path) -> Path:
     """Write the page and return its path: times, ratios beside the published ones, files by organisation."""
     figures = (_times(result), _ratios(result), _files(result), _sizes(result))
-    library: bool = True
-    parts = []
-    for figure in figures:
-        figure.update_layout(template="plotly_white", height=420, margin={"l": 70, "r": 20, "t": 60, "b": 60})
-        parts.append(str(figure.to_html(full_html=False, include_plotlyjs=library)))
-        library = False
     workload = result.workload
     said = (
         f"{result.rows:,} rows of {workload.orgs:,} organisations (power law, exponent {workload.exponent}) "
         f"in the end; {workload.rows_per_batch:,} rows a batch, OPTIMIZE after {workload.batches_per_round} batches, "
         f"up to {workload.requests:,} renames a round; medians of {len(result.sides[0].seconds['read'])} rounds."
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Partition experiment</title>"
-        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}</style>"
-        f"<h1>Partition experiment</h1><p>{html.escape(said)}</p>{''.join(parts)}</html>",
-        encoding="utf-8",
-    )
-    return path
+    return write_chart_page(path, title="Partition experiment", said=said, figures=figures)
 
 
 def _times(result: PartitioningResult) -> go.Figure:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -89,6 +91,22 @@ def test_growth_is_shown_by_the_snapshots(catalog: Catalog, lake: Lake) -> None:
     assert "+1.0" in orders
     (data,) = [each for each in json.loads(run("trend", "--json").output) if each["table"] == "orders"]
     assert data["files_a_day"] == pytest.approx(1.0)
+
+
+def test_growth_is_drawn_for_one_table_or_the_worst(catalog: Catalog, lake: Lake, tmp_path: Path) -> None:
+    now = dt.datetime.now(tz=dt.UTC)
+    for days_ago in (2, 1):
+        snapshot_tables(catalog, now=now - dt.timedelta(days=days_ago))
+
+    drawn = run("trend", "shop", "--worst", "1", "--chart", str(tmp_path / "new" / "all.html"))
+    run("trend", "shop.orders", "--chart", str(tmp_path / "orders.html"))
+
+    assert f"Charts: {tmp_path / 'new' / 'all.html'}" in drawn.output.replace("\n", "")
+    page = (tmp_path / "orders.html").read_text()
+    assert all(f'"text":"{title}"' in page for title in ("Score", "Files", "Share of small files", "Size"))
+    assert page.count('"name":"shop.orders"') == 4
+    others = (tmp_path / "new" / "all.html").read_text()
+    assert len(set(re.findall(r'"name":"(shop\.\w+)"', others))) == 1
 
 
 def test_readers_are_kept_listed_and_released(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
