@@ -26,10 +26,11 @@ from deltaworks.control.objects import open_objects
 from deltaworks.local.environment import load_env
 from deltaworks.local.home import StackHome
 from deltaworks.local.landing_sink import landing_sink
-from deltaworks.local.stack import down, up
+from deltaworks.local.stack import down, status, up
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from tests.integration.airflow_people import People
 
 BACK_SECONDS = 240.0
 GONE_SECONDS = 20.0
@@ -47,9 +48,10 @@ tables:
 stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 """
 
-
+# Airflow backfills no DAG without a schedule. This one hardly ever fires.
 GOLD = """
 gold:
+  schedule: "0 0 29 2 *"
   deadline_minutes: 0.05
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
 """
@@ -62,12 +64,16 @@ alerts:
 """
 
 
+def _declare(project: Path, more: str) -> None:
+    (project / "include" / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE + more)
+
+
 def _project(folder: Path, *, more: str = "") -> Path:
     """A project of one small pipeline on this checkout's code, whose alerts go to a topic."""
     include = folder / "include"
     (include / "pipelines" / "clicks").mkdir(parents=True)
-    (include / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE + more)
     (include / "pipelines" / "clicks" / "per_day.sql").write_text(PER_DAY)
+    _declare(folder, more)
     (include / "environments").mkdir()
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
     (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0] + ALERTS)
@@ -79,7 +85,7 @@ def _project(folder: Path, *, more: str = "") -> Path:
 
 @dataclass
 class Sender:
-    """Lands one object of numbered events a second until it is closed."""
+    """Lands one object of events a second, numbered from `sent` on, until it is closed."""
 
     catalog: Catalog
     sent: int = 0
@@ -96,6 +102,10 @@ class Sender:
             lines = (json.dumps({"number": first + i, "at": 1_700_000_000 + first + i}) for i in range(10))
             put(f"clicks/2023/11/14/22/{first:08d}.json", "\n".join(lines).encode())
             self.sent += 10
+
+    @property
+    def closed(self) -> bool:
+        return self._end.is_set()
 
     def close(self) -> int:
         """Stop; the number of events landed."""
@@ -136,6 +146,18 @@ class Stage:
                 sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
         return self.notices
 
+    def declare(self, more: str) -> None:
+        """Let the pipeline declare this besides, and nothing else; a stream that runs goes on as it began."""
+        _declare(self.home.project, more)
+
+    @contextmanager
+    def people(self) -> Iterator[People]:
+        """Airflow as people see it."""
+        found = status(home=self.home).addresses
+        assert found is not None
+        with People(found.airflow_url, found.airflow_user, found.airflow_password) as people:
+            yield people
+
     def health_beat(self) -> bytes | None:
         """What the health check last said of itself."""
         found = open_objects(self.catalog.environment.lake).get(paths.alerts("health.json"))
@@ -161,6 +183,11 @@ class Stage:
         beat = self.beat()
         assert beat is not None
         return beat
+
+    def send(self) -> None:
+        """Land events again, where the sender has ended."""
+        if self.sender.closed:
+            self.sender = Sender(self.catalog, sent=self.sender.sent)
 
     def settle(self) -> tuple[int, int, int]:
         """End the sender and wait for its last event: events sent, lost, doubled."""
@@ -200,11 +227,11 @@ def running_stage(folder: Path, *, more: str = "") -> Iterator[Stage]:
         up(home=home)
         load_env(home)
         catalog = load_catalog("local", root=project)
-        sender = Sender(catalog)
+        stage = Stage(home, catalog, Sender(catalog))
         try:
-            yield Stage(home, catalog, sender)
+            yield stage
         finally:
-            sender.close()
+            stage.sender.close()
     finally:
         down(home=home, grace_seconds=30)
         os.environ.clear()

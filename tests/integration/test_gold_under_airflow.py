@@ -8,16 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from deltaworks.airflow import names
+from deltaworks.airflow.rest_api import DagRun
 from deltaworks.control import paths
 from deltaworks.gold.built_from import BUILT_FROM
-from deltaworks.local import stack
 from deltaworks.local.environment import process_environment
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from tests.integration.airflow_people import People
 from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
-BUILD_SECONDS = 300.0
+BUILD_SECONDS = 240.0
+GOLD_DAG = names.gold_dag_id("clicks")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         assert stage.queue
         stage.await_progress(20)
         yield stage
+
+
+@pytest.fixture
+def people(stage: Stage) -> Iterator[People]:
+    with stage.people() as people:
+        yield people
+
+
+def backfilled(people: People) -> list[DagRun]:
+    return [run for run in people.dag_runs(GOLD_DAG) if run.run_id.startswith("backfill__")]
 
 
 def builds(stage: Stage) -> list[dict[str, int]]:
@@ -38,9 +51,9 @@ def builds(stage: Stage) -> list[dict[str, int]]:
     return [commit.metadata[BUILT_FROM] for commit in history if BUILT_FROM in commit.metadata]
 
 
-@pytest.mark.timeout(900)
-def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage) -> None:
-    command = ["backfill", "create", "--dag-id", "gold__clicks", "--from-date", "2023-11-14", "--to-date", "2023-11-15"]
+@pytest.mark.timeout(520)
+def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage, people: People) -> None:
+    command = ["backfill", "create", "--dag-id", GOLD_DAG, "--from-date", "2023-11-14", "--to-date", "2023-11-15"]
 
     done = subprocess.run(
         [sys.executable, "-m", "airflow", *command],
@@ -53,14 +66,9 @@ def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    wait(lambda: len(builds(stage)) >= 2, "the backfill built no two dates", BUILD_SECONDS)
-    found = stack.status(home=stage.home).addresses
-    assert found is not None
-    with found.airflow_api() as airflow:
-        runs = [run for run in airflow.dag_runs("gold__clicks") if run.run_id.startswith("backfill__")]
-        assert len(runs) == 2
-        for run in runs:
-            assert airflow.wait_for_run("gold__clicks", run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
+    wait(lambda: len(backfilled(people)) == 2, "Airflow made no two runs", 60)
+    for run in backfilled(people):
+        assert people.wait_for_run(GOLD_DAG, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
     # A date that is built alone leaves what the others were built from as it was.
     newest, first = builds(stage)[0], builds(stage)[-1]
     assert newest == first
@@ -69,10 +77,15 @@ def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage) -> None:
     assert {str(row["event_date"]) for row in answers.to_pylist()} == {"2023-11-14"}
 
 
-@pytest.mark.timeout(300)
-def test_a_run_that_missed_its_deadline_was_told(stage: Stage) -> None:
+@pytest.mark.timeout(400)
+def test_a_run_that_misses_its_deadline_is_told_and_its_end_ends_that(stage: Stage, people: People) -> None:
+    people.trigger(GOLD_DAG, run_id="late")
+
     wait(
-        lambda: ("DEADLINE_MISSED", "gold__clicks", "raised") in stage.told(),
+        lambda: ("DEADLINE_MISSED", GOLD_DAG, "raised") in stage.told(),
         "the deadline of three seconds passed in silence",
-        120,
+        60,
     )
+
+    assert people.wait_for_run(GOLD_DAG, "late", timeout_seconds=BUILD_SECONDS).state == "success"
+    wait(lambda: ("DEADLINE_MISSED", GOLD_DAG, "resolved") in stage.told(), "its end was not told", 60)

@@ -1,0 +1,68 @@
+"""Airflow's REST API as people use it: they look at pools and at what a task asks, and answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from deltaworks.airflow.rest_api import AirflowApi
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A task that ran or runs, and the pool a slot of which it has."""
+
+    dag_id: str
+    task_id: str
+    pool: str
+    start: datetime
+    end: datetime | None
+
+
+class People(AirflowApi):
+    """The client of this project with what only people ask of Airflow."""
+
+    def question(self, dag_id: str, run_id: str, task_id: str) -> Mapping[str, Any] | None:
+        """What a task asks and how it was answered; None before it has asked."""
+        answer = self._request("GET", _question(dag_id, run_id, task_id), missing_ok=True)
+        return answer if answer is None else dict(answer)
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Choose one of the options."""
+        body = {"chosen_options": [option], "params_input": {}}
+        self._request("PATCH", _question(dag_id, run_id, task_id), json=body)
+
+    def occupied(self, pool: str) -> tuple[int, int]:
+        """How many slots of a pool are taken, and how many it has."""
+        found = self._get(f"/pools/{pool}")
+        return int(found["occupied_slots"]), int(found["slots"])
+
+    def resize(self, pool: str, slots: int) -> None:
+        """Give a pool another number of slots."""
+        self._request("PATCH", f"/pools/{pool}", params={"update_mask": "slots"}, json={"slots": slots})
+
+    def slots(self, dag_id: str, run_id: str) -> list[Slot]:
+        """The tasks of a run that have begun. One that is skipped takes no slot."""
+        found = self._get(f"{_run(dag_id, run_id)}/taskInstances", limit=100)["task_instances"]
+        return [
+            Slot(
+                dag_id=dag_id,
+                task_id=item["task_id"],
+                pool=item["pool"],
+                start=datetime.fromisoformat(item["start_date"]),
+                end=datetime.fromisoformat(item["end_date"]) if item["end_date"] else None,
+            )
+            for item in found
+            if item["start_date"] is not None and item["state"] != "skipped"
+        ]
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _question(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"
