@@ -55,7 +55,10 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     sections = {
         "CORE": _core(home, url, keys),
         # A writer waits for another one instead of failing with "database is locked".
-        "DATABASE": {"SQL_ALCHEMY_CONN": f"sqlite:///{database_path(home)}?timeout=60"},
+        "DATABASE": {
+            "SQL_ALCHEMY_CONN": f"sqlite:///{database_path(home)}?timeout=60",
+            "SQL_ALCHEMY_CONNECT_ARGS": "deltaworks.local.airflow_database.CONNECT_ARGS",
+        },
         "API": {
             "HOST": HOST,
             "PORT": str(port),
@@ -68,8 +71,9 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
         "API_AUTH": {"JWT_SECRET": keys.jwt_secret},
         # A task's token outlives the longest stream run and any wait for a pool slot.
         "EXECUTION_API": {"JWT_EXPIRATION_TIME": "86400"},
-        # A stream must live through a restart of the API server: by default three missed heartbeats end it.
-        "WORKERS": {"MAX_FAILED_HEARTBEATS": "60"},
+        # A stream must live through a restart of the API server: by default three missed heartbeats end it. On a busy
+        # machine the server takes longer than the default of 5 s to let the first tasks begin, which fails them.
+        "WORKERS": {"MAX_FAILED_HEARTBEATS": "60", "EXECUTION_API_TIMEOUT": "30"},
         "SCHEDULER": _scheduler(),
         "DAG_PROCESSOR": {
             "PARSING_PROCESSES": "1",
@@ -106,7 +110,7 @@ def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:
         "PLUGINS_FOLDER": str(home.plugins_folder),
         "LOAD_EXAMPLES": "False",
         "DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "EXECUTOR": "LocalExecutor",
+        "EXECUTOR": "deltaworks.local.executor.LocalExecutor",
         "PARALLELISM": "16",
         "FERNET_KEY": keys.fernet_key,
         "EXECUTION_API_SERVER_URL": f"{url}/execution/",
