@@ -5,7 +5,9 @@ nightly run leaves it. From the resolved stretches on: resolving them is `mutati
 
 - `batch_vs_plain_merge`: `MERGE INTO ... ON org_id = ... AND origin_contact_id = ...`, as most would write it, with
   Spark's own settings, into the same rows by organisation and date as the stream's batches left them.
-- `batch_vs_delta_rs`: the same merge as ours, by delta-rs, into a copy of our table.
+- `batch_by_spark_vs_plain_merge`: the same where Spark merges, as it does what is too large for the driver's memory.
+- `batch_vs_delta_rs`: the same merge as ours by delta-rs alone, without what makes a batch land once, into a copy of
+  our table. Ours chooses delta-rs itself where memory suffices: `by_delta_rs` is 1 then.
 
 Every repetition merges into a copy of the table: data files are never changed, so a copy is links to them and a log of
 its own. All sides must change as many rows. `--events` are the rows of the table.
@@ -21,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from deltaworks.experiments.engagement_rows import Workload
+    from deltaworks.mutations.merge import Reach
     from deltaworks.specs.pipeline import TableSpec
+    from deltaworks.tables.lake import Lake
 
 #: The share of rows whose contacts are renamed.
 SHARE = 0.2
@@ -55,20 +59,23 @@ def run(options: Options) -> list[Figure]:
         }
         batch = rename_requests(spark, workload, 1, workload.load_batches).localCheckpoint()
         changed: dict[str, int] = {}
-        ours = Side("mutation_batch", _on_copy(tables[BY_ORG.name], changed, _Batch(spark, batch)))
-        plain = Side("plain_merge", _on_copy(tables[BY_DATE.name], changed, _Plain(spark, batch)))
-        delta_rs = Side("delta_rs_merge", _on_copy(tables[BY_ORG.name], changed, _DeltaRs(batch)))
+        by_org, by_date = tables[BY_ORG.name], tables[BY_DATE.name]
+        ours = _side("mutation_batch", by_org, _Batch(spark, batch), changed)
+        by_spark = _side("mutation_batch_by_spark", by_org, _Batch(spark, batch, by_spark=True), changed)
+        plain = _side("plain_merge", by_date, _Plain(spark, batch), changed)
+        delta_rs = _side("delta_rs_merge", by_org, _DeltaRs(batch), changed)
         sizes = {
             "events": workload.rows_per_batch * workload.load_batches,
             "orgs": workload.orgs,
             "requests": batch.count(),
-            "files_ours": _files(tables[BY_ORG.name]),
-            "files_plain": _files(tables[BY_DATE.name]),
+            "files_ours": _files(by_org),
+            "files_plain": _files(by_date),
         }
         figures = measure(
             BENCHMARK.name,
             [
                 Comparison(metric="batch_vs_plain_merge", ours=ours, other=plain, sizes=sizes),
+                Comparison(metric="batch_by_spark_vs_plain_merge", ours=by_spark, other=plain, sizes=sizes),
                 Comparison(metric="batch_vs_delta_rs", ours=ours, other=delta_rs, sizes=sizes),
             ],
             repeats=options.repeats,
@@ -106,20 +113,36 @@ def _files(table: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The merge of a mutation batch."""
+    """The merge of a mutation batch, by the engine that it chooses itself, or by Spark's."""
 
     spark: SparkSession
     requests: DataFrame
+    by_spark: bool = False
 
     def __call__(self, table: Path, clock: Clock) -> None:
+        from deltaworks.mutations.engine import plan_merge
+        from deltaworks.mutations.merge import reach_of
+        from deltaworks.specs.mutation import MutationsSpec
+        from deltaworks.specs.storage import StorageSpec
+        from deltaworks.tables.lake import Lake
+
+        stretches, declared = self._stretches(), _declared()
+        lake = Lake(StorageSpec(root=f"file://{table.parent}"))
+        bound = 0 if self.by_spark else MutationsSpec(requests="requests").small_merge_bytes
+        with clock:
+            reach = reach_of(stretches)
+            plan = plan_merge(lake, table.name, declared, reach, small_merge_bytes=bound)
+            if plan.engine == "delta_rs":
+                self._by_delta_rs(lake, table.name, declared, stretches, reach)
+            else:
+                self._by_spark(table, declared, stretches, reach, plan.target_bytes)
+        clock.note(target_mb=plan.target_bytes / 1e6, by_delta_rs=plan.engine == "delta_rs")
+
+    def _stretches(self) -> DataFrame:
         from pyspark.sql import functions as F
 
-        from deltaworks.maintenance.commit_info import session_settings
-        from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
-
-        session = self.spark.newSession()
         nothing = F.create_map().cast("map<string,string>")
-        stretches = self.requests.select(
+        return self.requests.select(
             "org_id",
             "id",
             F.lit(None).cast("timestamp").alias("valid_from"),
@@ -128,10 +151,23 @@ class _Batch:
             F.lit(False).alias("deleted"),
             nothing.alias("fields"),
         )
-        size = sum(file.stat().st_size for file in table.rglob("*.parquet"))
+
+    def _by_delta_rs(self, lake: Lake, key: str, declared: TableSpec, stretches: DataFrame, reach: Reach) -> None:
+        from deltaworks.mutations.small_merge import SmallMerge
+        from deltaworks.tables.commit import Step
+
+        opened = lake.open(key)
+        assert opened is not None
+        SmallMerge(declared, stretches, reach, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
+
+    def _by_spark(self, table: Path, declared: TableSpec, stretches: DataFrame, reach: Reach, size: int) -> None:
+        from deltaworks.maintenance.commit_info import session_settings
+        from deltaworks.mutations.merge import TableMerge, merge_settings
+
+        session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
-        with clock, session_settings(session, settings):
-            TableMerge(_declared(), stretches, reach_of(stretches)).execute(session, str(table), batch=1)
+        with session_settings(session, settings):
+            TableMerge(declared, stretches, reach).execute(session, str(table), batch=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +215,19 @@ class _DeltaRs:
             )
 
 
-def _on_copy(table: Path, changed: dict[str, int], merge: _Batch | _Plain | _DeltaRs) -> Run:
-    """A repetition: the merge into a copy of the table, and how many rows it changed."""
+def _side(name: str, table: Path, merge: _Batch | _Plain | _DeltaRs, changed: dict[str, int]) -> Side:
+    """The merge into a copy of the table each time, and how many rows it changed."""
 
     def repetition(clock: Clock) -> None:
         copy = table.with_name(f"{table.name}-{uuid.uuid4().hex[:8]}")
         shutil.copytree(table, copy, copy_function=_linked)
         try:
             merge(copy, clock)
-            changed[type(merge).__name__] = _changed(copy)
+            changed[name] = _changed(copy)
         finally:
             shutil.rmtree(copy)
 
-    return repetition
+    return Side(name, repetition)
 
 
 def _linked(source: str, target: str) -> None:

@@ -3,7 +3,8 @@
 Ours: `resolve` from a Parquet file of requests to all intervals. Other: `connected_components` of NetworkX in a process
 of its own, which ignores time; the same resolve with the join most would write, one hop a round; and ours of a smaller
 size, which says how time grows: `per_doubling` is what a doubling of requests, or of the longest chain, multiplies it
-by. Peak memory is the JVM's heap (two gigabytes are allowed) and the resident memory of NetworkX's process.
+by. Peak memory is the resident memory of NetworkX's process, and of the JVM the sum of the peaks of its heap's pools,
+which they reach at different times: the whole heap may have two gigabytes.
 
 One hop a round over a chain of 4,096 takes long: its first rounds are run, and `rounds_run` of `rounds` says from how
 many the time of the others was projected.

@@ -1,4 +1,4 @@
-"""Which engine merges a batch into a table: delta-rs where little would be rewritten, Spark for everything else."""
+"""Which engine merges a batch into a table: delta-rs where memory suffices for it, Spark for everything else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from deltalake import DeltaTable
 
+from deltaworks.mutations.free_memory import free_memory_bytes
 from deltaworks.mutations.merge import Reach
 from deltaworks.specs.mutation import ORG_COLUMN
 from deltaworks.specs.pipeline import TableSpec
@@ -19,6 +20,11 @@ from deltaworks.tables.lake import Lake
 Engine = Literal["spark", "delta_rs"]
 #: As many stretches come to the driver for a merge by delta-rs; a batch with more goes through Spark.
 MAX_STRETCHES = 200_000
+#: Memory a merge by delta-rs takes for each byte of the files it rewrites: 3 to 10 were measured, by how well they
+#: are packed.
+MEMORY_PER_BYTE = 10
+#: Of the memory that is free, a merge takes no more: others share the machine.
+SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ def plan_merge(lake: Lake, key: str, table: TableSpec, reach: Reach, *, small_me
     """Choose the engine for one table, from its log. Reads no data.
 
     Args:
-        small_merge_bytes: delta-rs rewrites no more.
+        small_merge_bytes: delta-rs rewrites no more, and no more than fits the memory that is free.
     """
     opened = lake.open(key)
     if opened is None:
@@ -50,6 +56,8 @@ def _reasons(
     assert table.mutable is not None
     if target_bytes > small_merge_bytes:
         yield f"{target_bytes:,} bytes may be rewritten, more than `small_merge_bytes`"
+    elif target_bytes * MEMORY_PER_BYTE > (free := free_memory_bytes()) * SHARE_OF_MEMORY:
+        yield f"{target_bytes:,} bytes may be rewritten, too many for the {free:,} bytes of memory that are free"
     if reach.stretches > MAX_STRETCHES:
         yield f"{reach.stretches:,} stretches are more than {MAX_STRETCHES:,}"
     if table.mutable.deletion_vectors:

@@ -1,4 +1,4 @@
-"""The merge of a batch by delta-rs, in this process: where little is rewritten, starting a Spark job costs the most.
+"""The merge of a batch by delta-rs, in this process: on a machine's own cores it is several times as fast as Spark's.
 
 The same rows come to the same values as by `merge.TableMerge`. delta-rs enforces no transactions, so a merge is made
 from the very snapshot in which its step was looked for, without retries of its own: whatever is committed meanwhile

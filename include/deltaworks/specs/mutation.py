@@ -101,7 +101,7 @@ class MutationsSpec(Spec):
     optimize_every: int = Field(default=12, ge=1, description="batches between OPTIMIZEs in the write turn")
     max_turn_seconds: int = Field(default=600, ge=10, description="how long the stream waits for the table at most")
     small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes)] = Field(
-        default=64 << 20, ge=0, description="delta-rs merges where files of no more are to be rewritten, else Spark"
+        default=1 << 30, ge=0, description="delta-rs merges where no more is rewritten and memory suffices, else Spark"
     )
     alert_after_minutes: int = Field(default=30, ge=1, description="age of the oldest request that is not applied")
     purge_after_days: int = Field(default=30, ge=1, description="deleted rows are removed for good after these")

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
+from deltaworks.mutations import engine as engine_choice
 from deltaworks.mutations.commits import StepCommits, engine_of, metric
 from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
@@ -261,7 +262,9 @@ def test_a_merge_that_met_another_commit_looks_again_and_one_that_landed_meanwhi
     assert bench.rows("delta_rs") == now != merged
 
 
-def test_delta_rs_merges_only_what_is_small_and_what_it_can_honour(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_rs_merges_only_what_memory_holds_and_what_it_can_honour(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(5)
     wanted = stretches(spark, chance)
     reach = dataclasses.replace(reach_of(wanted), organisations=("acme",))
@@ -277,6 +280,10 @@ def test_delta_rs_merges_only_what_is_small_and_what_it_can_honour(spark: SparkS
             bench.lake, bench.key("delta_rs"), bench.table, reach, small_merge_bytes=plan.target_bytes - 1
         )
         assert refused.engine == "spark"
+        with monkeypatch.context() as patched:
+            patched.setattr(engine_choice, "free_memory_bytes", lambda free=plan.target_bytes * 20 - 1: free)
+            short = plan_merge(bench.lake, bench.key("delta_rs"), bench.table, reach, small_merge_bytes=total)
+        assert "bytes of memory that are free" in short.reasons[0]
         many = dataclasses.replace(reach, stretches=200_001)
         assert plan_merge(bench.lake, bench.key("delta_rs"), bench.table, many, small_merge_bytes=total).reasons
     # Only partitions by organisation tell which bytes are an organisation's.
