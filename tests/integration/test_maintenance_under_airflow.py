@@ -1,0 +1,178 @@
+"""Maintenance under Airflow's own processes: what deletes early waits for a person, jobs share one slot, nights follow
+one another, and a task that fails is told until a run of it succeeds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from deltaworks.airflow import names
+from deltaworks.errors import ConfigError
+from deltaworks.tables.lake import Lake
+from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
+from tests.integration.airflow_people import People, Slot
+from tests.integration.airflow_stage import Stage, running_stage, wait
+
+pytestmark = pytest.mark.integration
+NIGHT, BACK = names.maintenance_dag_id("clicks"), names.rollback_dag_id("clicks")
+ASKS, DELETES = "approve_short_vacuum", "short_vacuum"
+SHORT = {"tables": ["clicks"], "vacuum_hours": 48, "vacuum_reason": "the disk is full"}
+#: A night without OPTIMIZE is two JVMs and four processes, one after another, and a third JVM to delete.
+NIGHT_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running_stage(tmp_path_factory.mktemp("project"), more="maintenance: {optimize: false}\n") as stage:
+        assert stage.queue
+        stage.await_progress(50)
+        stage.settle()
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def aged(stage: Stage) -> AgedFiles:
+    return age_files(stage)
+
+
+@pytest.fixture
+def people(stage: Stage) -> Iterator[People]:
+    with stage.people() as people:
+        yield people
+
+
+def state_of(people: People, run_id: str, task_id: str) -> str | None:
+    return next(task.state for task in people.task_instances(NIGHT, run_id) if task.task_id == task_id)
+
+
+def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> str:
+    """Wait until a run asks; the text it asks with."""
+
+    def asks() -> bool:
+        return any(
+            (task.task_id, task.state) == (task_id, "awaiting_input") for task in people.task_instances(dag_id, run_id)
+        )
+
+    wait(asks, f"{run_id} asks nobody", NIGHT_SECONDS)
+    asked = people.question(dag_id, run_id, task_id)
+    assert asked is not None
+    assert not asked["response_received"]
+    assert asked["defaults"] is None
+    return str(asked["body"])
+
+
+@pytest.mark.timeout(520)
+def test_a_task_that_fails_is_told_until_a_run_of_it_succeeds_and_a_no_deletes_nothing(
+    stage: Stage, aged: AgedFiles, people: People
+) -> None:
+    before, subject = data_files(stage), f"{NIGHT}.count_short_vacuum"
+
+    people.trigger(NIGHT, conf=SHORT | {"vacuum_reason": ""}, run_id="without-a-reason")
+    assert people.wait_for_run(NIGHT, "without-a-reason", timeout_seconds=NIGHT_SECONDS).state == "failed"
+
+    wait(lambda: ("JOB_FAILED", subject, "raised") in stage.told(), "nobody was told of the task that failed", 60)
+    assert state_of(people, "without-a-reason", ASKS) == "upstream_failed"
+    assert ("JOB_FAILED", subject, "resolved") not in stage.told()
+
+    people.trigger(NIGHT, conf=SHORT, run_id="rejected")
+    await_question(people, NIGHT, "rejected", ASKS)
+    wait(lambda: ("JOB_FAILED", subject, "resolved") in stage.told(), "its success was not told", 60)
+    people.answer(NIGHT, "rejected", ASKS, "Reject")
+
+    assert people.wait_for_run(NIGHT, "rejected", timeout_seconds=60).state == "success"
+    assert state_of(people, "rejected", DELETES) == "skipped"
+    assert data_files(stage) == before
+    assert [notice[2] for notice in stage.told() if notice[:2] == ("JOB_FAILED", subject)] == ["raised", "resolved"]
+
+
+@pytest.mark.timeout(520)
+def test_nights_follow_one_another_in_one_slot_and_only_a_yes_deletes(
+    stage: Stage, aged: AgedFiles, people: People
+) -> None:
+    before, rows = data_files(stage), sorted(stage.rows())
+    people.trigger(NIGHT, conf=SHORT, run_id="first")
+    people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id="second")
+
+    body = await_question(people, NIGHT, "first", ASKS)
+
+    assert f"| clicks | {len(aged.deletable)} | {aged.size} | 48 |" in body
+    assert "the disk is full" in body
+    wait(lambda: people.occupied(names.POOL_SPARK_JOBS) == (0, 1), "what waits for a person holds the slot", 120)
+    assert people.dag_run(NIGHT, "second").state == "queued"
+    assert data_files(stage) == before
+
+    people.answer(NIGHT, "first", ASKS, "Approve")
+    first = people.wait_for_run(NIGHT, "first", timeout_seconds=NIGHT_SECONDS)
+    assert first.state == "success"
+    assert before - data_files(stage) == aged.deletable
+    assert sorted(stage.rows()) == rows
+
+    second = people.wait_for_run(NIGHT, "second", timeout_seconds=NIGHT_SECONDS)
+    assert second.state == "success"
+    assert first.end is not None
+    assert second.start is not None
+    assert second.start >= first.end
+    assert before - data_files(stage) == aged.deletable, "the second night asked for nothing of this"
+    slots = [slot for run in ("first", "second") for slot in people.slots(NIGHT, run) if slot.task_id != ASKS]
+    assert {slot.pool for slot in slots} == {names.POOL_SPARK_JOBS}
+    assert in_turn(slots)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("slots", [1, 2], ids=["protected", "without"])
+def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: int) -> None:
+    night, back = f"night-{slots}", f"back-{slots}"
+    form = {"table": "clicks", "to_batch": "0", "repair": "none"}
+    people.resize(names.POOL_SPARK_JOBS, slots)
+    try:
+        people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id=night)
+        wait(lambda: state_of(people, night, "vacuum_tables") == "running", "the night does not begin", 120)
+        people.trigger(BACK, conf=form, run_id=back)
+        await_question(people, BACK, back, "approve")
+        people.answer(BACK, back, "approve", "Reject")
+        for dag_id, run_id in ((NIGHT, night), (BACK, back)):
+            assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
+    finally:
+        people.resize(names.POOL_SPARK_JOBS, 1)
+
+    taken = [*people.slots(NIGHT, night), *(slot for slot in people.slots(BACK, back) if slot.task_id == "count")]
+    assert in_turn(taken) == (slots == 1)
+
+
+def in_turn(slots: list[Slot]) -> bool:
+    """Whether each task began after the one before it had ended."""
+    ordered = sorted(slots, key=lambda slot: slot.start)
+    return all(one.end is not None and one.end <= other.start for one, other in itertools.pairwise(ordered))
+
+
+@pytest.mark.timeout(400)
+def test_a_rollback_takes_a_form_asks_with_what_it_counted_and_does_that_only_after_a_yes(
+    stage: Stage, people: People
+) -> None:
+    kept = sorted(stage.rows())
+    table = Lake(stage.catalog.environment.lake).open(KEY)
+    assert table is not None
+    stage.send()
+    stage.await_progress(len(kept))
+    stage.settle()
+    landed = sorted(stage.rows())
+    form = {"table": "clicks", "to_version": str(table.version()), "repair": "none", "reason": "a bad deploy"}
+    with pytest.raises(ConfigError, match="AIRFLOW_REFUSED"):
+        people.trigger(BACK, conf=form | {"table": "orders"}, run_id="no-such-table")
+
+    for answer, expected in (("Reject", landed), ("Approve", kept)):
+        people.trigger(BACK, conf=form, run_id=answer)
+        body = await_question(people, BACK, answer, "approve")
+        assert body.startswith(f"{len(landed) - len(kept)} rows go.")
+        assert sorted(stage.rows()) == landed
+        people.answer(BACK, answer, "approve", answer)
+        assert people.wait_for_run(BACK, answer, timeout_seconds=120).state == "success"
+        assert sorted(stage.rows()) == expected
+
+    stage.send()
+    stage.await_progress(len(kept))
+    sent = stage.sender.close()
+    wait(lambda: sent - 1 in stage.rows(), "the stream does not go on after the rollback", 120)
+    assert sorted(stage.rows()) == [*kept, *range(len(landed), sent)]
