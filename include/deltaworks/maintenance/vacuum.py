@@ -183,7 +183,8 @@ class _Run:
             return replace(result, left_out=True, reason=kept.why)
         created = opened.metadata().created_time
         if created is not None and time.time() - created / 1000 < kept.hours * 3600:
-            return replace(result, reason=f"it was created less than {kept.hours} h ago")
+            young = f"it was created less than {kept.hours} h ago"
+            return replace(result, reason="; ".join(text for text in (young, kept.why) if text))
         mode, why = self._mode_of(name)
         try:
             done = self._vacuum(key, name, mode, hours=kept.hours, version=opened.version())
