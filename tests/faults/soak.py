@@ -16,7 +16,6 @@ import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ from deltaworks.local.fault_proxy import running_fault_proxy
 from deltaworks.local.object_store import running_object_store
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fleet import Fleet
+from tests.faults.harness.load import Load
 from tests.faults.harness.nemesis import Nemesis
 from tests.faults.harness.oracle import commits_after_takeover, commits_of, judge
 from tests.faults.harness.stage import PIPELINE, Stage, open_stage
@@ -37,38 +37,6 @@ from tests.faults.harness.stage import PIPELINE, Stage, open_stage
 FINISH_SECONDS = 600.0
 #: What a soak too short for all of its disturbances may take beyond its time.
 LONGER = 900.0
-
-
-class Load:
-    """Lands an object a second, and some of them announced more than once, until it is closed."""
-
-    def __init__(self, stage: Stage, *, events_per_second: int, seed: int) -> None:
-        self._stage = stage
-        self._per_kind = max(1, events_per_second // len(stage.kinds))
-        self._random = random.Random(seed)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="load", daemon=True)
-        self.landed_at: list[float] = []
-        self.failure: Exception | None = None
-        self._thread.start()
-
-    def _loop(self) -> None:
-        due = time.monotonic()
-        while not self._end.is_set():
-            copies = self._random.choice([1, 1, 1, 3])
-            try:
-                self._stage.land(per_kind=self._per_kind, copies=copies)
-            except Exception as error:  # reported at the end: nothing is accepted any more
-                self.failure = error
-                return
-            self.landed_at.append(time.time())
-            due += 1.0
-            self._end.wait(max(0.0, due - time.monotonic()))
-
-    def close(self) -> None:
-        """Land no more."""
-        self._end.set()
-        self._thread.join(timeout=60)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -138,15 +106,15 @@ def report(stage: Stage, nemesis: Nemesis, load: Load, fleet: Fleet, *, off: Seq
     late = commits_after_takeover(stage.lake, PIPELINE, names)
     readable = bronze_times(stage)
     waits = [readable[seq] - landed for seq, landed in enumerate(load.landed_at, start=1) if seq in readable]
-    loaded = load.landed_at[-1] - load.landed_at[0] if len(load.landed_at) > 1 else 1.0
     machine = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, {platform.machine()}"
+    minutes, pace = load.seconds / 60, stage.ids / load.seconds
     recoveries = print_disturbances(nemesis, fleet)
     print(f"requests to storage tampered with {len(nemesis.proxy.incidents)}; exit codes {dict(fleet.codes)}")
     print(f"landing to bronze p50 {percentile(waits, 0.5):.1f} s, p99 {percentile(waits, 0.99):.1f} s")
     recovery = f"{statistics.median(recoveries):.1f} s, at most {max(recoveries):.1f} s" if recoveries else "-"
     print(
-        f"SOAK {'WITHOUT ' + ', '.join(off) if off else 'protected'} | seed {stage.seed} | {loaded / 60:.1f} min | "
-        f"{machine} | s3proxy | {stage.tables} tables | ids {stage.ids} | {stage.ids / loaded:.0f} events/s | "
+        f"SOAK {'WITHOUT ' + ', '.join(off) if off else 'protected'} | seed {stage.seed} | {minutes:.1f} min | "
+        f"{machine} | s3proxy | {stage.tables} tables | ids {stage.ids} | {pace:.0f} events/s | "
         f"{len(nemesis.happened)} disturbances | {verdict} | late commits {late} | recovery {recovery}",
         flush=True,
     )
@@ -176,7 +144,9 @@ def main() -> int:
             open_stage(work / "stage", seed=options.seed, tables=options.tables, server=server, spark_tables=("k01",))
         )
         stage.declare(source={"max_files_per_batch": 200}, stream={"lease_ttl_seconds": 5})
-        load = Load(stage, events_per_second=options.events_per_second, seed=options.seed)
+        chance, per_kind = random.Random(options.seed), max(1, options.events_per_second // len(stage.kinds))
+        # Some objects are announced more than once.
+        load = Load(lambda: stage.land(per_kind=per_kind, copies=chance.choice([1, 1, 1, 3])))
         fleet = Fleet(stage, endpoint=server.environment(endpoint=proxy.endpoint), off=options.off)
         nemesis = Nemesis(stage, fleet, proxy, options.seed)
         try:

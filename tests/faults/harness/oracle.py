@@ -89,16 +89,24 @@ def commits_of(lake: Lake, key: str) -> list[list[dict[str, Any]]]:
 
 
 def _added_again(lake: Lake, key: str, column: str) -> tuple[list[str], int]:
-    """The values in files that more than one commit adds, once for each time too many; and the number of commits."""
+    """The values in files that are added while they are there, once for each time; and the number of commits.
+
+    A file that a commit has taken out may come back with another, as when a table is put back.
+    """
     commits = commits_of(lake, key)
-    added = Counter(
-        action["add"]["path"] for actions in commits for action in actions if action.get("add", {}).get("dataChange")
-    )
+    there: set[str] = set()
+    again: Counter[str] = Counter()
+    for actions in commits:
+        there -= {action["remove"]["path"] for action in actions if "remove" in action}
+        for action in actions:
+            if (added := action.get("add")) is not None:
+                again[added["path"]] += bool(added["dataChange"]) and added["path"] in there
+                there.add(added["path"])
     values: list[str] = []
-    for path, count in added.items():
-        if count > 1:
+    for path, count in again.items():
+        if count:
             with lake.filesystem.open_input_file(f"{arrow_path(lake.storage, key)}/{path}") as file:
-                values += pq.read_table(file, columns=[column]).column(column).to_pylist() * (count - 1)
+                values += pq.read_table(file, columns=[column]).column(column).to_pylist() * count
     return values, len(commits)
 
 

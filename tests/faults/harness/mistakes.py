@@ -1,0 +1,70 @@
+"""Somebody deletes rows of an append table by mistake; the table is put back to before it while its stream goes on."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
+
+from deltaworks.control import paths
+from deltaworks.errors import ConcurrencyError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.streaming.restore.one_table import TableRestore
+from deltaworks.streaming.restore.points import RestorePoint
+from deltaworks.streaming.restore.table_plan import TableRestoreRequest
+from deltaworks.tables.lake import Lake
+from tests.faults.harness.operations import Counts, Operations
+from tests.faults.harness.stage import PIPELINE
+
+#: Tables of these names are not touched by anybody else's mistakes.
+TABLES = ("k01", "k02", "k03")
+ROWS_DELETED = "n % 3 = 0"
+
+
+class Mistakes:
+    """Makes mistakes in one table after the other, and undoes each of them."""
+
+    def __init__(self, catalog: Catalog, operations: Operations, chance: random.Random) -> None:
+        self._catalog = catalog
+        self._lake = Lake(catalog.environment.lake)
+        self._operations = operations
+        self._chance = chance
+        self._before = 0
+
+    def make_and_undo(self) -> None:
+        """One mistake, a few seconds in which the stream lands more, and the way back."""
+        table = self._chance.choice(TABLES)
+        if self._operations.perform("delete", lambda: self._delete(table)):
+            time.sleep(self._chance.uniform(2.0, 8.0))
+            # Between the dry run and the deed OPTIMIZE may have moved rows: whoever asked has to ask again.
+            self._operations.perform("restore", lambda: self._restore(table), asked_anew=("RESTORE_TOO_LARGE",))
+
+    def _delete(self, table: str) -> Counts:
+        opened = self._lake.open(paths.table(PIPELINE, table))
+        if opened is None:
+            raise ConcurrencyError("DELTA_CONFLICT", f"{table} is not there yet.")
+        before = opened.version()
+        try:
+            done = opened.delete(ROWS_DELETED, commit_properties=CommitProperties(max_commit_retries=0))
+        except CommitFailedError as error:
+            raise ConcurrencyError("DELTA_CONFLICT", f"{table} was changed while rows were deleted: {error}") from error
+        # A little further back sometimes: what has landed since comes back all the same.
+        self._before = max(1, before - self._chance.choice((0, 0, 1, 3)))
+        return {"rows": done["num_deleted_rows"]}
+
+    def _restore(self, table: str) -> Counts:
+        restore = TableRestore(self._catalog, PIPELINE, table)
+        point = RestorePoint(version=self._before)
+        counted = restore.count(TableRestoreRequest(point=point)).difference
+        assert counted is not None
+        asked = TableRestoreRequest(point=point, max_rows=counted.rows_out, reason="somebody deleted rows")
+        done = restore.run(asked)
+        assert done.difference is not None
+        return {
+            "rows_out": done.difference.rows_out,
+            "rows_in": done.difference.rows_in,
+            "batches_back": sum(share.kind == "batch" for share in done.lost),
+            "undone": len(done.undone),
+        }

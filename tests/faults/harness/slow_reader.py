@@ -1,0 +1,55 @@
+"""A reader that needs one version of a table for longer than VACUUM keeps files, and says so."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.readers import keep_version, release_version
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.faults.harness.operations import Counts
+from tests.faults.harness.stage import PIPELINE
+
+TABLE = "k04"
+_READ_EVERY = 5.0
+
+
+class SlowReader:
+    """Reads a version again and again for `pinned_seconds`, then takes its word back."""
+
+    def __init__(self, catalog: Catalog, *, stop: Path, pinned_seconds: float) -> None:
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._stop = stop
+        self._pinned_seconds = pinned_seconds
+
+    def read_slowly(self) -> Counts:
+        """One version from its beginning to its end.
+
+        Raises:
+            AssertionError: it was not the same all the time.
+        """
+        opened = self._lake.open(paths.table(PIPELINE, TABLE))
+        assert opened is not None
+        version = opened.version()
+        keep_version(self._objects, PIPELINE, TABLE, reader="slow", version=version, hours=1)
+        try:
+            first, reads = self._ids(version), 1
+            end = time.monotonic() + self._pinned_seconds
+            while time.monotonic() < end and not self._stop.exists():
+                time.sleep(_READ_EVERY)
+                assert self._ids(version) == first, f"version {version} of {TABLE} has changed"
+                reads += 1
+        finally:
+            release_version(self._objects, PIPELINE, TABLE, reader="slow")
+        return {"reads": reads, "rows": len(first)}
+
+    def _ids(self, version: int) -> list[str]:
+        opened = self._lake.open(paths.table(PIPELINE, TABLE))
+        assert opened is not None
+        opened.load_as_version(version)
+        rows = opened.to_pyarrow_table(columns=["event_id"])
+        return sorted(rows.column("event_id").to_pylist())

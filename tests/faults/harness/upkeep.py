@@ -1,0 +1,267 @@
+"""A stream and everything that keeps its tables, at once on one lake: OPTIMIZE, VACUUM, mistakes and RESTORE, merges.
+
+One pipeline has append tables and a mutable one with its requests and notifications. The stream is a process, and so
+are maintenance, mutations and the rest (`upkeep_entry`); what they may do at the same time is left to them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.stop import StopFlag
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.faults.harness import mutable_rows
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.load import Load
+from tests.faults.harness.mutable_rows import Harm, Truth, events_of, harm
+from tests.faults.harness.operations import BOUND_SECONDS, Tally, read_operations, tallies
+from tests.faults.harness.oracle import Verdict, commits_after_takeover, judge
+from tests.faults.harness.stage import PIPELINE, Stage
+from tests.waiting import eventually
+
+#: The mutable tables aside: `events` and k01 to k04.
+APPEND_TABLES = 5
+#: Who shares a process: maintenance, mutations, and what needs no JVM.
+PROCESSES = (("optimize", "vacuum"), ("mutate", "second_mutate"), ("restore", "read"))
+#: What has to have come up by the end, or nothing was shown: what a role did, and which of its counts says so.
+SHOWN = (
+    ("optimize", "partitions"),
+    ("vacuum", "files"),
+    ("vacuum", "held_back"),
+    ("mutate", "rows"),
+    ("delete", "rows"),
+    ("restore", "rows_in"),
+    ("read", "reads"),
+)
+_LAND_EVERY = 2.0
+_TELL_SECONDS = 30.0
+_END_SECONDS = BOUND_SECONDS + 120.0
+
+
+class Process:
+    """The process of some roles. Ends with its `with` block, whatever state it is in."""
+
+    def __init__(self, stage: Stage, roles: Sequence[str], *, stop: Path, off: Sequence[str]) -> None:
+        self._name = "+".join(roles)
+        self.records = [stage.root / f"operations-{role}.jsonl" for role in roles]
+        for path in self.records:
+            path.touch()
+        self._log = stage.root / f"{self._name}.log"
+        arguments = [self._name, str(stage.root), str(stop), str(stage.seed), "+".join(off)]
+        with self._log.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.harness.upkeep_entry", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=PROJECT_ROOT,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    **stage.environment(),
+                    "PYTHONPATH": f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}",
+                    # As for the drivers: compiling thoroughly would cost more than it brings.
+                    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+                },
+            )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+    def has_begun(self) -> bool:
+        """Whether each of its roles has ended an operation, or is reading."""
+        assert self._process.poll() is None, self.tail()
+        return all(
+            any(each.outcome != "begun" or each.role == "read" for each in read_operations([path]))
+            for path in self.records
+        )
+
+    def wait(self) -> str:
+        """What is wrong with how it ended, empty where nothing is."""
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"{self._name} did not end\n{self.tail()}"
+        return "" if code == 0 else f"{self._name} ended with {code}\n{self.tail()}"
+
+    def tail(self) -> str:
+        """The end of its output."""
+        return self._log.read_text(errors="replace")[-2000:]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of everything."""
+
+    verdict: Verdict
+    harm: Harm
+    late_commits: int
+    operations: dict[str, Tally]
+    stream_batches: int
+    longest_pause: float
+    rows: int
+    requests: int
+    loaded_seconds: float
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        """Operations that were neither done nor cleanly retried."""
+        return sum(tally.failed for tally in self.operations.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """What never came up, so that nothing was shown of it."""
+        return [
+            f"{role} {count}"
+            for role, count in SHOWN
+            if role not in self.operations or not self.operations[role].counts[count]
+        ]
+
+    @property
+    def is_exact(self) -> bool:
+        """Nothing is lost, doubled or otherwise than the replay, and every operation was done."""
+        return self.verdict.is_exact and not (self.harm or self.failed or self.wrong or self.late_commits)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict} | rows {self.rows}, requests {self.requests}: {self.harm} | operations failed "
+            f"{self.failed} | stream batches {self.stream_batches}, longest pause {self.longest_pause:.1f} s"
+        )
+
+
+class Upkeep:
+    """The run of everything. Build it on a stage that has been made with APPEND_TABLES tables."""
+
+    def __init__(self, stage: Stage, *, off: Sequence[str] = (), events_per_object: int = 40) -> None:
+        self._stage = stage
+        self._off = off
+        self._per_kind = max(1, events_per_object // len(stage.kinds))
+        self._truth = Truth(stage.seed)
+        self._stop = stage.root / "stop"
+        declare(stage)
+
+    def run(self, minutes: float, *, tell: Callable[[str], None] = lambda line: None) -> Outcome:
+        """All at once for so long; then everybody completes what is in hand, and what is left lands and is merged."""
+        stage = self._stage
+        self._land()
+        with ExitStack() as running:
+            stream = running.enter_context(Driver(stage, available_now=False))
+            stream.await_point("completed")
+            works = [
+                running.enter_context(Process(stage, roles, stop=self._stop, off=self._off)) for roles in PROCESSES
+            ]
+            # JVMs that start are no load, and would take all there is of two cores.
+            eventually(
+                lambda: all(work.has_begun() for work in works), "every role has ended an operation", seconds=300
+            )
+            load = Load(self._land, every_seconds=_LAND_EVERY)
+            running.callback(load.close)
+            self._watch(stream, load, works, minutes, tell)
+            load.close()
+            self._stop.touch()
+            wrong = [said for work in works if (said := work.wait())]
+            wrong += [] if load.failure is None else [f"the load ended early: {load.failure}"]
+            wrong += self._end(stream)
+        wrong += self._finish()
+        return self._judge(load, stream, wrong)
+
+    def _land(self) -> None:
+        """Two objects: events for the append tables, and rows and requests for the mutable one."""
+        stage = self._stage
+        stage.land(per_kind=self._per_kind)
+        events = events_of(stage, self._truth, rows=20, requests=2)
+        stage.owed.update(("events", each["id"]) for each in events)
+        stage.announce(events)
+
+    def _watch(
+        self, stream: Driver, load: Load, works: list[Process], minutes: float, tell: Callable[[str], None]
+    ) -> None:
+        """Until the time is over, or nothing lands any more."""
+        began = told = time.monotonic()
+        while (now := time.monotonic()) - began < minutes * 60 and load.failure is None:
+            if stream.process.poll() is not None:
+                return
+            if now - told >= _TELL_SECONDS:
+                told = now
+                found = tallies(read_operations(path for work in works for path in work.records)).values()
+                done = ", ".join(f"{each.role} {each.done}" for each in found)
+                tell(f"{now - began:7.1f} s  batches {len(_completed(stream))}, {done}")
+            time.sleep(0.5)
+
+    def _end(self, stream: Driver) -> list[str]:
+        if stream.process.poll() is not None:
+            return [f"the stream ended by itself\n{stream.tail()}"]
+        flag = StopFlag(self._stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
+        flag.set(by="soak", reason="the soak is over")
+        code = stream.wait()
+        flag.clear()
+        return [] if code == 0 else [f"the stream ended with {code}\n{stream.tail()}"]
+
+    def _finish(self) -> list[str]:
+        with Driver(self._stage) as last:
+            last.run_to_end()
+        with Process(self._stage, ["last_mutate"], stop=self._stop, off=()) as work:
+            said = work.wait()
+        return [said] if said else []
+
+    def _judge(self, load: Load, stream: Driver, wrong: list[str]) -> Outcome:
+        stage = self._stage
+        names = ["events", *stage.kinds]
+        moments = _completed(stream)
+        return Outcome(
+            verdict=judge(stage.lake, PIPELINE, names, stage.owed),
+            harm=harm(stage.lake, PIPELINE, self._truth),
+            late_commits=commits_after_takeover(stage.lake, PIPELINE, names),
+            operations=tallies(read_operations(stage.root.glob("operations-*.jsonl"))),
+            stream_batches=len(moments),
+            longest_pause=max((later - earlier for earlier, later in pairwise(moments)), default=float("nan")),
+            rows=len(self._truth.rows),
+            requests=len(self._truth.requests),
+            loaded_seconds=load.seconds,
+            wrong=wrong,
+        )
+
+
+def _completed(stream: Driver) -> list[float]:
+    return [at for at, _, point in stream.points() if point == "completed"]
+
+
+def declare(stage: Stage) -> None:
+    """Append tables, some of them in Z-order, beside the mutable one; nothing is too young for OPTIMIZE."""
+    columns = [{"name": "n", "path": "n", "type": "long", "required": True}]
+    tables: list[dict[str, Any]] = [
+        {"name": "events", "catch_all": True, "columns": columns, "zorder_by": ["event_name"]},
+        *({"name": kind, "when": {"name": kind}, "columns": columns, "zorder_by": ["n"]} for kind in stage.kinds[:2]),
+        *({"name": kind, "when": {"name": kind}, "columns": columns} for kind in stage.kinds[2:]),
+        *mutable_rows.TABLES,
+    ]
+    stage.declare(
+        tables=tables,
+        source={"max_files_per_batch": 200},
+        stream={"trigger_seconds": 3, "lease_ttl_seconds": 10},
+        # Spark merges: its commits take long enough to meet others.
+        mutations={
+            "requests": "requests",
+            "notifications": "notifications",
+            "optimize_every": 3,
+            "small_merge_bytes": 0,
+        },
+        maintenance={"closed_after_hours": 0},
+    )

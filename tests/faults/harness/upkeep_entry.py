@@ -1,0 +1,239 @@
+"""Kinds of upkeep in a process of their own, with a JVM where they need one, over and over until they are told to stop.
+
+`python -m tests.faults.harness.upkeep_entry ROLES RECORDS STOP SEED OFF`: operations go to files in RECORDS, and those
+in hand are completed once there is a file STOP. OFF names protections that are taken away. Names have plus signs
+between them.
+
+VACUUM keeps a day at least, whatever it is asked for. So that minutes are enough, its process lives in another day: the
+clock that it judges ages by, in Python and in the JVM, is ahead by a day less RETENTION_SECONDS, and nobody else's is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaworks.control import clock
+from deltaworks.job import run_job
+from deltaworks.maintenance import vacuum
+from deltaworks.maintenance.optimize import free_turn
+from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.mutations import apply
+from deltaworks.mutations.apply import MutationRun
+from deltaworks.spark_session import build_session
+from deltaworks.specs.catalog import Catalog, load_catalog
+from tests.faults.harness.mistakes import Mistakes
+from tests.faults.harness.operations import Counts, Operations
+from tests.faults.harness.slow_reader import SlowReader
+from tests.faults.harness.stage import PIPELINE
+
+KEPT_HOURS = 24
+#: How long removed files are kept by VACUUM, by everybody else's clock.
+RETENTION_SECONDS = 60.0
+REST_SECONDS = {
+    "optimize": 6.0,
+    "vacuum": 8.0,
+    "mutate": 8.0,
+    "second_mutate": 4.0,
+    "last_mutate": 0.0,
+    "restore": 8.0,
+    "read": 1.0,
+}
+#: Every so many VACUUMs list all folders; the others go by the log where that will do.
+LISTED_EVERY = 3
+
+
+def switch_off(names: str) -> None:
+    """Take protections away.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    for name in filter(None, names.split("+")):
+        {"turn": _turn, "holds": _holds}[name]()
+
+
+def _turn() -> None:
+    """Whoever merges does so at once."""
+    apply.write_turn = lambda *_, **__: free_turn()  # type: ignore[assignment]
+
+
+def _holds() -> None:
+    """VACUUM asks nobody what is still needed."""
+    vacuum.holds_on = lambda *_: []
+
+
+def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
+    """A night's OPTIMIZE by health."""
+
+    def once() -> Counts:
+        done = optimize_tables(spark, catalog, PIPELINE, minutes=5)
+        names = ("partitions", "zordered", "files_before", "files_after")
+        return {name: sum(getattr(result, name) for result in done) for name in names}
+
+    return once
+
+
+def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
+    """VACUUM with a short retention, by explicit override."""
+    tomorrow, numbers = _Tomorrow(spark), itertools.count(1)
+
+    def once() -> Counts:
+        done = vacuum.vacuum_tables(
+            cast("SparkSession", tomorrow),
+            catalog,
+            PIPELINE,
+            dry_run=False,
+            retention_hours=KEPT_HOURS,
+            below_minimum="a soak",
+            mode="full" if next(numbers) % LISTED_EVERY == 0 else None,
+        )
+        for result in done:
+            print(f"VACUUM {result}", flush=True)
+        held = [result for result in done if "needs what the table was" in result.reason and not result.left_out]
+        return {
+            "files": sum(result.files for result in done),
+            "listed": sum(result.mode == "full" for result in done),
+            "held_back": len(held),
+            "left_out": sum(result.reason.startswith("left out") for result in done),
+        }
+
+    return once
+
+
+class _Tomorrow:
+    """A Spark session whose VACUUM goes by the clock of another day; all else is today's session."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._ahead = timedelta(hours=KEPT_HOURS) - timedelta(seconds=RETENTION_SECONDS)
+        self._jvm = spark._jvm
+        self._clock = self._jvm.org.apache.spark.util.ManualClock()
+        true_now, true_time = clock.utc_now, time.time
+        vacuum.utc_now = lambda: true_now() + self._ahead
+        # What waits to be committed came on this day: a day of theirs is RETENTION_SECONDS of ours here too.
+        safe = self._ahead + timedelta(seconds=RETENTION_SECONDS / 2)
+        vacuum._waiting_is_safe = lambda hours: safe
+        vacuum.time = SimpleNamespace(  # type: ignore[assignment]
+            time=lambda: true_time() + self._ahead.total_seconds(), monotonic=time.monotonic
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def sql(self, command: str) -> DataFrame:
+        """The command, as Delta runs it, but for its clock."""
+        found = re.fullmatch(r"VACUUM delta\.`(.+)` (FULL|LITE) RETAIN (\d+) HOURS", command)
+        assert found is not None, command
+        jvm, session = self._jvm, self._spark._jsparkSession
+        delta = jvm.org.apache.spark.sql.delta
+        no_options = _module(jvm.scala.collection.immutable, "Map").empty()
+        folder = jvm.org.apache.hadoop.fs.Path(found.group(1))
+        table = _module(delta.catalog, "DeltaTableV2").apply(session, folder, no_options, "VACUUM")
+        SparkSession._get_j_spark_session_class(jvm).setActiveSession(session)
+        self._clock.setTime(int((time.time() + self._ahead.total_seconds()) * 1000))
+        done = _module(delta.commands, "VacuumCommand").gc(
+            session,
+            table,
+            False,
+            jvm.scala.Some(float(found.group(3))),
+            jvm.scala.Option.empty(),
+            jvm.scala.Some(found.group(2)),
+            no_options,
+            self._clock,
+        )
+        return DataFrame(done, self._spark)
+
+
+def _module(package: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[], Counts]:
+    """All requests that have come."""
+
+    def once() -> Counts:
+        done = MutationRun(spark, catalog, PIPELINE, lease_wait_seconds=wait_seconds).run()
+        ends = [*done.completed, *done.batches]
+        return {
+            "batches": len(ends),
+            "rows": sum(end.rows for end in ends),
+            "merges": sum(table.attempts > 0 for end in ends for table in end.tables),
+            "attempts": sum(table.attempts for end in ends for table in end.tables),
+        }
+
+    return once
+
+
+#: What each role that needs Spark does.
+SPARK_WORK: dict[str, Callable[[Any, Catalog], Callable[[], Counts]]] = {
+    "optimize": optimizing,
+    "vacuum": vacuuming,
+    "mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=60.0),
+    # A second MERGE at once, which has to be refused.
+    "second_mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=2.0),
+    # What has come by the end, after everybody else.
+    "last_mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=60.0),
+}
+
+
+class Roles:
+    """The roles of this process, each with a thread and, where it needs one, a Spark session of its own."""
+
+    def __init__(self, catalog: Catalog, records: Path, stop: Path, seed: str) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._stop = stop
+        self._seed = seed
+        self._spark: SparkSession | None = None
+
+    def run(self, roles: list[str]) -> None:
+        """All of them until they are told to stop."""
+        if set(roles) & set(SPARK_WORK):
+            self._spark = build_session(self._catalog.environment, app_name=f"soak.{roles[0]}", master="local[2]")
+        with ThreadPoolExecutor(len(roles)) as pool:
+            for ended in [pool.submit(self._repeat, role) for role in roles]:
+                ended.result()
+        if self._spark is not None:
+            self._spark.stop()
+
+    def _repeat(self, role: str) -> None:
+        chance = random.Random(f"{self._seed}{role}")
+        once = self._operation(role, Operations(self._records / f"operations-{role}.jsonl", chance), chance)
+        once()
+        while not self._stop.exists():
+            time.sleep(chance.uniform(0.5, 1.5) * REST_SECONDS[role])
+            once()
+
+    def _operation(self, role: str, operations: Operations, chance: random.Random) -> Callable[[], object]:
+        if role == "restore":
+            return Mistakes(self._catalog, operations, chance).make_and_undo
+        if role == "read":
+            reader = SlowReader(self._catalog, stop=self._stop, pinned_seconds=2.5 * RETENTION_SECONDS)
+            return lambda: operations.perform(role, reader.read_slowly)
+        assert self._spark is not None
+        attempt = SPARK_WORK[role](self._spark.newSession(), self._catalog)
+        return lambda: operations.perform(role, attempt)
+
+
+def main() -> int:
+    roles, records, stop, seed, off = sys.argv[1:6]
+    switch_off(off)
+    Roles(load_catalog(), Path(records), Path(stop), seed).run(roles.split("+"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

@@ -1,0 +1,65 @@
+"""Fault 11: a stream, OPTIMIZE, VACUUM, DELETE with RESTORE, and two MERGEs at once on S3; nothing is lost or stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.faults.harness.stage import Stage
+from tests.faults.harness.upkeep import APPEND_TABLES, Outcome, Upkeep
+
+MakeStage = Callable[..., Stage]
+#: No operation is tried for longer than this before it is done, and the stream never stands still for longer.
+BOUND_SECONDS = 240.0
+STREAM_SECONDS = 120.0
+
+
+def kept_at_work(make_stage: MakeStage, tell_line: Callable[..., None], *, minutes: float, off: str = "") -> Outcome:
+    """A few minutes of everything at once."""
+    stage = make_stage(tables=APPEND_TABLES, storage="s3")
+    outcome = Upkeep(stage, off=(off,) if off else ()).run(minutes)
+    retried = {
+        f"{role} {condition} {count}"
+        for role, tally in outcome.operations.items()
+        for condition, count in tally.retried.items()
+    }
+    done = {f"{role} {tally.done}" for role, tally in outcome.operations.items()}
+    tell_line(
+        "11 stream, OPTIMIZE, VACUUM, DELETE and RESTORE, two MERGEs",
+        f"WITHOUT {off}" if off else "protected",
+        f"ids {stage.ids}",
+        str(outcome),
+        f"done: {', '.join(sorted(done))}",
+        f"retried: {', '.join(sorted(retried)) or '-'}",
+        *(error for tally in outcome.operations.values() for error in tally.errors),
+    )
+    return outcome
+
+
+def test_everything_at_once_loses_nothing_and_every_operation_is_done(
+    make_stage: MakeStage, tell_line: Callable[..., None]
+) -> None:
+    outcome = kept_at_work(make_stage, tell_line, minutes=2.5)
+
+    assert outcome.is_exact, outcome.wrong
+    assert outcome.missing == []
+    assert outcome.longest_pause < STREAM_SECONDS
+    assert max(tally.longest for tally in outcome.operations.values()) < BOUND_SECONDS
+    merges = [tally for role, tally in outcome.operations.items() if role.endswith("mutate")]
+    assert all("DELTA_CONFLICT" not in tally.retried for tally in merges)
+    # A merge is let in once: where it is tried again, it was a conflict.
+    assert sum(tally.counts["attempts"] for tally in merges) == sum(tally.counts["merges"] for tally in merges)
+
+
+def test_a_reader_that_nobody_asks_loses_its_files(make_stage: MakeStage, tell_line: Callable[..., None]) -> None:
+    outcome = kept_at_work(make_stage, tell_line, minutes=3, off="holds")
+
+    assert outcome.operations["read"].failed > 0
+    assert "not found" in " ".join(outcome.operations["read"].errors).lower()
+
+
+def test_without_the_write_turn_merges_meet_the_stream(make_stage: MakeStage, tell_line: Callable[..., None]) -> None:
+    outcome = kept_at_work(make_stage, tell_line, minutes=1, off="turn")
+
+    merges = [tally for role, tally in outcome.operations.items() if role.endswith("mutate")]
+    attempts = sum(tally.counts["attempts"] - tally.counts["merges"] for tally in merges)
+    assert attempts > 0 or any(tally.retried["DELTA_CONFLICT"] or tally.failed for tally in merges)
