@@ -6,20 +6,33 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 
-from deltaworks.local.programs import SCHEDULER
+from deltaworks.airflow.restarts import restarts
+from deltaworks.alerts.raising import alerts
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.local.programs import DEADMAN, SCHEDULER
 from deltaworks.local.supervision import Supervisor
 from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage, wait
 
-#: Stale after two minutes, looked at each minute, and an Airflow that is slow to start a task.
-PAGE_SECONDS = 270.0
-RESTART_SECONDS = 240.0
+#: Stale after twenty seconds and young for sixty, looked at each minute, and a task that is slow to start.
+WATCH = "watch: {{stale_seconds: 20, start_seconds: 60, restarts_per_hour: {per_hour}}}\n"
+PAGE_SECONDS = 150.0
+RESTART_SECONDS = 150.0
 #: Declared 90 s, looked at each half minute.
-DEADMAN_SECONDS = 200.0
+DEADMAN_SECONDS = 150.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running_stage(tmp_path_factory.mktemp("project"), more=WATCH.format(per_hour=3)) as stage:
+        assert stage.queue
+        yield stage
 
 
 def stop_all(family: dict[str, int]) -> None:
@@ -39,65 +52,134 @@ def told(stage: Stage, cause: str, kind: str) -> bool:
     return any((cause, kind) == (found, what) for found, _, what in stage.told())
 
 
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("off", [False, True], ids=["protected", "without"])
-def test_a_stream_that_hangs_is_told_and_started_anew(
-    tmp_path: Path, tell_line: Callable[..., None], seed: int, off: bool
+def is_open(stage: Stage, cause: str) -> bool:
+    """Whether the alert is raised. A second notice of it within minutes is held back."""
+    found = alerts(open_objects(stage.catalog.environment.lake))
+    return any(alert.cause == cause and alert.standing.open for alert in found)
+
+
+def await_looks(stage: Stage, count: int) -> None:
+    """Wait until the health check has run so many times more."""
+    seen = {stage.health_beat()}
+
+    def looked() -> bool:
+        seen.add(stage.health_beat())
+        return len(seen) > count
+
+    wait(looked, "the health check does not run", 150.0 * count)
+
+
+@pytest.mark.timeout(520)
+def test_a_stream_that_hangs_is_told_and_started_anew_once(
+    stage: Stage, tell_line: Callable[..., None], seed: int
 ) -> None:
-    more = "watch: {restarts_per_hour: 0}\n" if off else ""
-    with running_stage(tmp_path / "project", more=more) as stage:
-        assert stage.queue
-        before = stage.await_progress(50)
-        family = ancestors(before.pid)
-        stop_all(family)
-        began = time.monotonic()
-        try:
-            wait(lambda: told(stage, "STREAM_HUNG", "raised"), "nobody was told that the stream hangs", PAGE_SECONDS)
-            page = time.monotonic() - began
-            if off:
-                time.sleep(90)
-                assert stage.beat().pid == before.pid  # type: ignore[union-attr]
-                back = "stayed hung"
-            else:
-                after = stage.await_progress(len(stage.rows()))
-                back = f"back after {time.monotonic() - began:.0f} s"
-                assert after.epoch > before.epoch
-                wait(lambda: told(stage, "STREAM_HUNG", "resolved"), "its end was not told", RESTART_SECONDS)
-        finally:
-            end_all(family)
-        raised = [notice for notice in stage.told() if notice[0] == "STREAM_HUNG" and notice[2] == "raised"]
-        sent, lost, doubled = (0, 0, 0) if off else stage.settle()
+    before = stage.await_progress(50)
+    family = ancestors(before.pid)
+    stop_all(family)
+    began = time.monotonic()
+    try:
+        wait(lambda: told(stage, "STREAM_HUNG", "raised"), "nobody was told that the stream hangs", PAGE_SECONDS)
+        page = time.monotonic() - began
+        after = stage.await_progress(len(stage.rows()))
+        back = time.monotonic() - began
+        wait(lambda: told(stage, "STREAM_HUNG", "resolved"), "its end was not told", RESTART_SECONDS)
+    finally:
+        end_all(family)
+    kinds = [kind for cause, _, kind in stage.told() if cause == "STREAM_HUNG"]
+    sent, lost, doubled = stage.settle()
 
     tell_line(
         "58 SIGSTOP of driver and JVM",
-        "WITHOUT restarts" if off else "protected",
+        "protected",
         f"seed {seed}",
         "s3proxy",
         f"ids {sent}",
         f"lost {lost}",
         f"doubled {doubled}",
         f"told after {page:.0f} s",
-        back,
+        f"back after {back:.0f} s",
+        f"{after.epoch - before.epoch} new owner",
     )
     assert (lost, doubled) == (0, 0)
-    assert len(raised) == 1
+    assert kinds == ["raised", "resolved"]
+    assert after.epoch == before.epoch + 1
+    assert len(restarts_of(stage)) == 1
 
 
-@pytest.mark.timeout(900)
+def restarts_of(stage: Stage) -> list[datetime]:
+    """When the health check started the stream anew."""
+    found = open_objects(stage.catalog.environment.lake).get(paths.pipeline_control("clicks", "restarts.json"))
+    return restarts(found.data) if found else []
+
+
+@pytest.mark.timeout(520)
+def test_without_restarts_a_stream_that_hangs_stays_so(stage: Stage, tell_line: Callable[..., None], seed: int) -> None:
+    stage.declare(WATCH.format(per_hour=0))
+    stage.send()
+    before = stage.await_progress(max(50, len(stage.rows())))
+    family = ancestors(before.pid)
+    counted = len(restarts_of(stage))
+    stop_all(family)
+    began = time.monotonic()
+    try:
+        wait(lambda: is_open(stage, "STREAM_HUNG"), "the health check does not see that the stream hangs", PAGE_SECONDS)
+        await_looks(stage, 2)
+        hung = time.monotonic() - began
+        beat = stage.beat()
+        alive_still = {name: alive(family[name]) for name in ("driver", "jvm")}
+    finally:
+        end_all(family)
+        stage.declare(WATCH.format(per_hour=3))
+
+    tell_line("58 SIGSTOP of driver and JVM", "WITHOUT restarts", f"seed {seed}", f"hung for {hung:.0f} s, to the end")
+    assert beat is not None
+    assert (beat.pid, beat.epoch) == (before.pid, before.epoch)
+    assert alive_still == {"driver": True, "jvm": True}
+    assert len(restarts_of(stage)) == counted
+
+
+@pytest.mark.timeout(520)
 def test_a_dead_scheduler_is_told_by_something_that_is_not_airflow(
-    tmp_path: Path, tell_line: Callable[..., None], seed: int
+    stage: Stage, tell_line: Callable[..., None], seed: int
 ) -> None:
-    with running_stage(tmp_path / "project") as stage:
-        assert stage.queue
-        stage.await_progress(20)
-        wait(lambda: stage.health_beat() is not None, "the health check never ran", 240)
-        Supervisor(stage.home).stop([SCHEDULER], seconds=45)
-        began = time.monotonic()
-
+    wait(lambda: stage.health_beat() is not None, "the health check never ran", 150)
+    began = time.monotonic()
+    with without_programs(stage, SCHEDULER):
+        assert not told(stage, "HEALTH_SILENT", "raised")
         wait(lambda: told(stage, "HEALTH_SILENT", "raised"), "nobody told that nobody watches", DEADMAN_SECONDS)
-
         page = time.monotonic() - began
-        Supervisor(stage.home).start(SCHEDULER)
-        wait(lambda: told(stage, "HEALTH_SILENT", "resolved"), "its return was not told", 240)
+    wait(lambda: told(stage, "HEALTH_SILENT", "resolved"), "its return was not told", 150)
+    back = time.monotonic() - began - page
 
-    tell_line("63 scheduler dead", "protected", f"seed {seed}", "s3proxy", f"told after {page:.0f} s")
+    tell_line(
+        "63 scheduler dead", "protected", f"seed {seed}", f"told after {page:.0f} s", f"resolved {back:.0f} s later"
+    )
+    assert [kind for cause, _, kind in stage.told() if cause == "HEALTH_SILENT"] == ["raised", "resolved"]
+
+
+@pytest.mark.timeout(520)
+def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
+    stage: Stage, tell_line: Callable[..., None], seed: int
+) -> None:
+    wait(lambda: stage.health_beat() is not None, "the health check never ran", 150)
+    began, known = time.monotonic(), len(stage.told())
+    with without_programs(stage, SCHEDULER, DEADMAN):
+        while (silent := time.monotonic() - began) < DEADMAN_SECONDS:
+            assert not is_open(stage, "HEALTH_SILENT")
+            time.sleep(5)
+        assert not [notice for notice in stage.told()[known:] if notice[0] == "HEALTH_SILENT"]
+
+    tell_line(
+        "63 scheduler dead", "WITHOUT dead-man check", f"seed {seed}", f"nothing told for {silent:.0f} s, to the end"
+    )
+
+
+@contextmanager
+def without_programs(stage: Stage, *programs: str) -> Iterator[None]:
+    """Stop programs of the stack for the length of the block."""
+    Supervisor(stage.home).stop(programs, seconds=45)
+    try:
+        yield
+    finally:
+        for program in programs:
+            Supervisor(stage.home).start(program)
