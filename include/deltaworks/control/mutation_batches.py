@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -71,12 +73,12 @@ class MutationBatch:
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE for a torn object or a format of a later release.
         """
-        try:
-            record = _record(data)
+
+        def make(record: dict[str, Any]) -> MutationBatch:
             spans = tuple(Span(**each) for each in record["tables"])
             return cls(**{**record, "requests": Span(**record["requests"]), "tables": spans})
-        except (ValueError, KeyError, TypeError) as error:
-            raise _unreadable(key, error) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +139,11 @@ class MutationEnd:
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
         """
-        try:
-            record = _record(data)
+
+        def make(record: dict[str, Any]) -> MutationEnd:
             return cls(**{**record, "tables": tuple(TableMutation(**each) for each in record["tables"])})
-        except (ValueError, KeyError, TypeError) as error:
-            raise _unreadable(key, error) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
 class MutationBatches:
@@ -227,13 +229,6 @@ class MutationBatches:
             # One that was tidied away is older than any that is there.
             low, high = (middle, high) if end is None or end.at <= at else (low, middle - 1)
         return low
-
-
-def _record(data: bytes) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(data)
-    if record["format"] != FORMAT:
-        raise ValueError(f"format {record['format']} is not {FORMAT}")
-    return record
 
 
 def _unreadable(key: str, error: Exception) -> ContractError:

@@ -7,11 +7,14 @@ the files it names. The format is versioned and documented in docs/formats.md.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -60,14 +63,11 @@ class PreparedBatch:
         Raises:
             ContractError: PREPARED_BATCH_UNREADABLE for a torn object or a format of a later release.
         """
-        try:
-            return cls(**prepared_fields(data, expected=FORMAT))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ContractError(
-                "PREPARED_BATCH_UNREADABLE",
-                f"{key} is no prepared batch of this release: {error}.",
-                hint="Run the release that wrote it, or move the object away to prepare the batch anew.",
-            ) from error
+
+        def make(record: dict[str, Any]) -> PreparedBatch:
+            return cls(**{**record, "tables": prepared_tables(record)})
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
     @property
     def rows(self) -> int:
@@ -80,16 +80,21 @@ class PreparedBatch:
         return sum(table.rows for table in self.tables if table.table == "quarantine")
 
 
-def prepared_fields(data: bytes, *, expected: int) -> dict[str, Any]:
-    """The fields of a prepared object, its tables as such.
+def _unreadable(key: str, error: Exception) -> ContractError:
+    return ContractError(
+        "PREPARED_BATCH_UNREADABLE",
+        f"{key} is no prepared batch of this release: {error}.",
+        hint="Run the release that wrote it, or move the object away to prepare the batch anew.",
+    )
+
+
+def prepared_tables(record: Mapping[str, Any]) -> tuple[PreparedTable, ...]:
+    """The tables of a record of a prepared object.
 
     Raises:
-        ValueError, KeyError, TypeError: it is torn, or of another format than `expected`.
+        ValueError, KeyError, TypeError: it is none.
     """
-    record: dict[str, Any] = json.loads(data)
-    if record["format"] != expected:
-        raise ValueError(f"format {record['format']} is not {expected}")
-    return {**record, "tables": tuple(_table(table) for table in record["tables"])}
+    return tuple(_table(table) for table in record["tables"])
 
 
 def _table(record: dict[str, Any]) -> PreparedTable:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.prepared import PreparedTable, prepared_fields
+from deltaworks.control.prepared import PreparedTable, prepared_tables
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -42,14 +45,19 @@ class PreparedReplay:
         Raises:
             ContractError: PREPARED_REPLAY_UNREADABLE for a torn object or a format of a later release.
         """
-        try:
-            return cls(**prepared_fields(data, expected=FORMAT))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ContractError(
-                "PREPARED_REPLAY_UNREADABLE",
-                f"{key} is no prepared replay of this release: {error}.",
-                hint="Run the release that wrote it; it completes the replay.",
-            ) from error
+
+        def make(record: dict[str, Any]) -> PreparedReplay:
+            return cls(**{**record, "tables": prepared_tables(record)})
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
+
+
+def _unreadable(key: str, error: Exception) -> ContractError:
+    return ContractError(
+        "PREPARED_REPLAY_UNREADABLE",
+        f"{key} is no prepared replay of this release: {error}.",
+        hint="Run the release that wrote it; it completes the replay.",
+    )
 
 
 def read_replay(objects: ObjectStore, pipeline: str, ordinal: int) -> PreparedReplay | None:

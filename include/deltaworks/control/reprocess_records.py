@@ -10,11 +10,13 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ConfigError, ContractError
 
 FORMAT = 1
@@ -56,12 +58,12 @@ class ReprocessPlan:
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE.
         """
-        record = _record(data, key)
-        try:
+
+        def make(record: dict[str, Any]) -> ReprocessPlan:
             ranges = tuple((first, last) for first, last in record.pop("ranges"))
             return cls(**{**record, "tables": tuple(record["tables"])}, ranges=ranges)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _unreadable(key, error) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +97,8 @@ class StagedFiles:
         Raises:
             ContractError: REPROCESS_RECORD_UNREADABLE.
         """
-        record = _record(data, key)
-        try:
+
+        def make(record: dict[str, Any]) -> StagedFiles:
             tables = tuple(
                 StagedTable(
                     table=each["table"],
@@ -107,8 +109,8 @@ class StagedFiles:
                 for each in record.pop("tables")
             )
             return cls(**{**record, "gone": tuple(record["gone"])}, tables=tables)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _unreadable(key, error) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
 class ReprocessRecords:
@@ -140,7 +142,10 @@ class ReprocessRecords:
     def end(self) -> list[dict[str, Any]] | None:
         """What became of each table, None before all are done."""
         found = self._objects.get(self._end)
-        return None if found is None else list(_record(found.data, self._end)["tables"])
+        if found is None:
+            return None
+        unreadable = partial(_unreadable, self._end)
+        return decode_record(found.data, lambda record: list(record["tables"]), expected=FORMAT, unreadable=unreadable)
 
     def fix_plan(self, plan: ReprocessPlan) -> ReprocessPlan:
         """Create the plan; the one that is there where somebody was first."""
@@ -173,16 +178,6 @@ def reprocess_id_of_run(run_id: str) -> str:
 
 def _encoded(record: dict[str, Any]) -> bytes:
     return json.dumps(record, separators=(",", ":"), default=str).encode()
-
-
-def _record(data: bytes, key: str) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(data)
-        if record["format"] != FORMAT:
-            raise ValueError(f"format {record['format']} is not {FORMAT}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(key, error) from error
-    return record
 
 
 def _unreadable(key: str, error: Exception) -> ContractError:

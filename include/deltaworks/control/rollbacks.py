@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -72,18 +74,12 @@ class Rollback:
         Raises:
             ContractError: ROLLBACK_UNREADABLE for a torn object or a format of a later release.
         """
-        try:
-            record = json.loads(data)
-            if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']} is not {FORMAT}")
+
+        def make(record: dict[str, Any]) -> Rollback:
             texts = {name: tuple(record[name]) for name in ("undone", "dropped_files")}
             return cls(**{**record, **texts, "lost": tuple(LostShare(**each) for each in record["lost"])})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ContractError(
-                "ROLLBACK_UNREADABLE",
-                f"{key} is no record of a rollback this release can read: {error}.",
-                hint="Restore it from the storage's versions, or run the release that wrote it.",
-            ) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +92,27 @@ class StagedRows:
     files: tuple[dict[str, Any], ...]
     gone: tuple[str, ...]
     format: int = FORMAT
+
+    @classmethod
+    def decode(cls, data: bytes, *, key: str) -> StagedRows:
+        """Read the object.
+
+        Raises:
+            ContractError: ROLLBACK_UNREADABLE.
+        """
+
+        def make(record: dict[str, Any]) -> StagedRows:
+            return cls(**{**record, "files": tuple(record["files"]), "gone": tuple(record["gone"])})
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
+
+
+def _unreadable(key: str, error: Exception) -> ContractError:
+    return ContractError(
+        "ROLLBACK_UNREADABLE",
+        f"{key} is no record of a rollback this release can read: {error}.",
+        hint="Restore it from the storage's versions, or run the release that wrote it.",
+    )
 
 
 class Rollbacks:
@@ -136,11 +153,9 @@ class Rollbacks:
 
     def staged(self, ordinal: int) -> StagedRows | None:
         """The rows read again for a rollback; None before they are, or where none are."""
-        found = self._objects.get(paths.rollback_files(self._pipeline, ordinal))
-        if found is None:
-            return None
-        record = json.loads(found.data)
-        return StagedRows(**{**record, "files": tuple(record["files"]), "gone": tuple(record["gone"])})
+        key = paths.rollback_files(self._pipeline, ordinal)
+        found = self._objects.get(key)
+        return StagedRows.decode(found.data, key=key) if found else None
 
     def fix_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
         """Create the record of them; the one that is there where somebody was first."""

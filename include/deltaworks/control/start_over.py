@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ContractError
 
 FORMAT = 1
@@ -66,17 +68,19 @@ class StartOver:
         Raises:
             ContractError: START_OVER_UNREADABLE for a torn object or a format of a later release.
         """
-        try:
-            record = json.loads(data)
-            if record["format"] != FORMAT:
-                raise ValueError(f"format {record['format']} is not {FORMAT}")
+
+        def make(record: dict[str, Any]) -> StartOver:
             return cls(**{**record, "tables": tuple(GivenUp(**each) for each in record["tables"])})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ContractError(
-                "START_OVER_UNREADABLE",
-                f"{key} is no record of a start over this release can read: {error}.",
-                hint="Restore it from the storage's versions, or run the release that wrote it.",
-            ) from error
+
+        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
+
+
+def _unreadable(key: str, error: Exception) -> ContractError:
+    return ContractError(
+        "START_OVER_UNREADABLE",
+        f"{key} is no record of a start over this release can read: {error}.",
+        hint="Restore it from the storage's versions, or run the release that wrote it.",
+    )
 
 
 def read_start_over(objects: ObjectStore, pipeline: str, generation: int) -> StartOver | None:

@@ -11,10 +11,12 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records import decode_record
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.streaming.inference.hints import parse_hints, with_hints
@@ -60,15 +62,12 @@ class SchemaVersion:
         return json.dumps(record, indent=1).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> SchemaVersion:
+    def from_record(cls, record: Mapping[str, Any]) -> SchemaVersion:
         """What `to_bytes` wrote.
 
         Raises:
             ValueError, KeyError, TypeError: it is none.
         """
-        record = json.loads(data)
-        if record["format"] != _FORMAT:
-            raise ValueError(f"its format is {record['format']}, not {_FORMAT}")
         return cls(
             number=int(record["version"]),
             found={name: parse_type(kind) for name, kind in record["found"]},
@@ -130,14 +129,14 @@ class SchemaVersions:
         )
 
     def _read(self, key: str) -> SchemaVersion:
-        found = self._objects.get(key)
-        try:
-            if found is None:
-                raise ValueError("it is gone")
-            return SchemaVersion.from_bytes(found.data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ContractError(
-                "SCHEMA_VERSION_UNREADABLE",
-                f"{self._place}/{key} is no version of a schema: {error!r}.",
-                hint="Nobody but the source may write there: put it back, or give another place for the schema.",
-            ) from error
+        found, unreadable = self._objects.get(key), partial(self._unreadable, key)
+        if found is None:
+            raise unreadable(ValueError("it is gone"))
+        return decode_record(found.data, SchemaVersion.from_record, expected=_FORMAT, unreadable=unreadable)
+
+    def _unreadable(self, key: str, error: Exception) -> ContractError:
+        return ContractError(
+            "SCHEMA_VERSION_UNREADABLE",
+            f"{self._place}/{key} is no version of a schema: {error!r}.",
+            hint="Nobody but the source may write there: put it back, or give another place for the schema.",
+        )
