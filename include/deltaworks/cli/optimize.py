@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def optimize(
     pipeline: str,
-    tables: str = typer.Option("", help="Names of bronze tables with commas between; empty for all."),
+    tables: str = typer.Option("", help="Names of tables with commas between; empty for all."),
     weekly: bool = typer.Option(False, help="With the second round, over what the daily one leaves."),
     minutes: float = typer.Option(0.0, help="For each round; by default what the pipeline declares."),
     dry_run: bool = typer.Option(True, help="Say what would be rewritten and why; --no-dry-run rewrites it."),

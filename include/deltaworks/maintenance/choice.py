@@ -5,7 +5,8 @@ It goes by the health of the partitions and by the ledger of what is in order, a
 - A partition of one file is as it should be, and one that lies as Z-order left it is not rewritten.
 - One that is still written is left, since it would be rewritten again tomorrow; in bad shape (`open_small_files`) its
   small files are merged, without an order. A partition is *closed* `closed_after` after the end of the day that its
-  date column names; without such a column, when no file has come for as long.
+  date column names; without such a column, when no file has come for as long. Where its writer would fail beside that
+  (`only_closed`) it is left until then.
 - A closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where few of them are
   (`unordered_share`: late arrivals), only small files are merged, until it is worth it.
 - A clustered table is one partition that is never closed: it is clustered, as by Z-order, once it is worth it.
@@ -144,7 +145,7 @@ def _judge(
     if layout.ordered_by and share == 0.0 and not purge:
         return "in order"
     if _is_open(found, layout, now, policy):
-        if found.small_files < policy.open_small_files:
+        if layout.only_closed or found.small_files < policy.open_small_files:
             return "still written"
         return _compact(found, ledger, policy, why=f"still written, with {found.small_files} small files")
     return _of_closed(found, layout, ledger, policy, share=share, purge=purge)
@@ -183,7 +184,7 @@ def _unordered_share(found: PartitionHealth, layout: Layout, ledger: ZOrderState
 def _is_open(found: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
     if policy.closed_after is None or layout.cluster_by:
         return False
-    settled = now - policy.closed_after
+    settled = now - max(policy.closed_after, layout.settles_after)
     days = [day for name, value in found.partition if name in layout.date_columns and (day := _day(value)) is not None]
     if days:
         return max(days) >= settled.astimezone(dt.UTC).date()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from deltaworks.specs.pipeline import TableSpec
 class Layout:
     """How a table lies: its partition columns with their types, and what its rows are ordered by within a partition.
 
-    `rewritten` says that its rows change after they have landed, so that files leave an order they were put in.
+    `rewritten` says that its rows change after they have landed, so that files leave an order they were put in. Of one
+    that is `only_closed` no partition is touched that may still be written, `settles_after` its day at the earliest.
     """
 
     name: str
@@ -21,6 +23,8 @@ class Layout:
     types: Mapping[str, str] = field(hash=False)
     cluster_by: tuple[str, ...] = ()
     rewritten: bool = False
+    only_closed: bool = False
+    settles_after: dt.timedelta = dt.timedelta(0)
 
     @classmethod
     def of(cls, table: TableSpec) -> Layout:

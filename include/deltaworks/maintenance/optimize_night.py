@@ -21,13 +21,12 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.write_turn import write_turn
 from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
-from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.night import Night, plan_night
 from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer, TurnOf, free_turn
-from deltaworks.maintenance.survey import policy_of, selected_tables, survey
+from deltaworks.maintenance.optimized_tables import OptimizedTable, layout_of, selected_tables
+from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import TableSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class OptimizeRun:
         rounds = [(daily, upkeep.optimize_minutes if minutes is None else minutes)]
         if weekly:
             rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
-        selected_tables(self._spec, tables)
+        selected_tables(self._spec, tables)  # refused before anything is begun
         results: list[OptimizeResult] = []
         with keeping_alone(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
             self._ledger.settle()
@@ -75,13 +74,13 @@ class OptimizeRun:
         until = time.monotonic() + left
         results = {name: _looked_at(choice, night, policy) for name, choice in choices.items()}
         for name in night.tables():
-            table = self._spec.table(name)
+            table = selected_tables(self._spec, [name])[name]
             optimizer = TableOptimizer(
                 self._spark,
                 self._lake,
                 self._ledger,
                 self._spec.pipeline,
-                Layout.of(table),
+                layout_of(self._lake, self._spec.pipeline, table),
                 policy=policy,
                 turn_of=self._turn_of(table),
                 check=lock.check,
@@ -96,8 +95,8 @@ class OptimizeRun:
                 results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
         return list(results.values())
 
-    def _turn_of(self, table: TableSpec) -> TurnOf:
-        if table.mutable is None:
+    def _turn_of(self, table: OptimizedTable) -> TurnOf:
+        if table.declared is None or table.declared.mutable is None:
             return free_turn
         return partial(write_turn, self._objects, self._spec.pipeline, table.name, by=current_run())
 
@@ -125,7 +124,7 @@ def optimize_tables(
     now: dt.datetime | None = None,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
-    """Run a night's OPTIMIZE on the bronze tables of a pipeline; a result with its reason for every table and round.
+    """Run a night's OPTIMIZE on the tables of a pipeline; a result with its reason for every table and round.
 
     Idempotent, and safe beside the stream. Beside deletes, updates and merges of the same partitions either side may
     fail with a conflict.
@@ -133,7 +132,7 @@ def optimize_tables(
     Args:
         weekly: a second round after the daily one, over what it left.
         minutes: for each round; by default what the pipeline declares.
-        tables: names of bronze tables; by default all.
+        tables: names of tables; by default all that OPTIMIZE looks after.
         report: gets the results, also where a table failed.
 
     Raises:

@@ -6,30 +6,12 @@ import datetime as dt
 from collections.abc import Sequence
 
 from deltaworks.control import paths
-from deltaworks.errors import ConfigError
 from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
-from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.optimized_tables import layout_of, selected_tables
 from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.health import table_health
 from deltaworks.tables.lake import Lake
-
-
-def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> list[TableSpec]:
-    """The bronze tables called `names`, or all.
-
-    Raises:
-        ConfigError: TABLE_UNKNOWN.
-    """
-    known = {table.name: table for table in spec.tables}
-    unknown = sorted(set(names or ()) - set(known))
-    if unknown:
-        raise ConfigError(
-            "TABLE_UNKNOWN",
-            f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
-            hint=f"Its bronze tables are {', '.join(known)}.",
-        )
-    return [table for name, table in known.items() if not names or name in names]
 
 
 def policy_of(spec: PipelineSpec) -> OptimizePolicy:
@@ -48,10 +30,10 @@ def survey(
     tables: Sequence[str] | None = None,
     order: KnownOrder | None = None,
 ) -> list[Choice]:
-    """What OPTIMIZE should do with each bronze table of a pipeline now, with a reason for every one.
+    """What OPTIMIZE should do with each table of a pipeline that it looks after now, with a reason for every one.
 
     Args:
-        tables: names of bronze tables; by default all.
+        tables: names of tables; by default all.
         order: what the Z-order ledger knows, where it has been read.
 
     Raises:
@@ -61,10 +43,10 @@ def survey(
     return [
         choose(
             table_health(lake, paths.table(spec.pipeline, table.name), history_commits=0),
-            Layout.of(table),
+            layout_of(lake, spec.pipeline, table),
             ledger=known.of(table.name),
             now=now,
             policy=policy,
         )
-        for table in selected_tables(spec, tables)
+        for table in selected_tables(spec, tables).values()
     ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deltaworks.maintenance.choice import Choice, choose
-from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables
 from deltaworks.maintenance.survey import policy_of
 from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
 from deltaworks.maintenance.zorder_state import ZOrderState
@@ -23,6 +23,8 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.score import Score, score
 from deltaworks.tables.unreferenced import Unreferenced, unreferenced
 
+#: Kinds of tables that OPTIMIZE looks after.
+_OPTIMIZED = ("bronze", "live", "gold", "quarantine")
 #: How many commits of one table are looked at where it is the only one.
 COMMITS_OF_ONE = 200
 
@@ -31,7 +33,7 @@ COMMITS_OF_ONE = 200
 class TableReport:
     """A table as it is. `health` and `score` are None while it does not exist, or with an `error`.
 
-    `choice` is what OPTIMIZE would do, of bronze tables only. `unordered_share` is of the bytes of a table with
+    `choice` is what OPTIMIZE would do, of tables that it looks after. `unordered_share` is of the bytes of a table with
     Z-order columns. `unreferenced` is None where it was not asked for or the table is too large to be listed.
     """
 
@@ -79,7 +81,7 @@ def _reports(
     catalog: Catalog, tables: Sequence[KnownTable], *, list_folders: bool, history_commits: int, now: dt.datetime
 ) -> list[TableReport]:
     storage = catalog.environment.lake
-    owners = sorted({each.owner for each in tables if each.kind == "bronze"})
+    owners = sorted({each.owner for each in tables if each.kind in _OPTIMIZED})
     orders = dict(for_each_table(storage, owners, _order_of))
     reader = _Reader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
     return list(for_each_table(storage, tables, reader.report))
@@ -117,23 +119,24 @@ class _Reader:
             health = table_health(lake, table.key, history_commits=self._history_commits)
             if health is None:
                 return report
-            report = self._judged(replace(report, health=health), health)
+            report = self._judged(lake, replace(report, health=health), health)
             if self._list_folders:
-                report = self._judged(replace(report, unreferenced=unreferenced(lake, table.key)), health)
+                report = self._judged(lake, replace(report, unreferenced=unreferenced(lake, table.key)), health)
             return report
         except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
             return replace(report, error=said_of(problem))
 
-    def _judged(self, report: TableReport, health: TableHealth) -> TableReport:
+    def _judged(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
         choice, share, error = None, None, ""
-        order = self._orders.get(report.owner) if report.kind == "bronze" else None
+        order = self._orders.get(report.owner) if report.kind in _OPTIMIZED else None
         if isinstance(order, Exception):
             error = f"the Z-order ledger of {report.owner} cannot be read: {said_of(order)}"
         elif order is not None:
             spec = self._catalog.pipeline(report.owner)
-            declared, ledger = spec.table(report.name), order.of(report.name)
-            choice = choose(health, Layout.of(declared), ledger=ledger, now=self._now, policy=policy_of(spec))
-            share = unordered_share(health, declared, ledger)
+            table, ledger = optimized_tables(spec)[report.name], order.of(report.name)
+            layout = layout_of(lake, report.owner, table)
+            choice = choose(health, layout, ledger=ledger, now=self._now, policy=policy_of(spec))
+            share = None if table.declared is None else unordered_share(health, table.declared, ledger)
         unneeded = report.unreferenced.bytes if report.unreferenced is not None else None
         judged = score(health, unordered_share=share, unreferenced_bytes=unneeded)
         return replace(report, score=judged, choice=choice, unordered_share=share, error=error)

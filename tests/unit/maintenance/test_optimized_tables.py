@@ -1,0 +1,106 @@
+"""OPTIMIZE looks after live and gold tables and quarantine too, and never where their writers are at work."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance import survey as module
+from deltaworks.maintenance.choice import Choice
+from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables, selected_tables
+from deltaworks.maintenance.survey import policy_of, survey
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import append, make, project
+
+SHOP = """\
+pipeline: shop
+description: a shop
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event: {name: {path: name}, time: {path: time}}
+tables: [{name: orders, when: {name: order}, zorder_by: [event_name]}]
+live: [{name: pulse, reads: orders, window_minutes: 60, watermark_minutes: 1440}]
+gold:
+  tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
+"""
+#: Day 0 has been over for 27 hours, day 1 for three.
+NIGHT = dt.datetime(2026, 1, 3, 3, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    sql = tmp_path / "project/include/pipelines/shop/gold/daily.sql"
+    sql.parent.mkdir(parents=True)
+    sql.write_text("SELECT event_date, count(*) AS n FROM orders GROUP BY event_date")
+    return project(tmp_path, shop=SHOP)
+
+
+@pytest.fixture
+def lake(catalog: Catalog) -> Lake:
+    """Three days of five files each; the third one's are many."""
+    made = Lake(catalog.environment.lake)
+    for name in ("pulse", "daily", "quarantine"):
+        key = make(made, "shop", name, files=5, days=3)
+        append(made, key, 120, days=(2,))
+    return made
+
+
+def chosen(found: list[Choice]) -> dict[str, dict[str, str]]:
+    """The days that are taken of each table, with why."""
+    return {each.table: {str(choice.partition[0][1]): choice.why for choice in each.partitions} for each in found}
+
+
+def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_would_fail(
+    catalog: Catalog, lake: Lake
+) -> None:
+    spec = catalog.pipeline("shop")
+
+    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT)
+
+    first, second, third = "2026-01-01", "2026-01-02", "2026-01-03"
+    merged = "5 small files"
+    assert chosen(found) == {
+        "orders": {},
+        # Its watermark is a day behind: the day before last may still change.
+        "pulse": {first: merged},
+        "daily": {first: merged, second: merged},
+        "quarantine": {first: merged, second: merged, third: "still written, with 125 small files"},
+    }
+    assert all(choice.action == "compact" for each in found for choice in each.partitions)
+    assert next(each for each in found if each.table == "pulse").reason.endswith("2 partitions still written")
+
+
+def test_taken_for_tables_that_are_appended_to_open_days_of_live_and_gold_tables_would_be_rewritten(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = catalog.pipeline("shop")
+
+    def as_appended(*arguments: object) -> object:
+        return replace(layout_of(*arguments), only_closed=False)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "layout_of", as_appended)
+
+    found = chosen(survey(lake, spec, policy=policy_of(spec), now=NIGHT))
+
+    assert all("2026-01-03" in found[name] for name in ("pulse", "daily", "quarantine"))
+
+
+def test_a_layout_is_declared_or_what_is_on_disk(catalog: Catalog, lake: Lake) -> None:
+    tables = optimized_tables(catalog.pipeline("shop"))
+
+    assert list(tables) == ["orders", "pulse", "daily", "quarantine"]
+    assert layout_of(lake, "shop", tables["orders"]).zorder_by == ("event_name",)
+    assert layout_of(lake, "shop", tables["daily"]).partition_by == ("event_date",)
+    assert layout_of(lake, "shop", tables["daily"]).date_columns == ("event_date",)
+
+
+def test_an_unknown_table_is_refused_with_those_there_are(catalog: Catalog) -> None:
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN") as refused:
+        selected_tables(catalog.pipeline("shop"), ["dayly"])
+
+    assert "orders, pulse, daily, quarantine" in refused.value.hint
