@@ -171,6 +171,16 @@ def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> No
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
+def test_a_gold_run_in_a_shadow_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
+    stage.spark_submit("")
+    stage.run("gold__games", {"shadow": True})
+    stage.run("gold__games", {"shadow": True, "dry_run": False})
+
+    counted, done = (call["argv"] for call in stage.submitted())
+
+    assert (counted[-1], done[-2:]) == ("--shadow", ["--shadow", "--no-dry-run"])
+
+
 def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
     stage.spark_submit("")
     counted = stage.run("reprocess__games", {"batches": "1-3"})

@@ -30,6 +30,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
 from deltaworks.tables.log_state import TableState, state_at
 from deltaworks.tables.restored import RestoreCommit
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
@@ -127,14 +128,14 @@ class _Refresh:
             for key in shadows.left_over:
                 remove_shadow(self._lake, key)
             if shadows.swapped is not None:
-                return self._settled(shadows.swapped, started)
+                return self._settled(shadows, shadows.swapped, started)
             return self._swapped(shadows, lock, started)
 
-    def _settled(self, key: str, started: float) -> GoldRefreshResult:
+    def _settled(self, shadows: Shadows, key: str, started: float) -> GoldRefreshResult:
         """The end of a refresh that was killed after its swap."""
         state = shadow_state(self._lake, self._objects, key)
         if state is not None:
-            settle_swap(self._lake, self._objects, self._key, state)
+            settle_swap(self._lake, self._objects, self._key, state, version=self._version_of(shadows.last))
         remove_shadow(self._lake, key)
         return GoldRefreshResult(
             table=self._table.name,
@@ -157,8 +158,8 @@ class _Refresh:
             self._fault("checked")
             state = state_at(self._lake, self._objects, key)
             built = read_built_from(self._lake, key)
-            version = None if broken else self._swap(state, built, shadows.last + 1, lock)
-            if broken or version is not None:
+            swapped = not broken and self._swap(state, built, shadows.last + 1, lock)
+            if broken or swapped:
                 break
         else:
             raise ConcurrencyError(
@@ -166,7 +167,8 @@ class _Refresh:
                 f"Builds of {self._key} were ahead of its shadow each of {MOST_CATCH_UPS} times.",
                 hint="Pause its gold DAG and run this again: it goes on with the shadow that is there.",
             )
-        if version is not None:
+        version = self._version_of(shadows.last + 1) if swapped else None
+        if swapped:
             self._fault("swapped")
             settle_swap(self._lake, self._objects, self._key, state, version=version)
             self._fault("verified")
@@ -174,7 +176,7 @@ class _Refresh:
         return GoldRefreshResult(
             table=self._table.name,
             dry_run=False,
-            swapped=version is not None,
+            swapped=swapped,
             rows_before=before.rows,
             bytes_before=before.bytes,
             rows=state.rows,
@@ -203,8 +205,16 @@ class _Refresh:
         whole = full_plan(job.plan.table, "")
         return broken_checks(self._table, rows, rows_before(self._spark, self._lake, self._key, whole))
 
-    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: MaintenanceLock) -> int | None:
-        """Swap the shadow in; the version that made. None where a build got ahead of it."""
+    def _version_of(self, ordinal: int) -> int | None:
+        """The version a swap has made; None where the log no longer has its commit."""
+        opened, step = self._lake.open(self._key), gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
+        for commit in () if opened is None else commit_history(self._lake, self._key, newest=opened.version()):
+            if (commit.metadata.get("step"), commit.metadata.get("step_version")) == (step.app_id, step.version):
+                return commit.version
+        return None
+
+    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: MaintenanceLock) -> bool:
+        """Swap the shadow in; False where a build got ahead of it."""
         step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         made = user_metadata(
             pipeline=self._spec.pipeline,
@@ -229,10 +239,10 @@ class _Refresh:
                 raise _BehindError
 
         try:
-            done = swap_in(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
+            swap_in(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
         except _BehindError:
-            return None
-        return done.version
+            return False
+        return True
 
 
 class _BehindError(Exception):

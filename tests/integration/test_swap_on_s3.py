@@ -1,0 +1,60 @@
+"""A swap on S3: files are copied by the storage itself, whatever their partitions are called, and nothing else goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from deltaworks.control.objects import open_objects
+from deltaworks.local.object_store import lake_storage, running_object_store
+from deltaworks.tables.commit import Step
+from deltaworks.tables.folders import remove_folder
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import state_at
+from deltaworks.tables.restored import RestoreCommit
+from deltaworks.tables.swapped import settle_swap, swap_in
+
+pytestmark = pytest.mark.integration
+TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
+COMMIT = RestoreCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
+AWKWARD = ["plain", "a b", "50%", "a+b", "ü", "a/b", "x=y", "a%20b"]
+
+
+def write(lake: Lake, key: str, rows: list[dict[str, Any]]) -> None:
+    options = lake.storage.deltalake_options()
+    write_deltalake(lake.storage.uri(key), pa.Table.from_pylist(rows), partition_by=["org"], storage_options=options)
+
+
+def content(lake: Lake) -> list[tuple[str, int]]:
+    rows = lake.rows(TABLE)
+    assert rows is not None
+    return sorted((row["org"], row["n"]) for row in rows.to_pylist())
+
+
+def test_a_table_is_swapped_and_its_shadow_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_object_store(tmp_path, buckets=["bucket"]) as address:
+        for name, value in address.environment().items():
+            monkeypatch.setenv(name, value)
+        storage = lake_storage("s3://bucket/lake")
+        lake, objects = Lake(storage), open_objects(storage)
+        write(lake, TABLE, [{"org": name, "n": 0} for name in AWKWARD])
+        write(lake, SHADOW, [{"org": name, "n": number} for number, name in enumerate(AWKWARD, 1)])
+        source = state_at(lake, objects, SHADOW)
+        before = content(lake)
+
+        done = swap_in(lake, objects, TABLE, source, commit=COMMIT)
+        settle_swap(lake, objects, TABLE, source, version=done.version)
+        after = content(lake)
+        remove_folder(storage, SHADOW)
+
+        assert before == sorted((name, 0) for name in AWKWARD)
+        assert after == content(lake) == sorted((name, number) for number, name in enumerate(AWKWARD, 1))
+        assert objects.list(f"{SHADOW}/") == []
+        opened = lake.open(TABLE)
+        assert opened is not None
+        opened.load_as_version(0)
+        assert {row["n"] for row in opened.to_pyarrow_table().to_pylist()} == {0}, "the old table can be gone back to"
