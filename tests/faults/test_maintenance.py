@@ -9,7 +9,7 @@ from tests.faults.harness.upkeep import APPEND_TABLES, Outcome, Upkeep
 
 MakeStage = Callable[..., Stage]
 #: No operation is tried for longer than this before it is done, and the stream never stands still for longer.
-BOUND_SECONDS = 240.0
+BOUND_SECONDS = 400.0
 STREAM_SECONDS = 120.0
 
 

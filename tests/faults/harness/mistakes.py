@@ -32,6 +32,8 @@ class Mistakes:
         self._operations = operations
         self._chance = chance
         self._before = 0
+        #: Since when each table has been as it should be: versions before may have an earlier mistake in them.
+        self._right_since = dict.fromkeys(TABLES, 1)
 
     def make_and_undo(self) -> None:
         """One mistake, a few seconds in which the stream lands more, and the way back."""
@@ -51,7 +53,7 @@ class Mistakes:
         except CommitFailedError as error:
             raise ConcurrencyError("DELTA_CONFLICT", f"{table} was changed while rows were deleted: {error}") from error
         # A little further back sometimes: what has landed since comes back all the same.
-        self._before = max(1, before - self._chance.choice((0, 0, 1, 3)))
+        self._before = max(self._right_since[table], before - self._chance.choice((0, 0, 1, 3)))
         return {"rows": done["num_deleted_rows"]}
 
     def _restore(self, table: str) -> Counts:
@@ -62,6 +64,8 @@ class Mistakes:
         asked = TableRestoreRequest(point=point, max_rows=counted.rows_out, reason="somebody deleted rows")
         done = restore.run(asked)
         assert done.difference is not None
+        assert done.version is not None
+        self._right_since[table] = done.version
         return {
             "rows_out": done.difference.rows_out,
             "rows_in": done.difference.rows_in,

@@ -20,7 +20,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.job import as_deltaworks_error
 
 #: A conflict is over, and maintenance that is at work has ended, within this.
-BOUND_SECONDS = 240.0
+BOUND_SECONDS = 400.0
 #: Not foreseen, whatever a launcher does with it.
 _UNFORESEEN = "JOB_FAILED"
 Counts = Mapping[str, float]
