@@ -20,7 +20,7 @@ from deltaworks.tables.lake import Lake
 Engine = Literal["spark", "delta_rs"]
 #: As many stretches come to the driver for a merge by delta-rs; a batch with more goes through Spark.
 MAX_STRETCHES = 200_000
-#: Memory a merge by delta-rs takes for each byte of the files it rewrites: 3 to 10 were measured, by how well they
+#: Memory a merge by delta-rs takes for each byte of the files it rewrites: 6 to 10 were measured, by how well they
 #: are packed.
 MEMORY_PER_BYTE = 10
 #: Of the memory that is free, a merge takes no more: others share the machine.
