@@ -24,6 +24,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_order
 from deltaworks.maintenance.zorder_state import Action
@@ -31,6 +32,7 @@ from deltaworks.tables.changes import Partition
 from deltaworks.tables.health import SMALL_FILE_BYTES, table_health
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.partitions import within
+from deltaworks.tables.rewritten import RewrittenPartition
 
 log = logging.getLogger(__name__)
 
@@ -142,8 +144,7 @@ class TableOptimizer:
             started = time.monotonic()
             group = self._group(action)
             self._ledger.begin(group)
-            self._command(group, [each.partition for each in chosen])
-            rewritten = self._ledger.rewritten(group)
+            rewritten = self._despite_conflicts(group, [each.partition for each in chosen], turn)
             seconds = time.monotonic() - started
             self._ledger.record(group, rewritten, seconds=seconds)
         done = replace(
@@ -159,6 +160,17 @@ class TableOptimizer:
         )
         log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
         return done
+
+    def _despite_conflicts(self, group: Group, partitions: Sequence[Partition], turn: Turn) -> list[RewrittenPartition]:
+        """Rewrite them; after a conflict with another writer, those that no commit of an earlier try has."""
+        for attempt in conflicts_retried(group.table):
+            with attempt:
+                turn.check()
+                done = {each.partition for each in self._ledger.rewritten(group)}
+                left = [each for each in partitions if each not in done]
+                if left:
+                    self._command(group, left)
+        return self._ledger.rewritten(group)
 
     def _group(self, action: Action) -> Group:
         opened = self._lake.open(self._key)

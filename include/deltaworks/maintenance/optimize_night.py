@@ -127,7 +127,7 @@ def optimize_tables(
     """Run a night's OPTIMIZE on the tables of a pipeline; a result with its reason for every table and round.
 
     Idempotent, and safe beside the stream. Beside deletes, updates and merges of the same partitions either side may
-    fail with a conflict.
+    meet a conflict; here the partitions are tried again then, a few times.
 
     Args:
         weekly: a second round after the daily one, over what it left.

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
-from deltaworks.job import as_deltaworks_error
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.mutations.merge import transaction
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -21,9 +20,6 @@ from deltaworks.tables.log import CommitInfo, commit_history
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
-MAX_ATTEMPTS = 6
-#: The condition under which a conflict with another writer is told.
-CONFLICT = "DELTA_CONFLICT"
 #: How far back the commit of a step is looked for. Behind a mutation only a stream's catching up comes soon.
 LOOKED_BACK = 500
 
@@ -131,22 +127,6 @@ class StepCommits:
         return None
 
 
-def conflicts_retried(table: str) -> Retrying:
-    """Attempts that are made anew after a conflict with another writer, a few times and with growing pauses."""
-
-    def tell(state: RetryCallState) -> None:
-        problem = state.outcome.exception() if state.outcome else None
-        log.warning("table=%s attempt=%d met another writer: %s", table, state.attempt_number, problem)
-
-    return Retrying(
-        retry=retry_if_exception(_is_conflict),
-        stop=stop_after_attempt(MAX_ATTEMPTS),
-        wait=wait_exponential_jitter(initial=0.2, max=5.0),
-        before_sleep=tell,
-        reraise=True,
-    )
-
-
 def metric(commit: CommitInfo | None, name: str) -> int:
     """A figure of a merge by the name Spark gives it, which delta-rs has in snake case; 0 where there is none."""
     snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
@@ -158,7 +138,3 @@ def engine_of(commit: CommitInfo | None) -> str:
     if commit is None:
         return ""
     return "delta_rs" if commit.engine.startswith("delta-rs") else "spark"
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return as_deltaworks_error(error).condition == CONFLICT

@@ -21,8 +21,8 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
 from deltaworks.control.write_turn import write_turn
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
+from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
-from deltaworks.mutations.commits import conflicts_retried
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.mutations.commits import conflicts_retried
+from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.specs.pipeline import TableSpec
 from deltaworks.tables.lake import Lake
 

@@ -154,6 +154,29 @@ def test_rows_that_come_while_it_plans_are_taken_the_next_time(
     assert (result.partitions, result.files_before, files(pulse)) == (2, 4, 3)
 
 
+def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        append(pulse, 0, 1)
+    command, tries = TableOptimizer._command, []
+
+    def meets_a_delete_halfway(self: TableOptimizer, group: Any, partitions: Any) -> None:
+        tries.append(len(partitions))
+        command(self, group, partitions[:1])
+        if len(tries) == 1:
+            raise ConcurrencyError("DELTA_CONFLICT", "A delete has taken rows of it.", hint="Run it again.")
+
+    monkeypatch.setattr(TableOptimizer, "_command", meets_a_delete_halfway)
+
+    done = run(spark, pulse, tables=["events"])["events"]
+
+    assert tries == [2, 1]
+    assert (done.partitions, done.files_before, done.files_after, done.error, files(pulse)) == (2, 4, 2, "", 2)
+    monkeypatch.undo()
+    assert run(spark, pulse, tables=["events"])["events"].skipped
+
+
 @pytest.mark.parametrize("point", ["between groups", "before its row"])
 def test_a_run_that_died_is_taken_up_where_it_was(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, point: str
