@@ -260,6 +260,7 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_tol
         "events": (0, "a file is gone"),
         "plain": (1, ""),
         "never": (0, ""),
+        "quarantine": (0, ""),
     }
 
 
