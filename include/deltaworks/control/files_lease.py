@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from deltaworks.control import paths
 from deltaworks.control.lease import Lease
@@ -18,10 +19,11 @@ from deltaworks.errors import ConcurrencyError
 
 TTL_SECONDS = 20.0
 #: Long enough to see that whoever has it is gone.
-SHORT_WAIT_SECONDS = 2 * TTL_SECONDS
+_SHORT_WAIT_SECONDS = 2 * TTL_SECONDS
 #: A VACUUM of one table usually ends within this.
 LONG_WAIT_SECONDS = 900.0
 HELD = "TABLE_FILES_HELD"
+_R = TypeVar("_R")
 
 
 @contextlib.contextmanager
@@ -59,6 +61,31 @@ def files_lease(
         yield check
     finally:
         lease.release()
+
+
+def unless_held(
+    objects: ObjectStore,
+    pipeline: str,
+    table: str,
+    *,
+    work: str,
+    do: Callable[[], _R],
+    left_out: Callable[[str], _R],
+    dry_run: bool,
+) -> _R:
+    """What `do` gives, done alone with the files of a table; `left_out` of the reason where another job has them.
+
+    A dry run deletes nothing, and so asks nobody. What `do` raises is raised.
+    """
+    if dry_run:
+        return do()
+    try:
+        with files_lease(objects, pipeline, table, work=work, wait_seconds=_SHORT_WAIT_SECONDS):
+            return do()
+    except ConcurrencyError as error:
+        if error.condition != HELD:
+            raise
+        return left_out(f"left out: {error.message}")
 
 
 @contextlib.contextmanager

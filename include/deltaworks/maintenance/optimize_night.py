@@ -23,7 +23,7 @@ from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
 from deltaworks.maintenance.night import Night, plan_night
 from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer, TurnOf, free_turn
-from deltaworks.maintenance.optimized_tables import OptimizedTable, layout_of, selected_tables
+from deltaworks.maintenance.optimized_tables import OptimizedTable, layout_of, optimized_tables, selected_tables
 from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
@@ -71,10 +71,11 @@ class OptimizeRun:
         left = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
         choices = {each.table: each for each in survey(self._lake, self._spec, policy=policy, now=now, tables=tables)}
         night = plan_night(list(choices.values()), budget_seconds=left, night_seconds=seconds)
+        known = optimized_tables(self._spec)
         until = time.monotonic() + left
         results = {name: _looked_at(choice, night, policy) for name, choice in choices.items()}
         for name in night.tables():
-            table = selected_tables(self._spec, [name])[name]
+            table = known[name]
             optimizer = TableOptimizer(
                 self._spark,
                 self._lake,

@@ -11,7 +11,6 @@ As a job: `python -m deltaworks.maintenance.orphans --pipeline games`, a dry run
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +22,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.files_lease import HELD, SHORT_WAIT_SECONDS, files_lease
+from deltaworks.control.files_lease import unless_held
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.errors import ConfigError
 from deltaworks.job import print_results, run_job
 from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
@@ -120,14 +119,13 @@ def _run(
     for name in wanted:
         check()
         protected = held.get(name, HeldFiles()).paths | elsewhere
-        alone = files_lease(objects, pipeline, name, work="Removing orphans", wait_seconds=SHORT_WAIT_SECONDS)
-        try:
-            with contextlib.nullcontext() if dry_run else alone:
-                results.append(_of_table(lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run))
-        except ConcurrencyError as error:
-            if error.condition != HELD:
-                raise
-            results.append(OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left out: {error.message}"))
+        of_table = partial(_of_table, lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run)
+        left_out = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
+        results.append(
+            unless_held(
+                objects, pipeline, name, work="Removing orphans", do=of_table, left_out=left_out, dry_run=dry_run
+            )
+        )
         staged = _staged(lake, pipeline, name, before, protected)
         if staged:
             results.append(_remove(lake, f"{name} (staged)", staged, dry_run=dry_run))

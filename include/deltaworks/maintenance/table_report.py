@@ -108,6 +108,7 @@ class _Reader:
     ) -> None:
         self._catalog = catalog
         self._orders = orders
+        self._optimized = {owner: optimized_tables(catalog.pipeline(owner)) for owner in orders}
         self._list_folders = list_folders
         self._history_commits = history_commits
         self._now = now
@@ -119,27 +120,30 @@ class _Reader:
             health = table_health(lake, table.key, history_commits=self._history_commits)
             if health is None:
                 return report
-            report = self._judged(lake, replace(report, health=health), health)
+            report = _scored(self._chosen(lake, replace(report, health=health), health), health)
             if self._list_folders:
-                report = self._judged(lake, replace(report, unreferenced=unreferenced(lake, table.key)), health)
+                report = _scored(replace(report, unreferenced=unreferenced(lake, table.key)), health)
             return report
         except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
             return replace(report, error=said_of(problem))
 
-    def _judged(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
-        choice, share, error = None, None, ""
+    def _chosen(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
         order = self._orders.get(report.owner) if report.kind in _OPTIMIZED else None
+        if order is None:
+            return report
         if isinstance(order, Exception):
-            error = f"the Z-order ledger of {report.owner} cannot be read: {said_of(order)}"
-        elif order is not None:
-            spec = self._catalog.pipeline(report.owner)
-            table, ledger = optimized_tables(spec)[report.name], order.of(report.name)
-            layout = layout_of(lake, report.owner, table)
-            choice = choose(health, layout, ledger=ledger, now=self._now, policy=policy_of(spec))
-            share = None if table.declared is None else unordered_share(health, table.declared, ledger)
-        unneeded = report.unreferenced.bytes if report.unreferenced is not None else None
-        judged = score(health, unordered_share=share, unreferenced_bytes=unneeded)
-        return replace(report, score=judged, choice=choice, unordered_share=share, error=error)
+            return replace(report, error=f"the Z-order ledger of {report.owner} cannot be read: {said_of(order)}")
+        table, ledger = self._optimized[report.owner][report.name], order.of(report.name)
+        policy = policy_of(self._catalog.pipeline(report.owner))
+        layout = layout_of(lake, report.owner, table)
+        choice = choose(health, layout, ledger=ledger, now=self._now, policy=policy)
+        share = None if table.declared is None else unordered_share(health, table.declared, ledger)
+        return replace(report, choice=choice, unordered_share=share)
+
+
+def _scored(report: TableReport, health: TableHealth) -> TableReport:
+    unneeded = report.unreferenced.bytes if report.unreferenced is not None else None
+    return replace(report, score=score(health, unordered_share=report.unordered_share, unreferenced_bytes=unneeded))
 
 
 def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:

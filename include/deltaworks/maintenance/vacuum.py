@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
-from deltaworks.control.files_lease import HELD, SHORT_WAIT_SECONDS, files_lease
+from deltaworks.control.files_lease import unless_held
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
-from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
 from deltaworks.maintenance.holds import holds_on
@@ -152,16 +152,15 @@ class _Run:
 
     def table(self, name: str) -> VacuumResult:
         """Vacuum one table, or say why not."""
-        if self._dry_run:
-            return self._of(name)
-        alone = files_lease(self._objects, self._spec.pipeline, name, work="VACUUM", wait_seconds=SHORT_WAIT_SECONDS)
-        try:
-            with alone:
-                return self._of(name)
-        except ConcurrencyError as error:
-            if error.condition != HELD:
-                raise
-            return VacuumResult(table=name, dry_run=False, reason=f"left out: {error.message}")
+        return unless_held(
+            self._objects,
+            self._spec.pipeline,
+            name,
+            work="VACUUM",
+            do=lambda: self._of(name),
+            left_out=lambda why: VacuumResult(table=name, dry_run=False, reason=why),
+            dry_run=self._dry_run,
+        )
 
     def _of(self, name: str) -> VacuumResult:
         started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
