@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 import yaml
@@ -20,6 +19,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Harm, Truth, events_of, harm, time_of
 from tests.faults.harness.mutation_entry import IN_MERGE
+from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, Stage
 from tests.spark.mutations.mutation_stage import PIPELINE as CRM
 from tests.spark.mutations.mutation_stage import MutationStage, declared
@@ -94,40 +94,19 @@ class Stream:
         return harm(self.stage.lake, PIPELINE, self.truth)
 
 
-class Mutation:
+class Mutation(ProcessGroup):
     """One run of mutation batches."""
 
     def __init__(self, stage: Stage, pipeline: str, point: str = "-", off: str = "") -> None:
-        self.log = stage.root / f"mutation-{len(list(stage.root.glob('mutation-*.log')))}.log"
         self.began = time.monotonic()
-        with self.log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.harness.mutation_entry", pipeline, point, off],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=PROJECT_ROOT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **stage.environment(),
-                    "PYTHONPATH": f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}",
-                },
-            )
-
-    def __enter__(self) -> Mutation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        super().__init__(
+            [sys.executable, "-m", "tests.faults.harness.mutation_entry", pipeline, point, off],
+            log=stage.root / f"mutation-{len(list(stage.root.glob('mutation-*.log')))}.log",
+            environment=stage.environment(),
+        )
 
     def wait(self) -> int:
         return self.process.wait(END_SECONDS)
-
-    def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-3000:]
 
 
 def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +15,7 @@ from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.streaming.history import BatchHistory
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, RELAY, Stage
 
 MakeStage = Callable[..., Stage]
@@ -25,34 +23,28 @@ TABLES = 5
 END_SECONDS = 480.0
 
 
-class Job:
+class Job(ProcessGroup):
     """One run of the reprocess job."""
 
     def __init__(self, stage: Stage, name: str) -> None:
-        self.log = stage.root / f"reprocess-{len(list(stage.root.glob('reprocess-*.log')))}.log"
         command = [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "reprocess.py")]
-        with self.log.open("w") as output:
-            self.process = subprocess.Popen(
-                [*command, "--pipeline", PIPELINE, "--from-start", "--id", name, "--no-dry-run"],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **stage.environment(), "PYTHONPATH": str(PROJECT_ROOT / "include")},
-            )
+        super().__init__(
+            [*command, "--pipeline", PIPELINE, "--from-start", "--id", name, "--no-dry-run"],
+            log=stage.root / f"reprocess-{len(list(stage.root.glob('reprocess-*.log')))}.log",
+            environment=stage.environment(),
+        )
 
     def kill_after(self, tables: int) -> None:
         """SIGKILL to the job and its JVM once so many tables are done."""
         end = time.monotonic() + END_SECONDS
         while self.log.read_text().count("reprocess=") < tables:
-            assert time.monotonic() < end, self.log.read_text()[-2000:]
-            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < end, self.tail()
+            assert self.process.poll() is None, self.tail()
             time.sleep(0.02)
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.kill()
 
     def run_to_end(self) -> list[dict[str, object]]:
-        assert self.process.wait(END_SECONDS) == 0, self.log.read_text()[-3000:]
+        assert self.process.wait(END_SECONDS) == 0, self.tail()
         lines = self.log.read_text().splitlines()
         return json.loads(next(line for line in reversed(lines) if line.startswith("[")))[0]["tables"]  # type: ignore[no-any-return]
 

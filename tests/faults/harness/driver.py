@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyspark
@@ -20,6 +18,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.specs.spark_conf import submit_conf
 from tests.faults.harness import injection, protections
 from tests.faults.harness.injection import Fault
+from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import Stage
 
 ENTRY = Path(__file__).with_name("entry.py")
@@ -27,7 +26,7 @@ END_SECONDS = 150.0
 GONE_SECONDS = 15.0
 
 
-class Driver:
+class Driver(ProcessGroup):
     """One run of the stream. Ends with its `with` block, whatever state it is in."""
 
     def __init__(
@@ -41,42 +40,23 @@ class Driver:
         environment: dict[str, str] | None = None,
     ) -> None:
         self.number = len(list(stage.root.glob("driver-*.log"))) + 1
-        self.log = stage.root / f"driver-{self.number}.log"
         self.timeline = stage.root / f"driver-{self.number}.timeline"
         self.timeline.touch()
         self.started = time.monotonic()
-        with self.log.open("w") as output:
-            self.process = subprocess.Popen(
-                _command(stage, available_now=available_now, off=off),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=stage.root,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **_python_environment(),
-                    **stage.environment(),
-                    injection.FAULTS: injection.as_variable(faults),
-                    injection.TIMELINE: str(self.timeline),
-                    protections.OFF: " ".join(off),
-                    protections.CLOCK: str(clock_seconds),
-                    **(environment or {}),
-                },
-            )
-
-    def __enter__(self) -> Driver:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.signal(signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the JVM, Python and everything in their group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        super().__init__(
+            _command(stage, available_now=available_now, off=off),
+            log=stage.root / f"driver-{self.number}.log",
+            environment={
+                **_python_environment(),
+                **stage.environment(),
+                injection.FAULTS: injection.as_variable(faults),
+                injection.TIMELINE: str(self.timeline),
+                protections.OFF: " ".join(off),
+                protections.CLOCK: str(clock_seconds),
+                **(environment or {}),
+            },
+            folder=stage.root,
+        )
 
     def points(self) -> list[tuple[float, int, str]]:
         """What was reached so far: monotonic seconds, process id, point."""
@@ -149,10 +129,6 @@ class Driver:
         error = json.loads(marked[-1].partition(" ")[2])
         return str(error["condition"]), str(error["message"])
 
-    def tail(self, lines: int = 25) -> str:
-        """The end of its output, for messages."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
 
 def _command(stage: Stage, *, available_now: bool, off: Sequence[str]) -> list[str]:
     catalog = load_catalog(root=stage.root)
@@ -184,7 +160,6 @@ def _compiled(stage: Stage, name: str) -> Path:
 def _python_environment() -> dict[str, str]:
     python = PROJECT_ROOT / ".venv" / "bin" / "python"
     return {
-        "PYTHONPATH": f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}",
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARK_HOME": str(Path(pyspark.__file__).parent),

@@ -6,13 +6,11 @@ are maintenance, mutations and the rest (`upkeep_entry`); what they may do at th
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,13 +18,13 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.stop import StopFlag
-from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness import mutable_rows
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.load import Load
 from tests.faults.harness.mutable_rows import Harm, Truth, events_of, harm
 from tests.faults.harness.operations import BOUND_SECONDS, Tally, read_operations, tallies
 from tests.faults.harness.oracle import Verdict, commits_after_takeover, judge
+from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, Stage
 from tests.waiting import eventually
 
@@ -49,7 +47,7 @@ _TELL_SECONDS = 30.0
 _END_SECONDS = BOUND_SECONDS + 120.0
 
 
-class Process:
+class Process(ProcessGroup):
     """The process of some roles. Ends with its `with` block, whatever state it is in."""
 
     def __init__(self, stage: Stage, roles: Sequence[str], *, stop: Path, off: Sequence[str]) -> None:
@@ -57,36 +55,17 @@ class Process:
         self.records = [stage.root / f"operations-{role}.jsonl" for role in roles]
         for path in self.records:
             path.touch()
-        self._log = stage.root / f"{self._name}.log"
         arguments = [self._name, str(stage.root), str(stop), str(stage.seed), "+".join(off)]
-        with self._log.open("w") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.harness.upkeep_entry", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=PROJECT_ROOT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **stage.environment(),
-                    "PYTHONPATH": f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}",
-                    # As for the drivers: compiling thoroughly would cost more than it brings.
-                    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
-                },
-            )
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+        super().__init__(
+            [sys.executable, "-m", "tests.faults.harness.upkeep_entry", *arguments],
+            log=stage.root / f"{self._name}.log",
+            # As for the drivers: compiling thoroughly would cost more than it brings.
+            environment={**stage.environment(), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        )
 
     def has_begun(self) -> bool:
         """Whether each of its roles has ended an operation, or is reading."""
-        assert self._process.poll() is None, self.tail()
+        assert self.process.poll() is None, self.tail()
         return all(
             any(each.outcome != "begun" or each.role == "read" for each in read_operations([path]))
             for path in self.records
@@ -95,14 +74,10 @@ class Process:
     def wait(self) -> str:
         """What is wrong with how it ended, empty where nothing is."""
         try:
-            code = self._process.wait(_END_SECONDS)
+            code = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return f"{self._name} did not end\n{self.tail()}"
         return "" if code == 0 else f"{self._name} ended with {code}\n{self.tail()}"
-
-    def tail(self) -> str:
-        """The end of its output."""
-        return self._log.read_text(errors="replace")[-2000:]
 
 
 @dataclass(slots=True)
