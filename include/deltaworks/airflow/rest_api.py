@@ -12,12 +12,15 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import RetryCallState, retry, retry_if_exception_type, wait_exponential_jitter
 
 from deltaworks.errors import ConfigError, TransientError
 
 _API = "/api/v2"
 _RETRY_SECONDS = 30.0
+#: A server that takes requests and does not get to them is worth more patience than one that is not there.
+_BUSY_RETRY_SECONDS = 120.0
+_HEALTH_SECONDS = 10.0
 _PAGE = 100
 _UNAUTHORIZED = 401
 _NOT_FOUND = 404
@@ -105,10 +108,22 @@ class _Unavailable(Exception):
     """No answer, or one that says the server has trouble."""
 
 
-class AirflowApi:
-    """A client that logs itself in. Requests are retried for half a minute. Not for several threads at once."""
+class _Busy(_Unavailable):
+    """The server is there, and did not answer in time."""
 
-    def __init__(self, base_url: str, user: str, password: str, *, timeout_seconds: float = 10.0) -> None:
+
+def _patience_is_over(tries: RetryCallState) -> bool:
+    busy = tries.outcome is not None and isinstance(tries.outcome.exception(), _Busy)
+    return (tries.seconds_since_start or 0.0) >= (_BUSY_RETRY_SECONDS if busy else _RETRY_SECONDS)
+
+
+class AirflowApi:
+    """A client that logs itself in. Not for several threads at once.
+
+    Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer.
+    """
+
+    def __init__(self, base_url: str, user: str, password: str, *, timeout_seconds: float = 30.0) -> None:
         self._credentials = {"username": user, "password": password}
         # The server is on this machine: a proxy set for the outside must not be asked.
         self._client = httpx.Client(base_url=base_url, timeout=timeout_seconds, trust_env=False)
@@ -133,7 +148,7 @@ class AirflowApi:
             TransientError: AIRFLOW_UNREACHABLE.
         """
         try:
-            answer = self._client.get(f"{_API}/monitor/health").raise_for_status().json()
+            answer = self._client.get(f"{_API}/monitor/health", timeout=_HEALTH_SECONDS).raise_for_status().json()
         except (httpx.HTTPError, ValueError) as error:
             raise self._unreachable(error) from error
         return Health(**{item.name: _component(answer, item.name) for item in fields(Health)})
@@ -238,7 +253,7 @@ class AirflowApi:
     @retry(
         retry=retry_if_exception_type(_Unavailable),
         wait=wait_exponential_jitter(initial=0.3, max=3),
-        stop=stop_after_delay(_RETRY_SECONDS),
+        stop=_patience_is_over,
         reraise=True,
     )
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -249,6 +264,8 @@ class AirflowApi:
             if response.status_code == _UNAUTHORIZED:
                 self._log_in()
                 response = self._client.request(method, _API + path, **options)
+        except httpx.ReadTimeout as error:
+            raise _Busy(f"no answer to {method} {path} within {self._client.timeout.read:.0f} s") from error
         except httpx.TransportError as error:
             raise _Unavailable(str(error)) from error
         if response.status_code >= _SERVER_ERROR:
