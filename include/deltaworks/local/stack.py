@@ -28,6 +28,7 @@ from deltaworks.local.programs import (
     API_SERVER,
     KAFKA,
     S3PROXY,
+    SCHEDULER,
     START_ORDER,
     STOP_ORDER,
     STORES,
@@ -141,7 +142,9 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     progress("Preparing Airflow's database")
     save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
     rest = [name for name in _among(known, START_ORDER) if name not in STORES]
-    _start(home, supervisor, checks, rest, seconds=_AIRFLOW_SECONDS, progress=progress)
+    # The first tasks fail where the API server does not answer yet.
+    for names in ([name for name in rest if name != SCHEDULER], _among(rest, [SCHEDULER])):
+        _start(home, supervisor, checks, names, seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
             progress(f"Unpaused: {', '.join(resumed)}")
