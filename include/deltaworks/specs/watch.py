@@ -15,7 +15,7 @@ class WatchSpec(Spec):
         default=None, gt=0, description="a silence that lasts longer is told; without it, one that is not usual"
     )
     retention_hours: float | None = Field(
-        default=None, gt=0, description="what the source keeps, where it does not say so itself (Kinesis and SQS do)"
+        default=None, gt=0, description="what the source keeps, where it does not say so itself"
     )
     time_left_hours: float | None = Field(
         default=None, gt=0, description="told where less is left of it; without it a quarter of the retention"

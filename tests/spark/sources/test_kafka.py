@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -18,6 +20,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.job import as_deltaworks_error
 from deltaworks.local.kafka_broker import BrokerLogin, RunningBroker, running_broker
 from deltaworks.sources.record_seq import record_seq
+from deltaworks.streaming.batch_sources.kafka import KafkaSource
 from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.streaming.quarantine.replay import replay_quarantine
 from tests.spark.sources.kafka_stage import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
@@ -55,6 +58,29 @@ def test_records_of_all_partitions_land_once_with_keys_headers_and_their_place(
     for key in range(5):
         sent = [row["number"] for row in sorted(rows, key=lambda row: row["_seq"]) if row["keyed"] == f"k{key}"]
         assert sent == sorted(sent), "order within a key"
+
+
+def test_it_is_known_since_when_records_wait_and_for_how_long_the_brokers_keep_them(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "kept", 0)
+    topic.admin.create_topics([NewTopic("kept", 2, config={"retention.ms": "3600000"})])["kept"].result()
+    written = int(time.time() * 1000) - 1_800_000
+    for number, partition in enumerate((0, 0, 0, 1, 1)):
+        topic.raw(order(number), partition=partition, timestamp=written + 60_000 * number)
+    topic.producer.flush()
+    project = project_of(topic.source())
+    source = KafkaSource(project.catalog, project.catalog.pipeline("shop"))
+    source.frame(spark, start=None)
+
+    # Of partition 0 the first record was read, of the other one all.
+    found = source.backlog({"endOffset": {"kept": {"0": 1, "1": 2}}, "latestOffset": {"kept": {"0": 3, "1": 2}}})
+
+    assert (found["backlog_records"], found["retention_seconds"]) == (2, 3600.0)
+    oldest = dt.datetime.fromisoformat(found["oldest_pending_at"]).timestamp() * 1000
+    assert written + 60_000 - 4_000 <= oldest <= written + 60_000
+    nothing = source.backlog({"endOffset": {"kept": {"0": 3, "1": 2}}, "latestOffset": {"kept": {"0": 3, "1": 2}}})
+    assert (nothing["backlog_records"], nothing["oldest_pending_at"]) == (0, None)
 
 
 def test_a_record_of_several_events_and_one_that_is_broken(

@@ -33,6 +33,8 @@ def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws"
             _allow("Landed", reading, [f"{bucket}/*" for bucket in buckets]),
             # Without it S3 says of an object that is gone that it is forbidden.
             _allow("Gone", ("s3:ListBucket",), buckets),
+            # How much time is left to read what waits.
+            _allow("Kept", ("s3:GetLifecycleConfiguration",), buckets),
             *_lake(lake, partition),
         ]
     )

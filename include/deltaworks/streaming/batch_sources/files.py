@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.sources.file_events import stream
+from deltaworks.sources.file_events.bucket_retention import bucket_retention_seconds
 from deltaworks.sources.file_events.log import FileEventLog
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import objects_of
+from deltaworks.streaming.batch_sources.looked_up import LookedUp
 from deltaworks.streaming.file_payloads import FileOpener, FileReference
 from deltaworks.streaming.source_slices import ObjectSlice
 from deltaworks.tables.lake import Lake
@@ -29,6 +31,7 @@ class FileSource:
         self._project = catalog.root
         self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="its stream reads no file events")
         self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
+        self._retention = LookedUp(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
         self._opener = FileOpener.of(catalog.environment.landing, self._source)
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
@@ -53,7 +56,7 @@ class FileSource:
         return object_slice(batch.toArrow(), self._opener)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Files and bytes in the log that no batch has read, and since when the oldest of them waits."""
+        """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""
         found = self._log.backlog(
             _position(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
         )
@@ -61,7 +64,11 @@ class FileSource:
             "backlog_files": found.files,
             "backlog_bytes": found.bytes,
             "oldest_pending_at": found.oldest_at.isoformat() if found.oldest_at else None,
+            "retention_seconds": self._retention.read(),
         }
+
+    def _retention_seconds(self) -> float | None:
+        return bucket_retention_seconds(self._environment.landing, self._source.bucket, self._source.prefix)
 
 
 def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:

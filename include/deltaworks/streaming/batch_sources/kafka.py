@@ -7,6 +7,7 @@ place in the declaration, its partition and its offset.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from deltaworks.streaming.batch_sources.kafka_losses import OffsetsSeen, lost_re
 from deltaworks.streaming.batch_sources.kafka_places import partition_seq, records_between
 from deltaworks.streaming.batch_sources.kafka_security import client_properties
 from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
+from deltaworks.streaming.batch_sources.kafka_waiting import Place, waiting_places
+from deltaworks.streaming.batch_sources.looked_up import LookedUp
 from deltaworks.streaming.batch_sources.record_payloads import record_payload, text_of, unreadable
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
@@ -34,6 +37,9 @@ from deltaworks.streaming.source_slices import LossCheck, Record, RecordSlice
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_OLDEST_LOOK_SECONDS = 60.0
+#: How far back the oldest that waits is looked for where topics keep records for good.
+_LONGEST_WAIT_SECONDS = 30 * 86_400.0
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 
 
@@ -49,6 +55,10 @@ class KafkaSource:
         self._tasks = spec.stream.tasks_per_batch
         self._objects = open_objects(catalog.environment.lake)
         self._topics = KnownTopics(self._objects, spec.pipeline)
+        self._spark: SparkSession | None = None
+        self._waiting: dict[Place, int] = {}
+        self._retention = LookedUp(self._retention_seconds, what="the retention of the topics")
+        self._oldest = LookedUp(self._oldest_ms, what="since when records wait", every_seconds=_OLDEST_LOOK_SECONDS)
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records, committed ones only, at most `max_records_per_batch` a batch.
@@ -57,6 +67,7 @@ class KafkaSource:
             ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
             ContractError: KAFKA_TOPIC_REPLACED.
         """
+        self._spark = spark
         source, client = self._source, self._client()
         options = {
             "subscribe": ",".join(source.topics),
@@ -104,10 +115,38 @@ class KafkaSource:
         return RecordSlice(batch.select(*columns), reader, losses)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Records that the brokers had when the query last looked and that no batch has read."""
+        """Records that the brokers had when the query last looked and that no batch has read, and since when the
+        oldest of them waits; for how long the brokers keep it."""
         if not progress or not progress.get("latestOffset"):
             return {}
-        return {"backlog_records": records_between(_offsets(progress["endOffset"]), _offsets(progress["latestOffset"]))}
+        read, newest = _offsets(progress["endOffset"]), _offsets(progress["latestOffset"])
+        self._waiting = waiting_places(read, newest)
+        kept = self._retention.read()
+        oldest = self._oldest.read() if self._waiting else None
+        return {
+            "backlog_records": records_between(read, newest),
+            "oldest_pending_at": None if oldest is None else micros_as_iso(oldest * 1000),
+            "retention_seconds": kept,
+        }
+
+    def _retention_seconds(self) -> float | None:
+        return None if self._spark is None else self._watched().retention_seconds(self._spark, self._source.topics)
+
+    def _oldest_ms(self) -> int | None:
+        if self._spark is None:
+            return None
+        kept_ms, now_ms = 1000 * (self._retention.read() or _LONGEST_WAIT_SECONDS), int(1000 * time.time())
+        return self._watched().oldest_waiting_ms(
+            self._spark,
+            self._waiting,
+            earliest_ms=max(0, int(now_ms - kept_ms)),
+            now_ms=now_ms,
+            precision_ms=int(kept_ms / 1000),
+        )
+
+    def _watched(self) -> KafkaBrokers:
+        """Brokers that are not waited for long: watching must not keep the stream from being stopped."""
+        return KafkaBrokers(self._client() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
 
 
 def _offsets(told: Any) -> dict[str, dict[str, int]]:

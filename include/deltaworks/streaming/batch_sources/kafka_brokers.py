@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import ConfigError
 from deltaworks.job import as_deltaworks_error
+from deltaworks.streaming.batch_sources.kafka_waiting import Place, oldest_waiting_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +36,45 @@ class KafkaBrokers:
 
     def earliest(self, spark: SparkSession, topics: Sequence[str]) -> dict[tuple[str, int], int]:
         """By topic and partition, the offset below which retention has removed every record."""
-        jvm = _jvm(spark)
-        admin = jvm.org.apache.kafka.clients.admin
         with self._client(spark) as client:
-            described, wanted, places = _described(spark, client, topics), jvm.java.util.HashMap(), []
-            for topic in topics:
-                for each in described[topic].partitions():
-                    place = jvm.org.apache.kafka.common.TopicPartition(topic, each.partition())
-                    wanted.put(place, admin.OffsetSpec.earliest())
-                    places.append(place)
-            found = client.listOffsets(wanted).all().get()
-            return {(place.topic(), place.partition()): int(found.get(place).offset()) for place in places}
+            described = _described(spark, client, topics)
+            places = [(topic, each.partition()) for topic in topics for each in described[topic].partitions()]
+            return _offsets(spark, client, places, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
+
+    def retention_seconds(self, spark: SparkSession, topics: Sequence[str]) -> float | None:
+        """For how long the topic that keeps records shortest does; None where all keep them for good.
+
+        How much a topic may hold (`retention.bytes`) says nothing of time and is not looked at.
+        """
+        jvm, found = _jvm(spark), []
+        resource = jvm.org.apache.kafka.common.config.ConfigResource
+        with self._client(spark) as client:
+            of_topics = {topic: resource(resource.Type.TOPIC, topic) for topic in topics}
+            wanted = jvm.java.util.ArrayList()
+            for each in of_topics.values():
+                wanted.add(each)
+            answers = client.describeConfigs(wanted).all().get()
+            for each in of_topics.values():
+                said = answers.get(each)
+                kept = int(said.get("retention.ms").value())
+                if kept >= 0 and "delete" in said.get("cleanup.policy").value():
+                    found.append(kept / 1000)
+        return min(found, default=None)
+
+    def oldest_waiting_ms(
+        self, spark: SparkSession, waiting: Mapping[Place, int], *, earliest_ms: int, now_ms: int, precision_ms: int
+    ) -> int | None:
+        """When the oldest record was written that waits; see `kafka_waiting`. One question after another."""
+        spec = _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec
+        with self._client(spark) as client:
+
+            def first_since(since_ms: int) -> dict[Place, int]:
+                found = _offsets(spark, client, list(waiting), spec.forTimestamp(since_ms))
+                return {place: offset for place, offset in found.items() if offset >= 0}
+
+            return oldest_waiting_ms(
+                waiting, first_since, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
+            )
 
     @contextmanager
     def _client(self, spark: SparkSession) -> Iterator[Any]:
@@ -65,6 +94,17 @@ class KafkaBrokers:
 
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
+
+
+def _offsets(spark: SparkSession, client: Any, places: Sequence[Place], spec: Any) -> dict[Place, int]:
+    """The offset that `spec` asks for, of each partition."""
+    jvm = _jvm(spark)
+    wanted = jvm.java.util.HashMap()
+    partitions = {place: jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
+    for each in partitions.values():
+        wanted.put(each, spec)
+    found = client.listOffsets(wanted).all().get()
+    return {place: int(found.get(each).offset()) for place, each in partitions.items()}
 
 
 def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:

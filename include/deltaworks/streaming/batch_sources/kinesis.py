@@ -6,9 +6,7 @@ its shard's number and of how many records of the shard came before it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +31,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.source import Compression, KinesisSourceSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.streaming.batch_sources.batch_span import batch_span
+from deltaworks.streaming.batch_sources.looked_up import LookedUp
 from deltaworks.streaming.batch_sources.record_payloads import record_payload, unreadable
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
-_RETENTION_LOOK_SECONDS = 600.0
 
 
 class KinesisSource:
@@ -56,8 +54,7 @@ class KinesisSource:
         self._environment = catalog.environment
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
-        self._retention: float | None = None
-        self._retention_at = -_RETENTION_LOOK_SECONDS
+        self._retention = LookedUp(self._retention_seconds, what=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
@@ -106,16 +103,11 @@ class KinesisSource:
         found = json.loads(told) if isinstance(told, str) else told
         behind = max((found or {}).get("millis_behind_latest", {}).values(), default=0)
         at = (utc_now() - timedelta(milliseconds=behind)).isoformat(timespec="milliseconds") if behind else None
-        return {"oldest_pending_at": at, "retention_seconds": self._retention_seconds()}
+        return {"oldest_pending_at": at, "retention_seconds": self._retention.read()}
 
-    def _retention_seconds(self) -> float | None:
-        """For how long the stream keeps records, asked for now and then: it may be raised while this runs."""
-        if time.monotonic() - self._retention_at > _RETENTION_LOOK_SECONDS:
-            self._retention_at = time.monotonic()
-            with contextlib.suppress(Exception):  # a stream that may not be described is watched without
-                summary = KinesisStream(self._environment.messaging, name=self._source.stream).summary()
-                self._retention = summary.retention.total_seconds()
-        return self._retention
+    def _retention_seconds(self) -> float:
+        summary = KinesisStream(self._environment.messaging, name=self._source.stream).summary()
+        return summary.retention.total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
