@@ -15,17 +15,9 @@ from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.log import commit_history
+from tests.spark.gold.made_shop import SHOP, START, event
 
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}, id: id}
-tables:
-  - name: events
-    catch_all: true
-    columns: [{name: device_id, path: device, type: string}]
+GOLD = """\
     zorder_by: [event_name]
   - name: purchase
     when: {name: purchase}
@@ -58,17 +50,12 @@ SQL = {
         UNION ALL SELECT 'purchases', count(*) FROM purchase
     """,
 }
-START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
 def shop(make_project: Callable[..., Any]) -> Any:
-    return make_project({"shop": (SHOP, SQL)})
-
-
-def event(day: int, event_id: str | None, device: str = "d1", **more: Any) -> dict[str, Any]:
-    return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device, **more}
+    return make_project({"shop": (SHOP + GOLD, SQL)})
 
 
 def content(shop: Any, table: str) -> Counter[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,18 +14,10 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
+from tests.spark.gold.made_shop import SHOP, event
 
 # `weekly` is declared before what it reads.
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}, id: id}
-tables:
-  - name: events
-    catch_all: true
-    columns: [{name: device_id, path: device, type: string}]
+GOLD = """\
 gold:
   tables:
     - {name: busiest, sql: gold/busiest.sql, reads: [daily], partition_by: day}
@@ -42,17 +33,12 @@ SQL = {
     "gold/busiest.sql": "SELECT day, max(events) AS most FROM daily GROUP BY day",
     "gold/others.sql": "SELECT event_date, count(*) AS n FROM events GROUP BY ALL",
 }
-START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
-
-
-def event(day: int, event_id: str, device: str | None = "d1") -> dict[str, Any]:
-    return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device}
 
 
 def test_answers_are_built_in_order_by_what_changed_and_published_only_if_they_hold(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
-    shop = make_project({"shop": (SHOP, SQL)})
+    shop = make_project({"shop": (SHOP + GOLD, SQL)})
     shop.append("shop", "events", [event(day, f"{day}-{n}") for day in range(3) for n in range(day + 1)])
 
     first = rebuild_gold(spark, shop.catalog, "shop")
@@ -87,7 +73,7 @@ def test_without_the_checks_what_breaks_them_is_published(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_build, "broken_checks", lambda *_: [])
-    shop = make_project({"shop": (SHOP, SQL)})
+    shop = make_project({"shop": (SHOP + GOLD, SQL)})
     shop.append("shop", "events", [event(0, "a", None)])
 
     rebuild_gold(spark, shop.catalog, "shop")

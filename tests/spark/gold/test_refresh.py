@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 import time
 from collections.abc import Callable
@@ -17,18 +16,10 @@ from deltaworks.errors import ContractError
 from deltaworks.gold import refresh, table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
+from tests.spark.gold.made_shop import SHOP, event
 from tests.waiting import eventually
 
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}, id: id}
-tables:
-  - name: events
-    catch_all: true
-    columns: [{name: device_id, path: device, type: string}]
+GOLD = """\
 gold:
   tables:
     - name: daily
@@ -43,22 +34,17 @@ DAILY = "SELECT event_date, device_id, count(*) AS events FROM events GROUP BY A
 EDITED = "SELECT event_date, device_id, count(*) * 10 AS events, 'v2' AS edition FROM events GROUP BY ALL"
 BUSIEST = "SELECT event_date, max(events) AS most FROM daily GROUP BY event_date"
 SQL = {"daily": DAILY, "busiest": BUSIEST, "plain": DAILY}
-START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 KEY = paths.table("shop", "daily")
 
 
 @pytest.fixture
 def shop(spark: SparkSession, make_project: Callable[..., Any]) -> Any:
     """Three dates, built, and one more event of the second date that is not built yet."""
-    made = make_project({"shop": (SHOP, {f"gold/{name}.sql": sql for name, sql in SQL.items()})})
+    made = make_project({"shop": (SHOP + GOLD, {f"gold/{name}.sql": sql for name, sql in SQL.items()})})
     made.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
     rebuild_gold(spark, made.catalog, "shop", tables=["daily", "busiest"])
     made.append("shop", "events", [event(1, "late")])
     return made
-
-
-def event(day: int, event_id: str, device: str | None = "d1") -> dict[str, Any]:
-    return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device}
 
 
 def edit(shop: Any, sql: str) -> None:

@@ -14,25 +14,14 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.gold.built_from import read_built_from
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.tables.commit import Step, commit_step
-from tests.unit.maintenance.made_tables import make
+from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, make
 
 pytestmark = pytest.mark.integration
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
-tables: [{name: orders, when: {name: order}}]
-gold:
-  tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
-"""
-SQL = {"gold/daily.sql": "SELECT event_date, count(*) AS n FROM orders GROUP BY event_date"}
 NIGHT = dt.datetime(2026, 1, 2, 4, tzinfo=dt.UTC)
 
 
 def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, make_project: Callable[..., Any]) -> None:
-    project = make_project({"shop": (SHOP, SQL)})
+    project = make_project({"shop": (SHOP + ORDERS + DAILY, DAILY_SQL)})
     keys = {name: make(project.lake, "shop", name, files=5, days=2) for name in ("daily", "quarantine")}
     made = user_metadata(pipeline="shop", batch="", operation="rebuild_gold", built_from={"orders": 7}, fingerprint="f")
     commit_step(project.lake.open(keys["daily"]), [], step=Step("shop/built", 1), user_metadata=made)

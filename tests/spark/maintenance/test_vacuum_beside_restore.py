@@ -31,15 +31,7 @@ REQUEST = TableRestoreRequest(point=RestorePoint(batch=1), max_rows=100)
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     """A table that has lost a file by a mistake, two days ago by its log."""
-    made = Stage.at(tmp_path)
-    processor = made.processor()
-    for batch_id in (0, 1):
-        made.land(processor, batch_id)
-    table = made.lake.open(ORDERS)
-    assert table is not None
-    table.delete("_seq = 0")
-    for batch_id in (2, 3):
-        made.land(processor, batch_id)
+    made = Stage.with_a_mistake(tmp_path)
     then = time.time() - 48 * 3600
     root = Path(made.storage.prefix) / ORDERS
     for path in (root / "_delta_log").glob("*.json"):

@@ -21,26 +21,12 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import gold_refresh_step
-from tests.unit.maintenance.made_tables import make, project
-
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
-tables: [{name: orders, when: {name: order}}]
-gold:
-  tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
-"""
+from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, make, project
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    sql = tmp_path / "project/include/pipelines/shop/gold/daily.sql"
-    sql.parent.mkdir(parents=True)
-    sql.write_text("SELECT event_date, count(*) AS n FROM orders GROUP BY event_date")
-    return project(tmp_path, shop=SHOP)
+    return project(tmp_path, shop=SHOP + ORDERS + DAILY, sql=DAILY_SQL)
 
 
 @pytest.fixture

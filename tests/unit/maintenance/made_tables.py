@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,16 +32,33 @@ owner: tests
 queue_url: http://localhost/queue
 buckets: [landing]
 """
+#: A pipeline up to its tables.
+SHOP = """\
+pipeline: shop
+description: a shop
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event: {name: {path: name}, time: {path: time}}
+"""
+#: A bronze table of it.
+ORDERS = "tables: [{name: orders, when: {name: order}}]\n"
+#: One gold table of it, and what it is built by.
+DAILY = """\
+gold:
+  tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
+"""
+DAILY_SQL = {"gold/daily.sql": "SELECT event_date, count(*) AS n FROM orders GROUP BY event_date"}
 COLUMNS = {"event_date": "date", "id": "string", "value": "long"}
 FIRST = dt.date(2026, 1, 1)
 #: The partitions of days, from FIRST on.
 DAYS: tuple[Partition, ...] = tuple((("event_date", str(FIRST + dt.timedelta(days=number))),) for number in range(60))
 
 
-def project(folder: Path, **pipelines: str) -> Catalog:
-    """A project of these declarations, by name, whose lake lies in the folder."""
+def project(folder: Path, *, sql: Mapping[str, str] | None = None, **pipelines: str) -> Catalog:
+    """A project of these declarations, by name, whose lake lies in the folder; `sql` is the shop's."""
     files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
     files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in pipelines.items()}
+    files |= {f"pipelines/shop/{name}": text for name, text in (sql or {}).items()}
     for path, text in files.items():
         target = folder / "project" / "include" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,15 +126,7 @@ def hundred_tables() -> str:
         + (", zorder_by: [event_name]}" if number % 5 != 3 else "}")
         for number in range(TABLES)
     )
-    return f"""\
-pipeline: shop
-description: a hundred tables
-owner: tests
-source: {{kind: s3_sqs, relay: landing, bucket: landing}}
-event: {{name: {{path: name}}, time: {{path: time}}}}
-tables:
-{tables}
-"""
+    return f"{SHOP}tables:\n{tables}\n"
 
 
 def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> None:

@@ -13,16 +13,7 @@ from deltaworks.errors import TransientError
 from deltaworks.maintenance import left_out, vacuum
 from deltaworks.maintenance.left_out import tell_left_out, tell_vacuumed
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
-from tests.unit.maintenance.made_tables import project
-
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
-tables: [{name: orders, when: {name: order}}]
-"""
+from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
 
 
 def open_alerts(objects: LocalObjects) -> dict[str, str]:
@@ -47,7 +38,7 @@ def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
 def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    catalog, objects = project(tmp_path, shop=SHOP), LocalObjects(tmp_path / "lake")
+    catalog, objects = project(tmp_path, shop=SHOP + ORDERS), LocalObjects(tmp_path / "lake")
     found = {"orders": VacuumResult(table="orders", dry_run=dry_run, left_out=True, reason="files wait")}
     found["quarantine"] = VacuumResult(table="quarantine", dry_run=dry_run, reason="it does not exist yet")
     monkeypatch.setattr(vacuum._Run, "table", lambda _, name: found[name])
@@ -66,8 +57,19 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
 def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
+    asked = []
+
+    def away(*arguments: object, **__: object) -> None:
+        asked.append(arguments)
         raise TransientError("STORAGE_UNREACHABLE", "it does not answer")
 
     monkeypatch.setattr(left_out, "raise_alert", away)
-    tell_left_out(LocalObjects(tmp_path), "shop", "orders", reason="a reader is gone")
+    objects = LocalObjects(tmp_path)
+
+    tell_left_out(objects, "shop", "orders", reason="a reader is gone")
+
+    assert len(asked) == 1
+    assert open_alerts(objects) == {}
+    monkeypatch.undo()
+    tell_left_out(objects, "shop", "orders", reason="a reader is gone")
+    assert set(open_alerts(objects)) == {"shop.orders"}, "told as soon as it can be"

@@ -15,18 +15,11 @@ from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables,
 from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import append, make, project
+from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, SHOP, append, make, project
 
-SHOP = """\
-pipeline: shop
-description: a shop
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+LIVE = """\
 tables: [{name: orders, when: {name: order}, zorder_by: [event_name]}]
 live: [{name: pulse, reads: orders, window_minutes: 60, watermark_minutes: 1440}]
-gold:
-  tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
 """
 #: Day 0 has been over for 27 hours, day 1 for three.
 NIGHT = dt.datetime(2026, 1, 3, 3, 1, tzinfo=dt.UTC)
@@ -34,10 +27,7 @@ NIGHT = dt.datetime(2026, 1, 3, 3, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    sql = tmp_path / "project/include/pipelines/shop/gold/daily.sql"
-    sql.parent.mkdir(parents=True)
-    sql.write_text("SELECT event_date, count(*) AS n FROM orders GROUP BY event_date")
-    return project(tmp_path, shop=SHOP)
+    return project(tmp_path, shop=SHOP + LIVE + DAILY, sql=DAILY_SQL)
 
 
 @pytest.fixture

@@ -77,6 +77,20 @@ class Stage:
     def at(cls, root: Path, **columns: str) -> Stage:
         return cls(root, PipelineSpec.model_validate(declared(**columns)))
 
+    @classmethod
+    def with_a_mistake(cls, root: Path) -> Stage:
+        """Batches 0 and 1, then what batch 0 brought to `orders` is deleted, then batches 2 and 3."""
+        made = cls.at(root)
+        processor = made.processor()
+        for batch_id in (0, 1):
+            made.land(processor, batch_id)
+        table = made.lake.open(paths.table("shop", "orders"))
+        assert table is not None
+        table.delete("_seq = 0")
+        for batch_id in (2, 3):
+            made.land(processor, batch_id)
+        return made
+
     def declare(self, **columns: str) -> None:
         """Change the declaration, as an edit of pipeline.yaml does before the next start."""
         self.spec = PipelineSpec.model_validate(declared(**columns))

@@ -35,14 +35,7 @@ ORDERS = paths.table("shop", "orders")
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """Batches 0 and 1, then a mistake in `orders`, then batches 2 and 3."""
-    made = Stage.at(tmp_path)
-    processor = made.processor()
-    for batch_id in (0, 1):
-        made.land(processor, batch_id)
-    opened(made).delete("_seq = 0")
-    for batch_id in (2, 3):
-        made.land(processor, batch_id)
+    made = Stage.with_a_mistake(tmp_path)
     assert made.landed("orders") == made.expected(1, 2, 3)
     return made
 
