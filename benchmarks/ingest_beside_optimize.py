@@ -1,19 +1,24 @@
 """`ingest_beside_optimize`: how fast rows are appended to a table while OPTIMIZE rewrites its closed days.
 
-Ours: commits of the day that is written, one after the other, while a thread Z-orders the days before it in the same
-table without a pause, in a session of its own. Other: the same commits with nobody beside them. Both share two cores,
-so the ratio is what the machine's cores cost too, not conflicts alone: there must be none, and every row has to be
-there. Noted: commits of OPTIMIZE while it was measured, and rows a second.
+Commits of the day that is written, one after the other, while another process Z-orders the days before it in the same
+table without a pause, started as the nightly task starts its own: it gives way to others.
+
+- `ingest_beside_optimize_vs_alone`: against the same commits with nobody beside them.
+- `ingest_beside_yielding_vs_equal`: against the same with a process beside them that does not give way.
+
+All share the machine's cores, so the ratio is what these cost, not conflicts alone: there must be none, and every row
+has to be there. Noted: commands of OPTIMIZE that ended, and rows a second.
 """
 
 from __future__ import annotations
 
 import shutil
-import threading
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,55 +33,50 @@ _FILES_A_DAY = 20
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure appends beside OPTIMIZE and alone."""
+    """Measure appends beside OPTIMIZE, which gives way or does not, and alone."""
     from benchmarks import sides
+    from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 
     spark = sides.session()
+    sizes = {"rows": options.events // 2, "closed_rows": options.events // 2, "commits": _COMMITS}
     try:
-        comparison = Comparison(
-            metric="ingest_beside_optimize_vs_alone",
-            ours=Side("beside_optimize", _Appends(spark, options.events, beside=True)),
-            other=Side("alone", _Appends(spark, options.events, beside=False)),
-            sizes={"rows": options.events // 2, "closed_rows": options.events // 2, "commits": _COMMITS},
+        beside, equal, alone = (
+            Side(name, _Appends(spark, options.events, niceness=niceness))
+            for name, niceness in (("beside_optimize", MAINTENANCE_NICENESS), ("beside_equal", 0), ("alone", None))
         )
-        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        comparisons = [
+            Comparison(metric=f"ingest_beside_{metric}", ours=beside, other=other, sizes=sizes)
+            for metric, other in (("optimize_vs_alone", alone), ("yielding_vs_equal", equal))
+        ]
+        return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
     finally:
         spark.stop()
 
 
-@dataclass(slots=True)
-class _Rewriting:
-    """What the thread did: commands that ended, and what one of them raised."""
-
-    commands: int = 0
-    error: Exception | None = None
-    began: threading.Event = field(default_factory=threading.Event)
-
-
 @dataclass(frozen=True, slots=True)
 class _Appends:
-    """Ten commits into the newest day of a table that has two closed days."""
+    """Ten commits into the newest day of a table that has two closed days; `niceness` of who rewrites these, if any."""
 
     spark: SparkSession
     rows: int
-    beside: bool
+    niceness: int | None
 
     def __call__(self, clock: Clock) -> None:
-        half = self.rows // 2
+        half, commands = self.rows // 2, 0
         with _table() as uri:
             for day in range(_CLOSED_DAYS):
                 self._append(uri, half // _CLOSED_DAYS, day, files=_FILES_A_DAY)
-            done = _Rewriting()
-            with _optimizing(self.spark, uri, done) if self.beside else _alone(), clock:
-                for _ in range(_COMMITS):
-                    self._append(uri, half // _COMMITS, _CLOSED_DAYS, files=1)
-            if done.error is not None:
-                raise done.error
+            with _beside(uri, self.niceness) as rewriting:
+                with clock:
+                    for _ in range(_COMMITS):
+                        self._append(uri, half // _COMMITS, _CLOSED_DAYS, files=1)
+                if rewriting is not None:
+                    commands = _commands_of(rewriting)
             expected = half // _CLOSED_DAYS * _CLOSED_DAYS + half // _COMMITS * _COMMITS
             found = self.spark.read.format("delta").load(uri).count()
         if found != expected:
             raise RuntimeError(f"{found} rows are there, not {expected}")
-        clock.note(optimize_commits=done.commands, rows_per_second=half / clock.seconds)
+        clock.note(optimize_commands=commands, rows_per_second=half / clock.seconds)
 
     def _append(self, uri: str, rows: int, day: int, *, files: int) -> None:
         frame = self.spark.range(0, rows, 1, files).selectExpr(
@@ -88,33 +88,42 @@ class _Appends:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    yield
+def _beside(uri: str, niceness: int | None) -> Iterator[subprocess.Popen[str] | None]:
+    """The process that rewrites, from its first command on until the block ends; None without a niceness."""
+    if niceness is None:
+        yield None
+        return
+    from deltaworks.airflow.child_process import child_options
 
-
-@contextmanager
-def _optimizing(spark: SparkSession, uri: str, done: _Rewriting) -> Iterator[None]:
-    """Z-order the closed days again and again, from when the first command runs until the block ends."""
-    stop = threading.Event()
-    session = spark.newSession()
-
-    def rewrite() -> None:
-        try:
-            while not stop.is_set():
-                done.began.set()
-                session.sql(f"OPTIMIZE delta.`{uri}` WHERE event_date < DATE'2026-01-03' ZORDER BY (player)").collect()
-                done.commands += 1
-        except Exception as error:  # told by who measures
-            done.error = error
-
-    thread = threading.Thread(target=rewrite, name="optimize")
-    thread.start()
-    done.began.wait()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.rewriting", uri],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        **child_options(niceness=niceness) | {"stdin": subprocess.PIPE},
+    )
     try:
-        yield
+        _await(process, "began")
+        yield process
     finally:
-        stop.set()
-        thread.join()
+        process.kill()
+        process.wait()
+
+
+def _await(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == word:
+            return
+    raise RuntimeError(f"what rewrites ended with {process.wait()}")
+
+
+def _commands_of(process: subprocess.Popen[str]) -> int:
+    """Let it end; how many commands it has done. One that met a conflict is an error."""
+    said, _ = process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"what rewrites ended with {process.returncode}")
+    return int(said.split()[-1])
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
+from deltaworks.airflow.stream_dags import stream_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.spark_conf import submit_conf
@@ -244,6 +246,24 @@ def test_the_address_of_the_spark_ui_is_kept_while_the_job_runs_and_only_if_a_br
     job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
 
     assert instance.pushed == {"spark_ui": "http://driver.example:4040"}
+
+
+def test_on_a_machine_they_share_maintenance_gives_way_to_streams(
+    project: Path, connect: Any, spark_submit: Any, tmp_path: Path
+) -> None:
+    connect("local[2]")
+    spark_submit(f"open({str(tmp_path / 'niceness')!r}, 'w').write(str(os.nice(0)))")
+    spec, environment = load_catalog().pipelines["games"], load_catalog().environment
+    night = maintenance_dag(spec, environment)
+
+    def niceness(task: Any) -> int:
+        task.execute({"params": {}, "ti": FakeInstance(pushed={})})
+        return int((tmp_path / "niceness").read_text())
+
+    here = os.nice(0)
+    assert niceness(stream_dag(spec, environment).get_task("ingest")) == here
+    for name in ("optimize_tables", "vacuum_tables"):
+        assert niceness(night.get_task(name)) == min(19, here + MAINTENANCE_NICENESS)
 
 
 def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,12 @@ class People(AirflowApi):
 
     def resize(self, pool: str, slots: int) -> None:
         """Give a pool another number of slots."""
-        self._request("PATCH", f"/pools/{pool}", params={"update_mask": "slots"}, json={"slots": slots})
+        self._request(
+            "PATCH",
+            f"/pools/{pool}",
+            params={"update_mask": "slots"},
+            json={"pool": pool, "slots": slots, "include_deferred": False},
+        )
 
     def slots(self, dag_id: str, run_id: str) -> list[Slot]:
         """The tasks of a run that have begun. One that is skipped takes no slot."""

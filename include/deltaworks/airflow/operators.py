@@ -60,6 +60,9 @@ class SparkJobOperator(SparkSubmitOperator):
     the job takes them
     from its environment.
 
+    Args:
+        niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
+
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED.
     """
@@ -75,6 +78,7 @@ class SparkJobOperator(SparkSubmitOperator):
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         driver_memory: str | None = None,
+        niceness: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -89,6 +93,7 @@ class SparkJobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self._environment = environment
         self._param_arguments = tuple(param_arguments)
+        self._niceness = niceness
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
@@ -102,6 +107,7 @@ class SparkJobOperator(SparkSubmitOperator):
             *(part for argument in self._param_arguments for part in argument.render(params)),
         ]
         hook = self._get_hook()
+        hook.niceness = self._niceness
         hook.output = JobOutput(
             on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
             on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results),

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param
 
+from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.job_settings import job_settings
 from deltaworks.airflow.operators import ParamArgument, SparkJobOperator
 from deltaworks.specs.environment import EnvironmentSpec
@@ -45,5 +46,6 @@ def optimize_task(spec: PipelineSpec, environment: EnvironmentSpec, *params: Par
         environment=environment,
         arguments=(round_argument(upkeep),),
         param_arguments=params,
+        niceness=MAINTENANCE_NICENESS,
         **settings,
     )

@@ -16,6 +16,7 @@ class SparkJobHook(SparkSubmitHook):
     """Runs spark-submit; see `child_options` for how its life is tied to the task's."""
 
     output: JobOutput | None = None
+    niceness: int = 0
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job to its end.
@@ -25,7 +26,7 @@ class SparkJobHook(SparkSubmitHook):
             AirflowException: it failed without a word; the text ends with the last lines of its output.
         """
         try:
-            return super().submit(application, **{**child_options(), **kwargs})
+            return super().submit(application, **{**child_options(niceness=self.niceness), **kwargs})
         except AirflowException as error:
             if self.output is not None and self.output.error is not None:
                 raise self.output.error from error

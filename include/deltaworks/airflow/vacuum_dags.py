@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseOperator, Param
 
 from deltaworks.airflow.approvals import approval
+from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.job_settings import job_settings, process_settings
 from deltaworks.airflow.operators import RESULTS_XCOM, ParamArgument, SparkJobOperator
 from deltaworks.specs.environment import EnvironmentSpec
@@ -92,5 +93,6 @@ def _job(
         environment=environment,
         arguments=arguments,
         param_arguments=param_arguments,
+        niceness=MAINTENANCE_NICENESS,
         **job_settings(),
     )

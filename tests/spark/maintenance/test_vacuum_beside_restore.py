@@ -37,8 +37,13 @@ def stage(tmp_path: Path) -> Stage:
     for path in (root / "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         for action in actions:
-            action.get("remove", {}).update({"deletionTimestamp": int(then * 1000)} if "remove" in action else {})
-            action.get("metaData", {}).update({"createdTime": int(then * 1000)} if "metaData" in action else {})
+            for name, field in (
+                ("remove", "deletionTimestamp"),
+                ("metaData", "createdTime"),
+                ("commitInfo", "timestamp"),
+            ):
+                if name in action:
+                    action[name][field] = int(then * 1000)
         path.write_text("".join(json.dumps(action) + "\n" for action in actions))
     for path in root.rglob("*.parquet"):
         os.utime(path, (then, then))
