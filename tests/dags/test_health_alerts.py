@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow.health_alerts import OF_VERDICTS, alerts_of, tell_verdicts
-from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait
+from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait, tell_overdue
 from deltaworks.airflow.rest_api import DagRun, TaskInstance
 from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
 from deltaworks.alerts.causes import CAUSES
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health import Verdict, judge
 from deltaworks.control.health_terms import HealthLimits
 from deltaworks.control.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
+from deltaworks.specs.catalog import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
@@ -256,6 +258,36 @@ def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, conditio
 
     assert keep_success(objects, context_of(objects))
     assert open_ones(objects) == set()
+
+
+def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(objects: LocalObjects) -> None:
+    from deltaworks.airflow.job_alerts import keep_success
+
+    catalog, night = load_catalog("local"), "maintenance__games"
+    assert night not in tell_overdue(objects, catalog, now=NOW)
+    late = NOW + timedelta(hours=49)
+    # No run, no callback: without the look nobody would know.
+    assert open_ones(objects) == set()
+
+    assert [night in tell_overdue(objects, catalog, now=late + timedelta(minutes=n)) for n in range(3)] == [True] * 3
+    assert ("JOB_OVERDUE", night) in open_ones(objects)
+    told = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
+    assert [len(alert.standing.notices) for alert in told] == [1]
+
+    keep_success(objects, context_of(objects))
+    assert night not in tell_overdue(objects, catalog, now=utc_now())
+    assert ("JOB_OVERDUE", night) not in open_ones(objects)
+
+
+def test_a_record_of_a_success_that_cannot_be_read_does_not_make_a_job_late_for_ever_or_never(
+    objects: LocalObjects,
+) -> None:
+    from deltaworks.airflow.job_alerts import last_success
+
+    objects.put("control/alerts/jobs/maintenance__games.json", b"{torn")
+
+    assert last_success(objects, "maintenance__games", now=NOW) == NOW
+    assert last_success(objects, "maintenance__games", now=NOW + timedelta(hours=49)) == NOW
 
 
 def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjects) -> None:

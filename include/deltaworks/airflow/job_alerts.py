@@ -5,6 +5,7 @@ They run after the task in its process (or in the DAG processor where that proce
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from datetime import datetime
@@ -105,15 +106,17 @@ def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetim
 
 
 def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
-    """The time an object names; of one that is not there, when it was first looked for."""
+    """The time an object names; of one that is not there or says none, when it was first looked for."""
     found = objects.get(key)
     if found is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
         return now
-    try:
-        return parse_iso(json.loads(found.data)["at"]) or now
-    except (ValueError, KeyError, TypeError):
-        return now
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        if (noted := parse_iso(json.loads(found.data)["at"])) is not None:
+            return noted
+    # Left as it is, the time would be now for ever, and nothing would ever be late.
+    objects.put(key, json.dumps({"at": now.isoformat()}).encode())
+    return now
 
 
 def _success_key(dag_id: str) -> str:
