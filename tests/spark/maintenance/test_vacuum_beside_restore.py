@@ -25,7 +25,8 @@ from tests.unit.streaming.hold_stage import Crash, Stage, crash_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 ORDERS = paths.table("shop", "orders")
-REQUEST = TableRestoreRequest(point=RestorePoint(batch=1), max_rows=100)
+#: The commit of batch 1, the last before the mistake: made two days ago, it cannot be found by the ledger's times.
+REQUEST = TableRestoreRequest(point=RestorePoint(version=2), max_rows=100)
 
 
 @pytest.fixture
