@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,10 +31,22 @@ class People(AirflowApi):
         answer = self._request("GET", _question(dag_id, run_id, task_id), missing_ok=True)
         return answer if answer is None else dict(answer)
 
-    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Choose one of the options."""
-        body = {"chosen_options": [option], "params_input": {}}
-        self._request("PATCH", _question(dag_id, run_id, task_id), json=body)
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str, *, seconds: float = 240.0) -> None:
+        """Choose one of the options, and again where the task asks again.
+
+        An answer that comes before the scheduler has heard that the task asks counts as a failure of the task, and
+        its next try asks anew.
+        """
+        end, body = time.monotonic() + seconds, {"chosen_options": [option], "params_input": {}}
+        while time.monotonic() < end:
+            asked = self.question(dag_id, run_id, task_id)
+            if asked is not None and not asked["response_received"]:
+                self._request("PATCH", _question(dag_id, run_id, task_id), json=body, conflict_ok=True)
+            states = {task.task_id: task.state for task in self.task_instances(dag_id, run_id)}
+            if states[task_id] in ("success", "failed"):
+                return
+            time.sleep(1)
+        raise AssertionError(f"{run_id} has not taken the answer {option!r} to {task_id} within {seconds:.0f} s")
 
     def occupied(self, pool: str) -> tuple[int, int]:
         """How many slots of a pool are taken, and how many it has."""

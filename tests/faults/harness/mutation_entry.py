@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.mutation_batches import MutationBatch, MutationBatches
 from deltaworks.job import run_job
 from deltaworks.maintenance.optimize import free_turn
-from deltaworks.mutations import apply, commits
+from deltaworks.mutations import apply, commits, engine
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
@@ -76,6 +76,9 @@ def main() -> int:
     pipeline, point, off = sys.argv[1:4]
     be_quick()
     switch_off(off)
+    if point == IN_MERGE:
+        # Spark merges then, and between its files and its commit there is time to die in.
+        engine.free_memory_bytes = lambda *_: 0
     catalog = load_catalog()
     spark = build_session(catalog.environment, app_name="faults.mutations", master="local[2]")
 
