@@ -12,6 +12,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.rest_api import DagRun
 from deltaworks.control import paths
 from deltaworks.gold.built_from import BUILT_FROM
+from deltaworks.gold.shadow import find_shadows
 from deltaworks.local.environment import process_environment
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -89,3 +90,34 @@ def test_a_run_that_misses_its_deadline_is_told_and_its_end_ends_that(stage: Sta
 
     assert people.wait_for_run(GOLD_DAG, "late", timeout_seconds=BUILD_SECONDS).state == "success"
     wait(lambda: ("DEADLINE_MISSED", GOLD_DAG, "resolved") in stage.told(), "its end was not told", 60)
+
+
+@pytest.mark.timeout(520)
+def test_an_edited_table_is_counted_by_default_and_swapped_in_from_a_shadow_when_told(
+    stage: Stage, people: People
+) -> None:
+    people.trigger(GOLD_DAG, run_id="before")
+    assert people.wait_for_run(GOLD_DAG, "before", timeout_seconds=BUILD_SECONDS).state == "success"
+    lake, key = Lake(stage.catalog.environment.lake), paths.table("clicks", "per_day")
+    before = _version(lake, key)
+    sql = stage.home.project / "include" / "pipelines" / "clicks" / "per_day.sql"
+    sql.write_text("SELECT event_date, 'second' AS edition, count(*) AS clicks FROM clicks GROUP BY event_date")
+    form = {"tables": ["per_day"], "shadow": True}
+
+    people.trigger(GOLD_DAG, conf=form, run_id="counted")
+    assert people.wait_for_run(GOLD_DAG, "counted", timeout_seconds=BUILD_SECONDS).state == "success"
+    assert _version(lake, key) == before
+
+    people.trigger(GOLD_DAG, conf=form | {"dry_run": False}, run_id="swapped")
+    assert people.wait_for_run(GOLD_DAG, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
+    answers = lake.rows(key)
+    assert answers is not None
+    assert {row["edition"] for row in answers.to_pylist()} == {"second"}
+    assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(stage.rows())
+    assert find_shadows(lake, "clicks", "per_day").found == ()
+
+
+def _version(lake: Lake, key: str) -> int:
+    table = lake.open(key)
+    assert table is not None
+    return table.version()
