@@ -51,7 +51,7 @@ def test_everything_at_once_loses_nothing_and_every_operation_is_done(
 
 
 def test_a_reader_that_nobody_asks_loses_its_files(make_stage: MakeStage, tell_line: Callable[..., None]) -> None:
-    outcome = kept_at_work(make_stage, tell_line, minutes=3, off="holds")
+    outcome = kept_at_work(make_stage, tell_line, minutes=4, off="holds")
 
     assert outcome.operations["read"].failed > 0
     assert "not found" in " ".join(outcome.operations["read"].errors).lower()
