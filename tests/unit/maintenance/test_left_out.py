@@ -55,7 +55,7 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
 
 
 def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = []
 
@@ -70,6 +70,7 @@ def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
 
     assert len(asked) == 1
     assert open_alerts(objects) == {}
+    assert "table=shop.orders nobody is told: " in caplog.text
     monkeypatch.undo()
     tell_left_out(objects, "shop", "orders", reason="a reader is gone")
     assert set(open_alerts(objects)) == {"shop.orders"}, "told as soon as it can be"
