@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from deltaworks.sources.file_events import bucket_retention
 from deltaworks.sources.file_events.bucket_retention import bucket_retention_seconds, shortest_expiry_seconds
+from deltaworks.specs.storage import StorageSpec
 from tests.unit.sources.conftest import Landing
 
 DAY = 86_400.0
@@ -51,3 +53,9 @@ def test_a_bucket_is_asked_for_its_rules(landing: Landing) -> None:
 
     assert bucket_retention_seconds(landing.storage, landing.bucket, "games/") == 9 * DAY
     assert bucket_retention_seconds(landing.storage, landing.bucket, "") == 4 * DAY
+
+
+def test_a_folder_has_no_rules_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_retention, "bucket_client", lambda *_, **__: pytest.fail("a server is asked"))
+
+    assert bucket_retention_seconds(StorageSpec(root="file:///landing"), "landing", "games/") is None

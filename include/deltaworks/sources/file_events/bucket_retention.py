@@ -17,11 +17,16 @@ _NO_RULES = "NoSuchLifecycleConfiguration"
 def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> float | None:
     """The seconds after which the first rule that concerns the prefix deletes an object; None where none does.
 
+    Asked once and not waited for long: a stream that is watched has to hear that it is to stop. A folder has no rules.
+
     Raises:
         botocore.exceptions.BotoCoreError, ClientError: the bucket may not be asked, or does not know of rules.
     """
+    if storage.scheme == "file":
+        return None
     try:
-        answer = bucket_client(storage).get_bucket_lifecycle_configuration(Bucket=bucket)
+        client = bucket_client(storage, read_seconds=5, attempts=1)
+        answer = client.get_bucket_lifecycle_configuration(Bucket=bucket)
     except ClientError as error:
         if error.response["Error"]["Code"] == _NO_RULES:
             return None
