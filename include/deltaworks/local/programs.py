@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -31,8 +32,10 @@ TRIGGERER = "airflow-triggerer"
 DEADMAN = "deadman"
 #: What data lies in. A stack has the broker only where a pipeline reads Kafka.
 STORES = (MOTO, S3PROXY, KAFKA)
-# In the order they start. The scheduler is the last: only then can anything it starts work.
-START_ORDER = (*STORES, DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER, SCHEDULER)
+# In the order they start, once the stores answer. The scheduler is the last: what it starts asks the API server.
+START_ORDER = ((DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER), (SCHEDULER,))
+#: Every program, in the order they start.
+PROGRAMS = (*STORES, *chain.from_iterable(START_ORDER))
 # The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
 STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (KAFKA, S3PROXY, MOTO))
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}

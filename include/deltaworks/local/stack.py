@@ -27,8 +27,8 @@ from deltaworks.local.processes import (
 from deltaworks.local.programs import (
     API_SERVER,
     KAFKA,
+    PROGRAMS,
     S3PROXY,
-    SCHEDULER,
     START_ORDER,
     STOP_ORDER,
     STORES,
@@ -141,10 +141,8 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     airflow.write_password(keys.admin_password)
     progress("Preparing Airflow's database")
     save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
-    rest = [name for name in _among(known, START_ORDER) if name not in STORES]
-    # The first tasks fail where the API server does not answer yet.
-    for names in ([name for name in rest if name != SCHEDULER], _among(rest, [SCHEDULER])):
-        _start(home, supervisor, checks, names, seconds=_AIRFLOW_SECONDS, progress=progress)
+    for order in START_ORDER:
+        _start(home, supervisor, checks, _among(known, order), seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
             progress(f"Unpaused: {', '.join(resumed)}")
@@ -285,10 +283,10 @@ def status(*, home: StackHome | None = None) -> StackStatus:
     supervisor = Supervisor(home)
     states = supervisor.programs()
     if not states:
-        names = [name for name in START_ORDER if name != KAFKA or home.kafka.exists()]
+        names = [name for name in PROGRAMS if name != KAFKA or home.kafka.exists()]
         stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in names)
         return StackStatus(False, False, stopped, None, stack_processes(home))
-    names = _among(states, START_ORDER)
+    names = _among(states, PROGRAMS)
     healthy = HealthChecks(load_state(home).ports, keep_secrets(home.secrets_file)).healthy(states, names)
     programs = tuple(_program_status(states[name], healthy[name]) for name in names)
     addresses = _addresses(home, already_running=True)
