@@ -23,10 +23,9 @@ from deltaworks.specs.source import Compression, KafkaSourceSpec
 from deltaworks.streaming.batch_sources.batch_span import batch_span
 from deltaworks.streaming.batch_sources.kafka_brokers import KafkaBrokers
 from deltaworks.streaming.batch_sources.kafka_losses import OffsetsSeen, lost_records
-from deltaworks.streaming.batch_sources.kafka_places import partition_seq, records_between
+from deltaworks.streaming.batch_sources.kafka_places import Place, partition_seq, records_between, waiting_places
 from deltaworks.streaming.batch_sources.kafka_security import client_properties
 from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
-from deltaworks.streaming.batch_sources.kafka_waiting import Place, waiting_places
 from deltaworks.streaming.batch_sources.looked_up import LookedUp
 from deltaworks.streaming.batch_sources.record_payloads import record_payload, text_of, unreadable
 from deltaworks.streaming.parsing.parse import Payload

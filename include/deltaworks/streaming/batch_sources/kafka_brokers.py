@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import ConfigError
 from deltaworks.job import as_deltaworks_error
-from deltaworks.streaming.batch_sources.kafka_waiting import Place, oldest_waiting_ms
+from deltaworks.streaming.batch_sources.kafka_places import Place
+from deltaworks.streaming.batch_sources.kafka_waiting import oldest_waiting_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

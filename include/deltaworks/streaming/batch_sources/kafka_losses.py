@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.streaming.batch_sources.kafka_places import partition_seq
+from deltaworks.streaming.batch_sources.kafka_places import Offsets, partition_seq
 from deltaworks.streaming.batch_sources.record_payloads import unreadable
 from deltaworks.streaming.parsing.parse import Payload
 from deltaworks.streaming.parsing.reasons import Reason, ReasonCode
 
 #: First and last offset of records that follow each other.
 Run = tuple[int, int]
-Offsets = Mapping[str, Mapping[str, int]]
 #: Runs a task remembers of a partition. Beyond them the narrowest holes are forgotten: what expired is wide.
 MOST_RUNS = 200
 _MOST_RANGES_TOLD = 20

@@ -9,24 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-Place = tuple[str, int]
+from deltaworks.streaming.batch_sources.kafka_places import Place
+
 #: For a time in epoch milliseconds, the first offset of a record that is not older; a place without one is left out.
 FirstSince = Callable[[int], Mapping[Place, int]]
-
-
-def waiting_places(read: Mapping[str, Mapping[str, int]], newest: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
-    """By topic and partition the first offset that is not read, of those where one is.
-
-    Args:
-        read, newest: by topic and partition the offset after the last that was read, and after the last there is. A
-            partition that `read` lacks is new: nothing of it was read.
-    """
-    return {
-        (topic, int(partition)): position
-        for topic, partitions in newest.items()
-        for partition, end in partitions.items()
-        if (position := read.get(topic, {}).get(partition, 0)) < end
-    }
 
 
 def oldest_waiting_ms(

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.streaming.batch_sources.kafka_waiting import Place, oldest_waiting_ms, waiting_places
+from deltaworks.streaming.batch_sources.kafka_places import Place, waiting_places
+from deltaworks.streaming.batch_sources.kafka_waiting import oldest_waiting_ms
 
 NOW = 10_000
 Times = dict[Place, list[int]]
