@@ -13,16 +13,15 @@ from deltaworks.control import paths
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.log import commit_history
+from tests.spark.made_pulse import HEAD
 
-PULSE = """\
-pipeline: pulse
-description: counts
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+PULSE = (
+    HEAD
+    + """\
 tables:
   - {name: events, catch_all: true, cluster_by: [event_name, event_time], writer: spark}
 """
+)
 KEY = paths.table("pulse", "events")
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 

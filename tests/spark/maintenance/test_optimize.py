@@ -23,19 +23,18 @@ from deltaworks.maintenance.zorder_ledger import KnownOrder, ZOrderLedger
 from deltaworks.maintenance.zorder_state import FIRST_GUESS
 from deltaworks.tables.health import table_health
 from deltaworks.tables.log import commit_history
+from tests.spark.made_pulse import HEAD
 from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, fill_hundred, hundred_tables
 
-PULSE = """\
-pipeline: pulse
-description: counts
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+PULSE = (
+    HEAD
+    + """\
 tables:
   - {name: events, catch_all: true, zorder_by: [event_name]}
   - {name: plain, when: {name: plain}}
   - {name: never, when: {name: never}, zorder_by: [event_name]}
 """
+)
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 KEY = paths.table("pulse", "events")
 

@@ -15,19 +15,18 @@ from deltaworks.control import paths
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.streaming.live import start_live_query
 from deltaworks.tables.health import table_health
+from tests.spark.made_pulse import HEAD
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
-PULSE = """\
-pipeline: pulse
-description: counts
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+PULSE = (
+    HEAD
+    + """\
 tables: [{name: events, catch_all: true}]
 live:
   - {name: hourly, reads: events, window_minutes: 60, trigger_seconds: 1, group_by: [event_name]}
 """
+)
 TODAY = dt.datetime(2025, 3, 4, tzinfo=dt.UTC)
 CLOSED_DAYS, ROUNDS = 3, 6
 KEY = paths.table("pulse", "hourly")

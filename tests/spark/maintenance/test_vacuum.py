@@ -19,15 +19,14 @@ from deltaworks.control.readers import keep_version, release_version
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.tables.log import commit_history
+from tests.spark.made_pulse import HEAD
 
-PULSE = """\
-pipeline: pulse
-description: counts
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+PULSE = (
+    HEAD
+    + """\
 tables: [{name: events, catch_all: true, zorder_by: [event_name]}]
 """
+)
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 KEY = paths.table("pulse", "events")
 

@@ -15,16 +15,15 @@ from deltaworks.control import paths
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.streaming.live import LiveProgress, start_live_query
 from deltaworks.tables.log import CommitInfo, commit_history
+from tests.spark.made_pulse import HEAD
 
-PULSE = """\
-pipeline: pulse
-description: counts
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+PULSE = (
+    HEAD
+    + """\
 tables: [{name: events, catch_all: true}]
 live: [{name: hourly, reads: events, window_minutes: 60, watermark_minutes: 180, group_by: [event_name]}]
 """
+)
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 
 

@@ -30,14 +30,9 @@ from deltaworks.tables.change_position import POSITION, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
-from tests.unit.maintenance.made_tables import project
+from tests.unit.maintenance.made_tables import SHOP, project
 
-SHOP = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+TABLES = """\
 tables: [{name: orders, catch_all: true}, {name: items, when: {name: item}}]
 live: [{name: orders_live, reads: orders}]
 """
@@ -55,7 +50,7 @@ START = utc_now().replace(microsecond=0) - dt.timedelta(hours=100)
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    return project(tmp_path, shop=SHOP, copy=COPY)
+    return project(tmp_path, shop=SHOP + TABLES, copy=COPY)
 
 
 @pytest.fixture

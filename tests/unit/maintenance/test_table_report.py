@@ -17,14 +17,9 @@ from deltaworks.maintenance.table_snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.snapshots import read_snapshots, trends
-from tests.unit.maintenance.made_tables import append, make, project
+from tests.unit.maintenance.made_tables import SHOP, append, make, project
 
-SHOP = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: name}, time: {path: time}}
+TABLES = """\
 tables:
   - {name: orders, catch_all: true, zorder_by: [event_name]}
   - {name: items, when: {name: item}}
@@ -35,7 +30,7 @@ NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    return project(tmp_path, shop=SHOP)
+    return project(tmp_path, shop=SHOP + TABLES)
 
 
 @pytest.fixture
