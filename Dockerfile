@@ -48,7 +48,7 @@ USER 50000
 COPY --chown=airflow:0 include/deltaworks /opt/airflow/include/deltaworks
 COPY --chown=airflow:0 include/jars/pom.xml /opt/airflow/include/jars/pom.xml
 COPY --chown=airflow:0 include/jars/src /opt/airflow/include/jars/src
-RUN python -m deltaworks.local.jars
+RUN python -m deltaworks.tables.spark.jars
 
 
 FROM environment

@@ -27,7 +27,7 @@ $(VENV)/.stamp: requirements.lock
 env: $(VENV)/.stamp ## create the environment from the lock file (once)
 
 jars: env ## resolve the jars and compile the Java classes (once)
-	@$(RUN) -m deltaworks.local.jars
+	@$(RUN) -m deltaworks.tables.spark.jars
 
 lock: env ## resolve requirements.txt anew into requirements.lock
 	@$(BIN)/uv pip compile requirements.txt --python-version 3.11 --generate-hashes --quiet \

@@ -69,9 +69,9 @@ def run(options: Options) -> list[Figure]:
 @contextmanager
 def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
     """A query on a log of `objects` objects; what it gives lands ten more."""
-    from deltaworks.sources.file_events import stream
-    from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
-    from deltaworks.sources.file_events.messages import FileEvent
+    from deltaworks.sources.objects import stream
+    from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+    from deltaworks.sources.objects.relay.messages import FileEvent
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
 

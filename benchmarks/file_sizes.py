@@ -102,7 +102,7 @@ class _Batches:
 @contextmanager
 def _heard(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
     """Listens to a query, to its end."""
-    from deltaworks.streaming.query_listener import IngestListener, listening
+    from deltaworks.engine.query_listener import IngestListener, listening
 
     batches = _Batches()
     listener = IngestListener(
@@ -168,8 +168,8 @@ class _Ingest:
     files: _Files
 
     def __call__(self, clock: Clock) -> None:
-        from deltaworks.sources.file_events.relay import Relay
-        from deltaworks.streaming.runner import IngestRun
+        from deltaworks.engine.runner import IngestRun
+        from deltaworks.sources.objects.relay.relay import Relay
 
         with _project(self.files.folder) as catalog:
             environment = catalog.environment

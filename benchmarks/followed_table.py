@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 
 from benchmarks.harness import Clock
 from deltaworks.control import paths
-from deltaworks.experiments.engagement_rows import Workload, batch_rows, rename_requests
-from deltaworks.experiments.schemes import BY_ORG, SchemeTable
 from deltaworks.mutations.read_changes import Changes, read_changes
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.change_position import ChangePosition, Through
+from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
+from sandbox.experiments.schemes import BY_ORG, SchemeTable
 
 PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
 WAYS: tuple[Through, ...] = ("notifications", "change_feed")

@@ -2,7 +2,7 @@
 
 The whole embedded stack: `--events` games events and the published edits land evenly over `--minutes`, in objects, by
 notification; relays and streams with their triggers of five seconds, gold builds every five minutes, all under Airflow
-on this machine. What is measured is read from the tables afterwards (`deltaworks.local.freshness`).
+on this machine. What is measured is read from the tables afterwards (`sandbox.freshness`).
 
 The other side is what was promised: a minute to bronze, six minutes to gold, and, for memory, the median of all
 processes of streams and relays in the first third of the landing after two minutes of start.
@@ -18,7 +18,7 @@ from benchmarks.harness import Benchmark, Figure, Options
 from benchmarks.versions import cores, versions
 
 if TYPE_CHECKING:
-    from deltaworks.local.demo_report import DemoReport
+    from sandbox.demo_report import DemoReport
 
 _BRONZE_SECONDS = 60.0
 _GOLD_SECONDS = 360.0
@@ -28,10 +28,10 @@ _WATCHED = ("stream", "relay")
 
 def run(options: Options) -> list[Figure]:
     """Run the stack for that long; every answer must be right, or there are no figures."""
-    from deltaworks.cli.demo import empty_lake
-    from deltaworks.local.demo import Demo, DemoSettings, find_edits
     from deltaworks.specs.catalog import project_root
     from generator.settings import GamesSettings
+    from sandbox.cli.demo import empty_lake
+    from sandbox.demo import Demo, DemoSettings, find_edits
 
     empty_lake()
     settings = DemoSettings(

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import orjson
 
+from deltaworks.events.formats.json import values
 from deltaworks.specs.catalog import project_root
-from deltaworks.streaming.parsing.framing import values
 from generator.games import write_files
 from generator.settings import FaultRates, GamesSettings
 

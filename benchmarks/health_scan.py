@@ -23,8 +23,8 @@ from benchmarks.versions import cores
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from deltaworks.maintenance.table_health.catalog_tables import KnownTable
     from deltaworks.specs.storage import StorageSpec
-    from deltaworks.tables.known_tables import KnownTable
 
 TABLES = 1_000
 _OPENED = 200
@@ -56,8 +56,8 @@ def make_tables(storage: StorageSpec, count: int) -> list[KnownTable]:
     import pyarrow as pa
 
     from deltaworks.control.provenance import user_metadata
+    from deltaworks.maintenance.table_health.catalog_tables import KnownTable
     from deltaworks.tables.commit import Step
-    from deltaworks.tables.known_tables import KnownTable
     from deltaworks.tables.lake import Lake
 
     lake, first = Lake(storage), "tables/scan/t0000"
@@ -78,8 +78,8 @@ def make_tables(storage: StorageSpec, count: int) -> list[KnownTable]:
 
 
 def _scan(storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
-    from deltaworks.tables.known_tables import with_health
-    from deltaworks.tables.score import score
+    from deltaworks.maintenance.table_health.catalog_tables import with_health
+    from deltaworks.maintenance.table_health.score import score
 
     with clock:
         found = with_health(storage, tables)

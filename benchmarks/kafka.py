@@ -74,7 +74,7 @@ def _topic(files: GamesFiles) -> Iterator[tuple[str, int]]:
     from confluent_kafka.cimpl import NewTopic
 
     from benchmarks.games_files import bench_folder
-    from deltaworks.local.kafka_broker import running_broker
+    from sandbox.kafka_broker import running_broker
 
     folder = bench_folder() / f"kafka-{uuid.uuid4().hex}"
     try:
@@ -113,10 +113,10 @@ def _batch(records: int) -> int:
 def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
     from benchmarks import places
     from deltaworks.control import paths
+    from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.catalog import Catalog, project_root
     from deltaworks.specs.environment import EnvironmentSpec
     from deltaworks.specs.storage import AwsSpec
-    from deltaworks.streaming.runner import IngestRun
     from deltaworks.tables.lake import Lake
 
     def run(clock: Clock) -> None:

@@ -104,8 +104,8 @@ def _boto3_tuples(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-    from deltaworks.sources.kinesis.data_source import KinesisDataSource
     from deltaworks.sources.kinesis.rows import ROW_SCHEMA
+    from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
 
     def tuples() -> Iterator[tuple[Any, ...]]:
         for ordinal, record in enumerate(_boto3_records(endpoint)):

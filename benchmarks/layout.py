@@ -125,8 +125,8 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
     from deltaworks.maintenance.choice import OptimizePolicy, choose
     from deltaworks.maintenance.layout import Layout
     from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
+    from deltaworks.maintenance.table_health.measure import table_health
     from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_order
-    from deltaworks.tables.health import table_health
 
     layout = Layout(name="events", partition_by=("event_date",), zorder_by=("player_id", "event_time"), types=_TYPES)
     policy = OptimizePolicy(target_file_bytes=target)

@@ -28,10 +28,10 @@ from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Si
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from deltaworks.experiments.engagement_rows import Workload
     from deltaworks.mutations.merge import Reach
     from deltaworks.specs.pipeline import TableSpec
     from deltaworks.tables.lake import Lake
+    from sandbox.experiments.engagement_rows import Workload
 
 #: The share of rows whose contacts are renamed.
 SHARE = 0.2
@@ -47,8 +47,8 @@ def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
-    from deltaworks.experiments.engagement_rows import Workload, rename_requests
-    from deltaworks.experiments.schemes import BY_DATE, BY_ORG
+    from sandbox.experiments.engagement_rows import Workload, rename_requests
+    from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
     workload = Workload(rows=options.events, orgs=100, days=30, batches_per_day=1, update_share=SHARE)
     folder = bench_folder() / f"mutation-apply-{uuid.uuid4().hex[:12]}"
@@ -92,9 +92,9 @@ def run(options: Options) -> list[Figure]:
 
 def _loaded(spark: SparkSession, folder: Path, name: str, workload: Workload, progress: Callable[[str], None]) -> Path:
     """A table in one layout, as a stream loads it batch by batch; optimised where the layout says so."""
-    from deltaworks.experiments.engagement_rows import batch_rows
-    from deltaworks.experiments.schemes import BY_DATE, BY_ORG, SchemeTable
     from deltaworks.specs.storage import StorageSpec
+    from sandbox.experiments.engagement_rows import batch_rows
+    from sandbox.experiments.schemes import BY_DATE, BY_ORG, SchemeTable
 
     scheme = next(each for each in (BY_ORG, BY_DATE) if each.name == name)
     table = SchemeTable(spark, StorageSpec(root=f"file://{folder}"), name, scheme, max_file_bytes=128 << 20)
@@ -161,8 +161,8 @@ class _Batch:
         SmallMerge(declared, stretches, reach, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
 
     def _by_spark(self, table: Path, declared: TableSpec, stretches: DataFrame, reach: Reach, size: int) -> None:
-        from deltaworks.maintenance.commit_info import session_settings
         from deltaworks.mutations.merge import TableMerge, merge_settings
+        from deltaworks.tables.spark.commit_metadata import session_settings
 
         session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
@@ -178,7 +178,7 @@ class _Plain:
     requests: DataFrame
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.maintenance.commit_info import session_settings
+        from deltaworks.tables.spark.commit_metadata import session_settings
 
         self.requests.createOrReplaceTempView("renames")
         statement = f"""

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from benchmarks.harness import Benchmark, Figure, Options
 from benchmarks.versions import cores, versions
-from deltaworks.experiments.partitioning import PartitioningResult
+from sandbox.experiments.partitioning import PartitioningResult
 
 
 def run(options: Options) -> list[Figure]:
     """Measure the layouts."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
-    from deltaworks.experiments.engagement_rows import Workload
-    from deltaworks.experiments.partitioning import run_partitioning
     from deltaworks.specs.storage import StorageSpec
+    from sandbox.experiments.engagement_rows import Workload
+    from sandbox.experiments.partitioning import run_partitioning
 
     spark = sides.session()
     result = run_partitioning(
@@ -37,8 +37,8 @@ def run(options: Options) -> list[Figure]:
 
 def figures_of(result: PartitioningResult) -> list[Figure]:
     """The experiment's outcome as figures: the new layout is ours."""
-    from deltaworks.experiments.partitioning import PUBLISHED
-    from deltaworks.experiments.schemes import BY_DATE, BY_ORG
+    from sandbox.experiments.partitioning import PUBLISHED
+    from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
     ours, other = result.side(BY_ORG), result.side(BY_DATE)
     workload = result.workload

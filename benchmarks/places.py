@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.games_files import bench_folder
-from deltaworks.local.object_store import lake_storage, running_object_store
 from deltaworks.specs.storage import StorageSpec
+from sandbox.object_store import lake_storage, running_object_store
 
 _BUCKET = "bench"
 

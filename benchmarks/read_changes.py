@@ -24,7 +24,7 @@ def run(options: Options) -> list[Figure]:
     """Measure the comparisons."""
     from benchmarks import places, sides
     from benchmarks.followed_table import FollowedTable
-    from deltaworks.experiments.engagement_rows import Workload
+    from sandbox.experiments.engagement_rows import Workload
 
     spark, workload = sides.session(), Workload(rows=options.events, days=_BATCHES, batches_per_day=1)
     with places.local_disk().new_root() as storage:

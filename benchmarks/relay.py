@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 
 if TYPE_CHECKING:
-    from deltaworks.sources.file_events.queue import NotificationQueue
+    from deltaworks.sources.objects.relay.queue import NotificationQueue
 
 #: The server looks at every message of a queue for each request: of more it would measure the server's own search.
 _MOST_MESSAGES = 500
@@ -77,7 +77,7 @@ class _Server:
     def relay(self, clock: Clock) -> None:
         """One relay from start to an empty queue."""
         from benchmarks.places import local_disk
-        from deltaworks.sources.file_events.relay import Relay
+        from deltaworks.sources.objects.relay.relay import Relay
         from deltaworks.specs.relay import RelaySpec
 
         queue, url = self._filled()
@@ -120,7 +120,7 @@ class _Server:
         """A new queue that holds the messages."""
         import boto3
 
-        from deltaworks.sources.file_events.queue import NotificationQueue
+        from deltaworks.sources.objects.relay.queue import NotificationQueue
         from deltaworks.specs.storage import AwsSpec
 
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")

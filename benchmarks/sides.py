@@ -16,20 +16,20 @@ from pyspark.sql import functions as F
 from benchmarks.games_files import GamesFiles, bench_folder, landed_objects
 from benchmarks.harness import Clock, Run
 from benchmarks.places import Place
-from deltaworks.control.generations import current_checkpoint
 from deltaworks.control.objects import open_objects
-from deltaworks.spark_session import build_session
+from deltaworks.control.records.generations import current_checkpoint
+from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.table_set import TableSet
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.streaming.batches import BatchProcessor, BatchReport, Ownership
-from deltaworks.streaming.file_payloads import FileOpener, FileReference
-from deltaworks.streaming.ledger import Ledger, owner_step
-from deltaworks.streaming.source_slices import ObjectSlice
-from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.session import build_session
 
 MASTER = "local[2]"
 _PARAMS = "eventParams"

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from benchmarks.games_files import GamesFiles, landed_objects, write_lines
+from deltaworks.events.formats.json import values
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.streaming.parsing.framing import values
 
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:

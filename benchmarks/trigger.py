@@ -50,7 +50,7 @@ def _comparisons(spark: SparkSession, files: GamesFiles) -> Iterator[Comparison]
 
 def _ours(spark: SparkSession, files: GamesFiles, *, empty: bool) -> Run:
     from benchmarks import places, sides
-    from deltaworks.streaming.source_slices import ObjectSlice
+    from deltaworks.sources.base import ObjectSlice
 
     spec = sides.games_spec()
     source = ObjectSlice([], [], {"files": 0, "bytes": 0}, sides.opener_of(files)) if empty else sides.slice_of(files)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltaworks.sources.kinesis.data_source import KinesisDataSource as DefaultSource
+from deltaworks.sources.spark_formats.kinesis import KinesisDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from deltaworks import read_changes
 from deltaworks.control import paths
-from deltaworks.job import run_job
+from deltaworks.control.job import run_job
 from deltaworks.mutations.kept_positions import keeping, kept_position
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.session import build_session
 
 READER, DAY = "engagement_days", ["org_id", "engagement_date"]
 KEY = paths.reader(READER)

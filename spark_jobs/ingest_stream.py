@@ -7,12 +7,12 @@ import sys
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
+from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import FencedError
-from deltaworks.job import run_job
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.streaming.runner import IngestRun
+from deltaworks.tables.spark.session import build_session
 
 
 def main() -> int:

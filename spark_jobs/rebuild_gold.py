@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
+from deltaworks.control.job import print_results, run_job
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.plan import dates_of
 from deltaworks.gold.refresh import refresh_gold
-from deltaworks.job import print_results, run_job
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.tables.spark.session import build_session
 
 
 def main() -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
+from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
-from deltaworks.control.reprocess_records import new_reprocess_id, reprocess_id_of_run
+from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
 from deltaworks.errors import ConfigError
-from deltaworks.job import print_results, run_job
-from deltaworks.spark_session import build_session
+from deltaworks.rework.reprocess.arguments import parser, request
+from deltaworks.rework.reprocess.plan import Planner, landing_opener
+from deltaworks.rework.reprocess.run import Reprocess
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.streaming.reprocess.arguments import parser, request
-from deltaworks.streaming.reprocess.plan import Planner, landing_opener
-from deltaworks.streaming.reprocess.run import Reprocess
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.session import build_session
 
 
 def main() -> int:

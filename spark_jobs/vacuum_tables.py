@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from deltaworks.job import print_results, run_job
+from deltaworks.control.job import print_results, run_job
 from deltaworks.maintenance.vacuum import vacuum_tables
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.tables.spark.session import build_session
 
 
 def main() -> int:

@@ -13,16 +13,16 @@ import pytest
 
 from deltaworks.airflow.health_alerts import OF_VERDICTS, alerts_of, tell_verdicts
 from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait, tell_overdue
-from deltaworks.airflow.rest_api import DagRun, TaskInstance
 from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
 from deltaworks.alerts.causes import CAUSES
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health import Verdict, judge
-from deltaworks.control.health_terms import HealthLimits
-from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.judge import Verdict, judge
+from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import LocalObjects
+from deltaworks.operations.airflow_api import DagRun, TaskInstance
 from deltaworks.specs.catalog import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

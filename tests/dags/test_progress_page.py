@@ -13,9 +13,9 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
-from deltaworks.control.stop import StopFlag
 from deltaworks.specs.catalog import load_catalog
 
 PAGES = ("/deltaworks/progress", "/deltaworks/progress/stream__games", "/deltaworks/progress/relay__landing")

@@ -44,7 +44,7 @@ def test_what_is_done_is_bounded_by_what_was_counted(dag: Any) -> None:
 
 
 def test_the_form_offers_the_tables_and_fills_the_job_in(dag: Any) -> None:
-    from deltaworks.streaming.restore import job
+    from deltaworks.rework.restore import job
 
     assert dag.params.get_param("table").schema["enum"] == ["", "orders", "quarantine"]
     filled = {"table": "orders", "to_batch": "3", "to_time": "", "to_version": "", "repair": "none", "reason": "x y"}

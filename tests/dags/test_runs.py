@@ -17,7 +17,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from deltaworks.control import paths
-from deltaworks.control.heartbeat import Heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_of, write_project

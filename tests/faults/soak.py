@@ -24,9 +24,9 @@ from pathlib import Path
 import psutil
 
 from deltaworks.control import paths
-from deltaworks.control.held_tables import ask_to_resume, read_held
-from deltaworks.local.fault_proxy import running_fault_proxy
-from deltaworks.local.object_store import running_object_store
+from deltaworks.control.records.held import ask_to_resume, read_held
+from sandbox.fault_proxy import running_fault_proxy
+from sandbox.object_store import running_object_store
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fleet import Fleet
 from tests.faults.harness.load import Load

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.control.stop import StopFlag
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Harm, Truth, events_of, harm, time_of

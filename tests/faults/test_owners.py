@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.lease import LeaseRecord
-from deltaworks.control.stop import StopFlag
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.errors import ConcurrencyError, FencedError
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault

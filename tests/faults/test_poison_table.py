@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.held_tables import ask_to_resume, read_held
+from deltaworks.control.records.held import ask_to_resume, read_held
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.judging import engine_seconds, recovery_seconds

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from deltaworks.control import paths
-from deltaworks.control.stop import StopFlag
-from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.engine.history import BatchHistory
+from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
-from deltaworks.streaming.history import BatchHistory
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, RELAY, Stage

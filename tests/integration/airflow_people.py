@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.airflow.rest_api import AirflowApi
+from deltaworks.operations.airflow_api import AirflowApi
 
 
 @dataclass(frozen=True, slots=True)

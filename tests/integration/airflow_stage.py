@@ -21,15 +21,15 @@ import psutil
 
 from deltaworks.control import paths
 from deltaworks.control.guard import parent_of
-from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
-from deltaworks.local.environment import load_env
-from deltaworks.local.home import StackHome
-from deltaworks.local.landing_sink import landing_sink
-from deltaworks.local.stack import down, status, up
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.settings_file import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from sandbox.home import StackHome
+from sandbox.landing_sink import landing_sink
+from sandbox.stack import down, status, up
 from tests.integration.airflow_people import People
 
 BACK_SECONDS = 240.0
@@ -225,7 +225,7 @@ def running_stage(folder: Path, *, more: str = "") -> Iterator[Stage]:
     home = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
     try:
         up(home=home)
-        load_env(home)
+        load_settings(home.env_file)
         catalog = load_catalog("local", root=project)
         stage = Stage(home, catalog, Sender(catalog))
         try:

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from deltaworks.local.environment import read_env
-from deltaworks.local.home import StackHome
-from deltaworks.local.processes import stack_processes
-from deltaworks.local.report import ProgramStatus
-from deltaworks.local.stack import down, status, up
 from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.environment import read_env
+from sandbox.home import StackHome
+from sandbox.processes import stack_processes
+from sandbox.report import ProgramStatus
+from sandbox.stack import down, status, up
 
 pytestmark = pytest.mark.integration
 HEAL_SECONDS = 60.0

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.airflow.rest_api import AirflowApi, DagRun
-from deltaworks.local.environment import read_env
-from deltaworks.local.home import StackHome
-from deltaworks.local.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
-from deltaworks.local.memory import sample_memory
-from deltaworks.local.processes import stack_processes
-from deltaworks.local.report import StackAddresses
-from deltaworks.local.stack import down, status, up
-from deltaworks.local.stopping import StopFlags
-from deltaworks.local.supervision import Supervisor
+from deltaworks.operations.airflow_api import AirflowApi, DagRun
+from sandbox.environment import read_env
+from sandbox.home import StackHome
+from sandbox.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
+from sandbox.memory import sample_memory
+from sandbox.processes import stack_processes
+from sandbox.report import StackAddresses
+from sandbox.stack import down, status, up
+from sandbox.stopping import StopFlags
+from sandbox.supervision import Supervisor
 
 pytestmark = pytest.mark.integration
 

@@ -14,19 +14,19 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.local.kafka_broker import RunningBroker, create_topics, running_broker
-from deltaworks.local.topic_sink import topic_sink
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
 from deltaworks.specs.source import KafkaSourceSpec
-from deltaworks.streaming.runner import IngestRun
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from generator.engagement import Piece, pieces
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
+from sandbox.kafka_broker import RunningBroker, create_topics, running_broker
+from sandbox.topic_sink import topic_sink
 from tests.spark.conftest import ENVIRONMENT, spark
 
 pytestmark = [pytest.mark.integration]

@@ -8,8 +8,8 @@ import pytest
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
-from deltaworks.experiments.own_folder import own_folder
-from deltaworks.local.object_store import lake_storage, running_object_store
+from sandbox.experiments.own_folder import own_folder
+from sandbox.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration
 

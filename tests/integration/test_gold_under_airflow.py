@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from deltaworks.airflow import names
-from deltaworks.airflow.rest_api import DagRun
 from deltaworks.control import paths
 from deltaworks.gold.built_from import BUILT_FROM
 from deltaworks.gold.shadow import find_shadows
-from deltaworks.local.environment import process_environment
+from deltaworks.operations.airflow_api import DagRun
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from sandbox.environment import process_environment
 from tests.integration.airflow_people import People
 from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
 

@@ -10,13 +10,13 @@ import pytest
 from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
-from deltaworks.local.object_store import lake_storage, running_object_store
 from deltaworks.tables.commit import Step
 from deltaworks.tables.folders import remove_folder
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log_state import state_at
-from deltaworks.tables.restored import RestoreCommit
-from deltaworks.tables.swapped import settle_swap, swap_in
+from deltaworks.tables.restore import RestoreCommit
+from deltaworks.tables.shadow_swap import settle_swap, swap_in
+from sandbox.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -24,6 +23,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.session import build_session
 
 ENVIRONMENT = """\
 environment: local

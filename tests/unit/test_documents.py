@@ -20,21 +20,27 @@ from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
 from deltaworks.alerts.state import Standing
 from deltaworks.cli import app
-from deltaworks.control.generations import CheckpointRecord, Generations
-from deltaworks.control.heartbeat import Heartbeat
-from deltaworks.control.held_tables import HeldTable, ResumeRequest
-from deltaworks.control.lease import LeaseRecord
-from deltaworks.control.prepared import PreparedBatch, PreparedTable
-from deltaworks.control.readers import ReaderRecord
-from deltaworks.control.replays import PreparedReplay
-from deltaworks.control.reprocess_records import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.rollbacks import LostShare, Rollback, StagedRows
-from deltaworks.control.spec_records import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.start_over import GivenUp, StartOver
-from deltaworks.control.stop import StopRequest
-from deltaworks.control.write_turn import TurnRecord
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.stop import StopRequest
+from deltaworks.control.locks.lease import LeaseRecord
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.held import HeldTable, ResumeRequest
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.records.readers import ReaderRecord
+from deltaworks.control.records.replay import PreparedReplay
+from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
+from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
+from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.engine.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
+from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.file_events.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
+from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
+from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
+from deltaworks.rework.quarantine.replay_record import REPLAYS_SCHEMA
+from deltaworks.rework.reprocess.run import TableReprocess
+from deltaworks.sources.objects.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
@@ -42,13 +48,7 @@ from deltaworks.specs.loading import load_spec, to_plain
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.streaming.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
-from deltaworks.streaming.parsing.reasons import QUARANTINE_SCHEMA, ReasonCode
-from deltaworks.streaming.progress import PROGRESS_SCHEMA
-from deltaworks.streaming.quarantine.replay_record import REPLAYS_SCHEMA
-from deltaworks.streaming.reprocess.run import TableReprocess
 from deltaworks.tables.files import WrittenFile
-from deltaworks.tables.snapshots import SNAPSHOT_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -175,7 +175,7 @@ def test_no_condition_is_documented_that_nothing_raises() -> None:
 
 
 def test_every_cause_the_health_check_gives_is_documented() -> None:
-    sources = [path.read_text() for path in sorted((LIBRARY / "deltaworks" / "control").glob("health*.py"))]
+    sources = [path.read_text() for path in sorted((LIBRARY / "deltaworks" / "control" / "health").glob("*.py"))]
     causes = {
         call.args[1].value
         for source in sources

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE_FOLDERS = ("include/deltaworks", "include/generator", "dags", "plugins", "spark_jobs", "benchmarks", "docker")
+CODE_FOLDERS = (
+    "include/deltaworks",
+    "include/generator",
+    "include/sandbox",
+    "dags",
+    "plugins",
+    "spark_jobs",
+    "benchmarks",
+    "docker",
+)
 MODULES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 DAGS = sorted((ROOT / "dags").glob("*.py"))
@@ -79,8 +88,8 @@ def test_a_job_is_an_entry_point_and_no_more(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted((ROOT / "include/deltaworks").glob("specs/*.py"))
-    + sorted((ROOT / "include/deltaworks").glob("control/*.py")),
+    sorted((ROOT / "include/deltaworks/specs").rglob("*.py"))
+    + sorted((ROOT / "include/deltaworks/control").rglob("*.py")),
     ids=name_of,
 )
 def test_specs_and_control_import_nothing_heavy_when_they_are_loaded(path: Path) -> None:
@@ -91,7 +100,7 @@ def test_what_is_declared_and_controlled_loads_without_spark_and_airflow() -> No
     modules = [
         name_of(path).removeprefix("include/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         for part in ("specs", "control")
-        for path in sorted((ROOT / "include/deltaworks" / part).glob("*.py"))
+        for path in sorted((ROOT / "include/deltaworks" / part).rglob("*.py"))
     ]
     heavy = sorted(HEAVY | {"airflow"})
     program = f"import sys, {', '.join(modules)}; print([name for name in {heavy} if name in sys.modules])"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert
-from deltaworks.control.health import Verdict
-from deltaworks.control.health_terms import duration
+from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
 
 #: The alert of a verdict's cause; of any other unhealthy one it is STREAM_UNHEALTHY.

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from deltaworks.airflow.health_report import Report
-    from deltaworks.airflow.rest_api import AirflowApi
-    from deltaworks.control.health import Verdict
+    from deltaworks.control.health.judge import Verdict
     from deltaworks.control.objects import ObjectStore
+    from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.specs.catalog import Catalog
 
 VERDICTS_XCOM = "verdicts"
@@ -146,7 +146,7 @@ def airflow_api() -> AirflowApi:
     Raises:
         AirflowNotFoundException: there is no such connection, so that hung streams are left to people.
     """
-    from deltaworks.airflow.rest_api import AirflowApi
+    from deltaworks.operations.airflow_api import AirflowApi
 
     connection = BaseHook.get_connection(names.AIRFLOW_CONNECTION)
     return AirflowApi(str(connection.host), str(connection.login), str(connection.password))

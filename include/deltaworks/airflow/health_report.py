@@ -14,12 +14,12 @@ from typing import Any
 from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.health import Kind, Verdict, declared_wrongly, judge, unreadable
-from deltaworks.control.health_terms import HealthLimits, duration
-from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.input_norm import read_norm
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.judge import Kind, Verdict, declared_wrongly, judge, unreadable
+from deltaworks.control.health.limits import HealthLimits, duration
+from deltaworks.control.health.norm import read_norm
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.stop import StopFlag
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 

@@ -63,8 +63,8 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     steps.append(vacuum_task(spec, environment, tables))
     steps.append(_upkeep("remove_orphans", "deltaworks.maintenance.orphans", spec, _BY_SWITCH))
     steps.append(_upkeep("keep_control_tables", "deltaworks.maintenance.control_tables", spec, _BY_SWITCH))
-    steps.append(_upkeep("learn_input", "deltaworks.maintenance.input_norm", spec))
-    steps.append(_upkeep("snapshot_health", "deltaworks.maintenance.table_snapshots", spec, "--list-folders"))
+    steps.append(_upkeep("learn_input", "deltaworks.maintenance.learn_norm", spec))
+    steps.append(_upkeep("snapshot_health", "deltaworks.maintenance.table_health.record", spec, "--list-folders"))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment))
     return steps

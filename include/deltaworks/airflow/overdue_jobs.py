@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success
 from deltaworks.alerts import raise_alert, resolve_alert
-from deltaworks.control.health_terms import duration
+from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog
 

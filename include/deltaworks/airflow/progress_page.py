@@ -20,7 +20,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from deltaworks.airflow.health_report import Report, report, subjects, to_record
 from deltaworks.airflow.links import server_path
-from deltaworks.control.health_terms import duration
+from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import load_catalog
 

@@ -37,7 +37,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
     ) as dag:
         ProcessOperator(
             task_id="relay",
-            module="deltaworks.sources.file_events",
+            module="deltaworks.sources.objects",
             arguments=["--relay", relay.relay],
             pool=names.POOL_RELAYS,
             **endless_retries(),
@@ -70,7 +70,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
     ) as dag:
         ProcessOperator(
             task_id="clean_source",
-            module="deltaworks.streaming.clean_source",
+            module="deltaworks.rework.clean",
             arguments=["--relay", relay.relay, "{{ '--dry-run' if params.dry_run else '--no-dry-run' }}"],
             **process_settings(),
         )

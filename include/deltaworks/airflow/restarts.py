@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from deltaworks.airflow.rest_api import DagRun, TaskInstance
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
+from deltaworks.operations.airflow_api import DagRun, TaskInstance
 
 HOUR = timedelta(hours=1)
 

@@ -13,7 +13,7 @@ from deltaworks.airflow.runbooks import rollback_runbook
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
-MODULE = "deltaworks.streaming.restore.job"
+MODULE = "deltaworks.rework.restore.job"
 COUNT, APPROVE, RESTORE = "count", "approve", "restore"
 _COUNTED = f"ti.xcom_pull(task_ids='{COUNT}', key='{RESULTS_XCOM}')[0]"
 

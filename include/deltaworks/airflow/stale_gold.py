@@ -7,7 +7,7 @@ from datetime import datetime
 from deltaworks.airflow.job_alerts import noted_at
 from deltaworks.alerts import raise_alert, resolve_alert
 from deltaworks.control import paths
-from deltaworks.control.health_terms import duration
+from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog
 

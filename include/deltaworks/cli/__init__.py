@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 
 import typer
@@ -13,10 +15,7 @@ from deltaworks.cli import (
     checkpoint,
     collect,
     consumers,
-    demo,
-    experiment,
     files,
-    generate,
     gold,
     mutation_batches,
     mutations,
@@ -27,7 +26,6 @@ from deltaworks.cli import (
     reprocess,
     restore,
     sql,
-    stack,
     streams,
     tables,
     wire,
@@ -51,11 +49,15 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(consumers.app, name="consumers")
 mutation_batches.register(mutations.app)
 app.add_typer(mutations.app, name="mutations")
-app.add_typer(experiment.app, name="experiment")
 app.add_typer(gold.app, name="gold")
 app.add_typer(alerts.app, name="alerts")
-for module in (stack, streams, alerts, batches, optimize, reprocess, restore, sql, generate, collect, wire, demo):
+for module in (streams, alerts, batches, optimize, reprocess, restore, sql, collect, wire):
     module.register(app)
+#: Packages that add commands where they are installed: the embedded stack on a machine that has it, not in an image.
+EXTENSIONS = ("sandbox",)
+for package in EXTENSIONS:
+    if importlib.util.find_spec(package) is not None:
+        importlib.import_module(f"{package}.cli").register(app)
 
 
 def main() -> None:

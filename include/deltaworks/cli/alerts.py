@@ -10,7 +10,7 @@ from deltaworks.alerts.deadman import open_deadman
 from deltaworks.alerts.raising import alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
 from deltaworks.alerts.subscriptions import check_channel, trial_notice
-from deltaworks.cli.context import catalog, console, use_stack
+from deltaworks.cli.context import catalog, console, use_settings
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 
@@ -72,7 +72,7 @@ def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on 
 
 def deadman() -> None:
     """Alert where the health check has not run for too long; ends with 21 then. For cron, a timer or a CronJob."""
-    use_stack()
+    use_settings()
     found = open_deadman().look()
     if found.state == "unreadable":
         raise TransientError("CONTROL_UNREADABLE", found.error, hint="Mend the storage, its keys or the way to it.")

@@ -11,7 +11,7 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
-from deltaworks.streaming.history import BatchDetail, BatchHistory, BatchSummary
+from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
 from deltaworks.tables.lake import Lake
 
 _FILES_SHOWN = 50

@@ -21,7 +21,7 @@ def repair(
     retire: bool = typer.Option(False, help="Retire the checkpoint also where nothing is wrong with it."),
 ) -> None:
     """Retire a damaged checkpoint, and make a ledger that lost batches anew. The stream has to be stopped."""
-    from deltaworks.streaming.checkpoint_repair import repair_checkpoint
+    from deltaworks.rework.recover.checkpoint import repair_checkpoint
 
     result = repair_checkpoint(catalog(), pipeline, dry_run=dry_run, retire=retire)
     for line in result.damaged:

@@ -1,27 +1,26 @@
-"""What commands share: the running stack's addresses, the catalog, a console."""
+"""What commands share: the settings of the environment, the catalog, a console."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-from deltaworks.local.environment import load_env
-from deltaworks.local.home import StackHome
 from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.settings_file import load_settings, settings_file
 
 console = Console(soft_wrap=True)
 
 
-def use_stack() -> None:
-    """Take over the addresses of the embedded stack, where one has been started in this checkout.
+def use_settings() -> None:
+    """Take over the settings file of this checkout, where there is one: the embedded stack's, once it was started.
 
-    Variables already set win, so that the same commands work against any other environment.
+    Settings of the file win over variables of the calling shell.
     """
-    home = StackHome.default()
-    if home.env_file.is_file():
-        load_env(home)
+    path = settings_file()
+    if path.is_file():
+        load_settings(path)
 
 
 def catalog() -> Catalog:
-    """Everything declared, with the stack's addresses known."""
-    use_stack()
+    """Everything declared, with the environment's settings taken over."""
+    use_settings()
     return load_catalog()

@@ -10,14 +10,14 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
+from deltaworks.engine.file_answers import FileAnswer, FileAnswers, Reading
 from deltaworks.errors import ConfigError
-from deltaworks.sources.file_events import reconcile as reconciling
-from deltaworks.sources.file_events import redrive as redriving
-from deltaworks.sources.file_events.lister import request_listing
-from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.rework.clean import MOST_OBJECTS, clean_source
+from deltaworks.sources.objects.relay import reconcile as reconciling
+from deltaworks.sources.objects.relay import redrive as redriving
+from deltaworks.sources.objects.relay.lister import request_listing
+from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.base import resolve_text
-from deltaworks.streaming.clean_source import MOST_OBJECTS, clean_source
-from deltaworks.streaming.file_answers import FileAnswer, FileAnswers, Reading
 from deltaworks.tables.lake import Lake
 
 app = typer.Typer(

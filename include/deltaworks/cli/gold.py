@@ -27,9 +27,9 @@ def refresh(
     project = catalog()
     names = tables.split(",") if tables else None
     if not dry_run:
+        from deltaworks.control.job import print_results
         from deltaworks.gold.refresh import refresh_gold
-        from deltaworks.job import print_results
-        from deltaworks.spark_session import build_session
+        from deltaworks.tables.spark.session import build_session
 
         project.pipeline(pipeline)
         spark = build_session(project.environment, app_name=f"refresh_gold.{pipeline}")

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.control.clock import utc_now
-from deltaworks.control.mutation_batches import MutationBatches, MutationEnd
 from deltaworks.control.objects import open_objects
+from deltaworks.control.records.mutation import MutationBatches, MutationEnd
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run(
     dry_run: bool = typer.Option(True, help="Say what would change; --no-dry-run changes it."),
 ) -> None:
     """Apply the requests that wait. Says first what would be touched, and changes nothing."""
-    from deltaworks.spark_session import build_session
+    from deltaworks.tables.spark.session import build_session
 
     project = catalog()
     project.pipeline(pipeline)

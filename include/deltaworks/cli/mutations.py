@@ -114,9 +114,9 @@ def _cell(value: Any) -> Any:
 
 def _session() -> SparkSession:
     """A session of its own, which needs no stack and no lake."""
-    from deltaworks.spark_session import build_session
     from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
     from deltaworks.specs.storage import AwsSpec, StorageSpec
+    from deltaworks.tables.spark.session import build_session
 
     nowhere = StorageSpec(root=f"file://{tempfile.gettempdir()}")
     environment = EnvironmentSpec(

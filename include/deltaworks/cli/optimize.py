@@ -34,9 +34,9 @@ def optimize(
     if dry_run:
         _show_plan(project, pipeline, names, weekly=weekly, minutes=minutes or None)
         return
-    from deltaworks.job import print_results
+    from deltaworks.control.job import print_results
     from deltaworks.maintenance.optimize_night import optimize_tables
-    from deltaworks.spark_session import build_session
+    from deltaworks.tables.spark.session import build_session
 
     spark = build_session(project.environment, app_name=f"optimize_tables.{pipeline}")
     optimize_tables(

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
-from deltaworks.control.spec_records import SpecRecords
+from deltaworks.control.records.specs import SpecRecords
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.changes import SpecChange, unsafe
@@ -65,8 +65,8 @@ def infer(
 ) -> None:
     """Propose columns for the tables of a pipeline, from what lies in its landing bucket; nothing is changed."""
     from deltaworks.cli.proposals import proposal_lines
-    from deltaworks.streaming.inference.hints import parse_hints
-    from deltaworks.streaming.inference.proposal import propose
+    from deltaworks.events.inference.hints import parse_hints
+    from deltaworks.operations.column_proposal import propose
 
     try:
         parsed = parse_hints(hints)
@@ -117,12 +117,12 @@ def start_over(
     reason: str = typer.Option("", help="Kept on record."),
 ) -> None:
     """Make all tables of a pipeline anew and read its source again from the beginning; the stream has to be stopped."""
-    from deltaworks.streaming.start_over import start_over as perform
+    from deltaworks.rework.start_over import start_over as perform
 
     project = catalog()
 
     def spark() -> SparkSession:
-        from deltaworks.spark_session import build_session
+        from deltaworks.tables.spark.session import build_session
 
         return build_session(project.environment, app_name=f"start_over.{pipeline}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from deltaworks.streaming.inference.proposal import Proposal, TableProposal
+from deltaworks.operations.column_proposal import Proposal, TableProposal
 
 
 def proposal_lines(found: Proposal) -> Iterator[str]:

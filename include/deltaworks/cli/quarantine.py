@@ -11,10 +11,10 @@ from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.errors import ConfigError
-from deltaworks.streaming.parsing.reasons import ReasonCode
-from deltaworks.streaming.quarantine.open_rows import Quarantine, QuarantineFilter
-from deltaworks.streaming.quarantine.replay import replay_quarantine
-from deltaworks.streaming.quarantine.replayer import ReplayResult
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.rework.quarantine.replayer import ReplayResult
 from deltaworks.tables.lake import Lake
 
 app = typer.Typer(help="Rows that did not fit: counted, shown, landed once they do.", no_args_is_help=True)

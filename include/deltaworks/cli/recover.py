@@ -24,7 +24,7 @@ def check(
     table: str = typer.Argument("", help="Only this table of it."),
 ) -> None:
     """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
-    from deltaworks.streaming.recover.check import check_pipeline
+    from deltaworks.rework.recover.check import check_pipeline
 
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)
@@ -47,7 +47,7 @@ def log(
     dry_run: bool = _DRY_RUN,
 ) -> None:
     """Have lost commits of a table's Delta log again, from prepared batches; or go back behind them."""
-    from deltaworks.streaming.recover.log_gap import mend_log
+    from deltaworks.rework.recover.log_gap import mend_log
 
     done = mend_log(catalog(), pipeline, table, dry_run=dry_run, max_rows=max_rows)
     verb = "would be" if dry_run else "was"
@@ -69,7 +69,7 @@ def files(
     dry_run: bool = _DRY_RUN,
 ) -> None:
     """Take data files that are gone out of a table's log, and have their rows again from the objects they came from."""
-    from deltaworks.streaming.recover.lost_files import mend_files
+    from deltaworks.rework.recover.lost_files import mend_files
 
     done = mend_files(catalog(), pipeline, table, dry_run=dry_run, max_rows=max_rows, allow_missing=allow_missing)
     for path in done.files[:_TOLD]:
@@ -88,7 +88,7 @@ def files(
 @app.command()
 def table(pipeline: str, table: str, allow_missing: bool = _ALLOW_MISSING, dry_run: bool = _DRY_RUN) -> None:
     """Create a table that was dropped as it is declared, and bring back every batch that had landed in it."""
-    from deltaworks.streaming.recover.dropped import mend_table
+    from deltaworks.rework.recover.dropped import mend_table
 
     done = mend_table(catalog(), pipeline, table, dry_run=dry_run, allow_missing=allow_missing)
     how = "the files of their batches" if done.repair == "prepared" else "the objects they came from"

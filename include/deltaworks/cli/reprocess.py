@@ -10,10 +10,10 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
-from deltaworks.control.reprocess_records import new_reprocess_id
+from deltaworks.control.records.reprocess import new_reprocess_id
 from deltaworks.errors import ConfigError
-from deltaworks.streaming.reprocess.arguments import request
-from deltaworks.streaming.reprocess.plan import Planner, ReprocessCount, landing_opener
+from deltaworks.rework.reprocess.arguments import request
+from deltaworks.rework.reprocess.plan import Planner, ReprocessCount, landing_opener
 from deltaworks.tables.lake import Lake
 
 _KEYS_SHOWN = 10
@@ -62,8 +62,8 @@ def reprocess(
         planner = Planner(Lake(storage), open_objects(storage), spec)
         _show_count(planner.count(asked, landing_opener(project.environment, spec), exact=exact))
         return
-    from deltaworks.spark_session import build_session
-    from deltaworks.streaming.reprocess.run import Reprocess
+    from deltaworks.rework.reprocess.run import Reprocess
+    from deltaworks.tables.spark.session import build_session
 
     name = name or new_reprocess_id()
     console.print(f"Reprocess {name}; if it is broken off: deltaworks reprocess {pipeline} --id {name} --no-dry-run")

@@ -10,16 +10,16 @@ from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
-from deltaworks.control.rollbacks import LostShare, Repair
+from deltaworks.control.records.rollback import LostShare, Repair
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.streaming.restore.one_table import TableRestoreResult
-    from deltaworks.streaming.restore.points import RestorePoint
-    from deltaworks.streaming.restore.table_plan import TableRestoreRequest
+    from deltaworks.rework.restore.one_table import TableRestoreResult
+    from deltaworks.rework.restore.points import RestorePoint
+    from deltaworks.rework.restore.table_plan import TableRestoreRequest
 
 _TOLD = 20
 
@@ -46,9 +46,9 @@ def restore(
     dry_run: bool = typer.Option(True, help="Only say what would go and come; --no-dry-run does it."),
 ) -> None:
     """Put a table, or all tables of a pipeline, back as they were; exactly what goes and comes is said first."""
-    from deltaworks.streaming.restore.job import point_of
-    from deltaworks.streaming.restore.one_table import TableRestore
-    from deltaworks.streaming.restore.table_plan import TableRestoreRequest
+    from deltaworks.rework.restore.job import point_of
+    from deltaworks.rework.restore.one_table import TableRestore
+    from deltaworks.rework.restore.table_plan import TableRestoreRequest
 
     project = catalog()
     given = to_version is not None or bool(to_time) or to_batch is not None
@@ -77,8 +77,8 @@ def _restore_pipeline(
     project: Catalog, pipeline: str, point: RestorePoint | None, *, max_rows: int | None, reason: str, dry_run: bool
 ) -> None:
     """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
-    from deltaworks.streaming.restore.followers import followers_of
-    from deltaworks.streaming.start_over import start_over
+    from deltaworks.rework.restore.followers import followers_of
+    from deltaworks.rework.start_over import start_over
 
     if point is None:
         raise ConfigError("RESTORE_POINT", "It was not said what to go back to.", hint="Give --to-batch or --to-time.")
@@ -113,7 +113,7 @@ def session_of(project: Catalog, name: str) -> Callable[[], SparkSession]:
     """Gives a Spark session to what turns out to need one."""
 
     def spark() -> SparkSession:
-        from deltaworks.spark_session import build_session
+        from deltaworks.tables.spark.session import build_session
 
         return build_session(project.environment, app_name=name)
 

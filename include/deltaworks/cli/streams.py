@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import typer
 
-from deltaworks.airflow.rest_api import AirflowApi
 from deltaworks.cli.context import catalog, console
 from deltaworks.control import paths
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.stop import StopFlag
 from deltaworks.errors import TransientError
-from deltaworks.local import stack
+from deltaworks.operations.airflow_api import airflow_from_environment
 
 _ENDED = ("ended", "failed")
 
@@ -37,7 +36,7 @@ def stop(
 ) -> None:
     """Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped."""
     found = _endless(name)
-    with _airflow() as airflow:
+    with airflow_from_environment() as airflow:
         airflow.pause(found.dag_id)
     found.flag.set(by=getpass.getuser(), reason=reason)
     console.print(f"Asked {name} to stop; waiting for its job to end.")
@@ -49,7 +48,7 @@ def start(name: str) -> None:
     """Let a stopped stream or relay go on where it was."""
     found = _endless(name)
     found.flag.clear()
-    with _airflow() as airflow:
+    with airflow_from_environment() as airflow:
         airflow.unpause(found.dag_id)
     console.print(f"{name} may run again; Airflow starts it within seconds.")
 
@@ -74,15 +73,6 @@ def _endless(name: str) -> _Endless:
         project.pipeline(name)
         folder, dag_id = paths.pipeline_control(name), f"stream__{name}"
     return _Endless(name, dag_id, objects, StopFlag(objects, f"{folder}/stop.json"), f"{folder}/heartbeat.json")
-
-
-def _airflow() -> AirflowApi:
-    found = stack.status()
-    if found.addresses is None:
-        raise TransientError(
-            "STACK_NOT_RUNNING", "The embedded stack is not running.", hint="Start it with `deltaworks up`."
-        )
-    return found.addresses.airflow_api()
 
 
 def _wait_until_ended(found: _Endless, wait_seconds: float) -> None:

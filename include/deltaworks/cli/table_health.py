@@ -15,14 +15,14 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.clock import utc_now
-from deltaworks.control.held_tables import HeldTable, read_held
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.held import HeldTable, read_held
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.table_report import TableReport, report_table, report_tables
+from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
+from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
+from deltaworks.maintenance.table_health.snapshots import Trend, read_snapshots, trends
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.health import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.snapshots import Trend, read_snapshots, trends
 
 _MOST_PARTITIONS = 20
 _AS_JSON = typer.Option(False, "--json", help="One JSON document instead of a table.")
@@ -119,7 +119,7 @@ def trend(
     snapshots = read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline, table=name)
     found = trends(snapshots)
     if chart is not None:
-        from deltaworks.tables.trend_chart import worst_tables, write_trend_chart
+        from deltaworks.maintenance.table_health.trend_chart import worst_tables, write_trend_chart
 
         written = write_trend_chart(chart, worst_tables(snapshots, worst))
         typer.echo(f"Charts: {written}", err=as_json)

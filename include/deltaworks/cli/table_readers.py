@@ -9,11 +9,11 @@ from deltaworks.cli.context import catalog, console
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
-from deltaworks.control.readers import keep_version, read_readers, release_version
+from deltaworks.control.records.readers import keep_version, read_readers, release_version
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.holds import holds_on
+from deltaworks.maintenance.table_health.catalog_tables import declared_tables
+from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.known_tables import declared_tables
 from deltaworks.tables.lake import Lake
 
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")

@@ -14,9 +14,9 @@ from deltaworks.cli import table_health, table_readers
 from deltaworks.cli.context import catalog, console
 from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control import paths
-from deltaworks.control.held_tables import ask_to_resume, read_held
-from deltaworks.control.lease import LeaseWatch
+from deltaworks.control.locks.lease import LeaseWatch
 from deltaworks.control.objects import open_objects
+from deltaworks.control.records.held import ask_to_resume, read_held
 from deltaworks.errors import ConfigError, ContractError
 
 

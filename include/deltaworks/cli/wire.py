@@ -8,10 +8,10 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.sources.file_events.iam import relay_policy, stream_policy, wiring_policy
-from deltaworks.sources.file_events.queue import NotificationQueue
-from deltaworks.sources.file_events.queue_settings import warnings_of
-from deltaworks.sources.file_events.wiring import Wiring
+from deltaworks.sources.objects.relay.iam import relay_policy, stream_policy, wiring_policy
+from deltaworks.sources.objects.relay.queue import NotificationQueue
+from deltaworks.sources.objects.relay.queue_settings import warnings_of
+from deltaworks.sources.objects.relay.wiring import Wiring
 
 
 def register(app: typer.Typer) -> None:

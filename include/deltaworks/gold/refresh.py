@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.maintenance_lock import MaintenanceLock, maintenance_lock
+from deltaworks.control.locks.exclusive import MaintenanceLock, maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
@@ -32,9 +32,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.log_state import TableState, state_at
-from deltaworks.tables.restored import RestoreCommit
+from deltaworks.tables.restore import RestoreCommit
+from deltaworks.tables.shadow_swap import reasons_against_swap, settle_swap, swap_in
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
-from deltaworks.tables.swapped import reasons_against_swap, settle_swap, swap_in
 
 OPERATION = "refresh_gold"
 #: How often a shadow catches up with builds that go on meanwhile. Each time there is less to catch up with.

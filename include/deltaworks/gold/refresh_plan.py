@@ -13,8 +13,8 @@ from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.shadow import Shadows, find_shadows
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.made_anew import TableContent, content
-from deltaworks.tables.swapped import reasons_against_swap
+from deltaworks.tables.recreate import TableContent, content
+from deltaworks.tables.shadow_swap import reasons_against_swap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

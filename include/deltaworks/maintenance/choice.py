@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_state import Action, ZOrderState
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.health import PartitionHealth, TableHealth
 
 Round = Literal["daily", "weekly", "inline"]
 #: What opening one more file costs a reader, in bytes it could have read: Spark's own figure.

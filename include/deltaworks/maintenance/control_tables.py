@@ -17,14 +17,14 @@ from functools import partial
 from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.control.job import print_results, run_job
+from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.job import print_results, run_job
-from deltaworks.maintenance.alone import keeping_alone
+from deltaworks.maintenance.exclusive import keeping_alone
+from deltaworks.maintenance.table_health.catalog_tables import CONTROL_TABLES
 from deltaworks.specs.catalog import Catalog, load_catalog
-from deltaworks.tables.known_tables import CONTROL_TABLES
 from deltaworks.tables.lake import Lake
 
 OPERATION = "keep_control_table"

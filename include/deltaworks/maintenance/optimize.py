@@ -23,16 +23,16 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
-from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_order
 from deltaworks.maintenance.zorder_state import Action
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.health import SMALL_FILE_BYTES, table_health
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.partitions import within
 from deltaworks.tables.rewritten import RewrittenPartition
+from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
+from deltaworks.tables.spark.conflicts import conflicts_retried
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.maintenance_lock import MaintenanceLock
+from deltaworks.control.locks.exclusive import MaintenanceLock
+from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.write_turn import write_turn
-from deltaworks.maintenance.alone import keeping_alone
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
+from deltaworks.maintenance.exclusive import keeping_alone
 from deltaworks.maintenance.night import Night, plan_night
 from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer, TurnOf, free_turn
 from deltaworks.maintenance.optimized_tables import OptimizedTable, layout_of, optimized_tables, selected_tables

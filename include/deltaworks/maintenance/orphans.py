@@ -22,11 +22,11 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.files_lease import unless_held
+from deltaworks.control.job import print_results, run_job
+from deltaworks.control.locks.table_files import unless_held
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.job import print_results, run_job
-from deltaworks.maintenance.alone import keeping_alone
+from deltaworks.maintenance.exclusive import keeping_alone
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.held_files import HeldFiles, files_named_elsewhere, uncommitted_files

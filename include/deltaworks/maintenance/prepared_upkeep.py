@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from deltaworks.control import paths
-from deltaworks.control.checkpoint_check import prepared_batches
-from deltaworks.control.generations import current_generation
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.checkpoint import prepared_batches
+from deltaworks.control.records.generations import current_generation
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.steps import read_last_completed
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from deltaworks.control import paths
 from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
 from deltaworks.maintenance.optimized_tables import layout_of, selected_tables
+from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.health import table_health
 from deltaworks.tables.lake import Lake
 
 

@@ -22,20 +22,20 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
-from deltaworks.control.files_lease import unless_held
+from deltaworks.control.locks.table_files import unless_held
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.alone import keeping_alone
-from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.maintenance.holds import holds_on
-from deltaworks.maintenance.left_out import tell_left_out, tell_vacuumed
-from deltaworks.maintenance.retention import MINIMUM_RETENTION_HOURS, check_asked, retention_of
+from deltaworks.maintenance.exclusive import keeping_alone
+from deltaworks.maintenance.file_retention import MINIMUM_RETENTION_HOURS, check_asked, retention_of
+from deltaworks.maintenance.skipped import tell_left_out, tell_vacuumed
+from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.held_files import HeldFiles, uncommitted_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
 from deltaworks.tables.unreferenced import file_infos, kept_hours
 
 OPERATION = "vacuum"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from deltaworks.maintenance.table_health.measure import PartitionHealth
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.health import PartitionHealth
 
 #: What OPTIMIZE does with a partition: order all its files, or merge its small ones.
 Action = Literal["zorder", "compact"]

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.generations import current_generation
-from deltaworks.control.lease import Lease
-from deltaworks.control.mutation_batches import SUPERSEDED, MutationBatch, MutationBatches, MutationEnd
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.start_over import refuse_unfinished_start_over
-from deltaworks.control.write_turn import write_turn
+from deltaworks.control.records.generations import current_generation
+from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationBatches, MutationEnd
+from deltaworks.control.records.start_over import refuse_unfinished_start_over
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.optimize import Turn
 from deltaworks.mutations.batch_steps import BatchSteps, TurnOf

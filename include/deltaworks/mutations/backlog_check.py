@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from deltaworks.control.clock import utc_now
+from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
-from deltaworks.job import print_results, run_job
 from deltaworks.mutations.bounds import Backlog, Bounds
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.lake import Lake

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
-from deltaworks.control.mutation_batches import APPLIED, MutationBatch, MutationEnd, TableMutation
+from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd, TableMutation
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import Turn, optimize_table
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.generations import current_generation
-from deltaworks.control.mutation_batches import MutationBatch, MutationBatches, Span
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.generations import current_generation
+from deltaworks.control.records.mutation import MutationBatch, MutationBatches, Span
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.arrivals import arrivals, bounded
 from deltaworks.specs.mutation import MutationsSpec

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
-from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.mutations.merge import transaction
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
+from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
+from deltaworks.tables.spark.conflicts import conflicts_retried
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
-from deltaworks.control.mutation_batches import MutationBatch, Span
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.records.mutation import MutationBatch, Span
 from deltaworks.errors import ContractError
-from deltaworks.job import as_deltaworks_error
+from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations import scope as scopes
 from deltaworks.mutations.arrivals import Arrivals, arrivals
 from deltaworks.mutations.bounds import declared_mutations
@@ -22,7 +23,6 @@ from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.scope import Scope, scope_of
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.health import files_by_partition
 from deltaworks.tables.lake import Lake
 
 

@@ -16,17 +16,17 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.mutation_batches import MutationBatches
+from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
-from deltaworks.control.write_turn import write_turn
-from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.maintenance.conflicts import conflicts_retried
+from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
+from deltaworks.tables.spark.conflicts import conflicts_retried
 
 #: A run takes the rows of so many organisations; the next one goes on.
 MAX_ORGANISATIONS = 1_000

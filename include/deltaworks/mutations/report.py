@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
-from deltaworks.control.mutation_batches import MutationBatch, MutationBatches
 from deltaworks.control.objects import open_objects
+from deltaworks.control.records.mutation import MutationBatch, MutationBatches
+from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations.bounds import Bounds, mutable_tables
 from deltaworks.mutations.components import components, edges
 from deltaworks.mutations.frames import BatchFrames
@@ -17,7 +18,6 @@ from deltaworks.mutations.merge import TARGET, TableMerge
 from deltaworks.mutations.requests import refusal
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.health import files_by_partition
 from deltaworks.tables.lake import Lake
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
-from deltaworks.maintenance.commit_info import USER_METADATA, session_settings
-from deltaworks.maintenance.conflicts import conflicts_retried
 from deltaworks.specs.pipeline import TableSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
+from deltaworks.tables.spark.conflicts import conflicts_retried
 
 PROPERTY = "delta.enableDeletionVectors"
 

@@ -1,2 +1,1 @@
-"""Where batches come from: each source turns what a transport delivers into rows with a replayable
-position."""
+"""Where events come from: objects, Kafka, Kinesis and Delta tables, each a folder."""

@@ -13,11 +13,11 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.generations import current_generation
-from deltaworks.control.held_tables import read_held
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.prepared import PreparedBatch, read_prepared
-from deltaworks.control.replays import PreparedReplay, read_replay
+from deltaworks.control.records.generations import current_generation
+from deltaworks.control.records.held import read_held
+from deltaworks.control.records.prepared import PreparedBatch, read_prepared
+from deltaworks.control.records.replay import PreparedReplay, read_replay
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selected_rows import selected_rows
 from deltaworks.tables.steps import (

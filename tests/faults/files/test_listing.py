@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health import judge
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
-from deltaworks.sources.file_events import listing
-from deltaworks.sources.file_events.lister import read_listing_record, request_listing
-from deltaworks.sources.file_events.relay import Relay
+from deltaworks.sources.objects.relay import listing
+from deltaworks.sources.objects.relay.lister import read_listing_record, request_listing
+from deltaworks.sources.objects.relay.relay import Relay
+from sandbox.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off
-from tests.unit.sources.relay_stage import running
+from tests.unit.sources.objects.relay.relay_stage import running
 from tests.waiting import eventually
 
 ANNOUNCED = [f"games/{number}" for number in range(20)]

@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.file_events.messages import FileEvent
-from deltaworks.sources.file_events.schema import file_events_key
-from deltaworks.sources.file_events.stream import FileEventsStreamReader, StreamOptions
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.objects.schema import file_events_key
+from deltaworks.sources.objects.stream import FileEventsStreamReader, StreamOptions
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.file_protections import switch_off

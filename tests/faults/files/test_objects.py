@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
-from deltaworks.sources.file_events.log import FileEventLog
-from deltaworks.sources.file_events.relay import Relay
-from deltaworks.streaming.file_payloads import FileOpener, FileReference
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
+from sandbox.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.bucket_stage import BucketStage, RowsVerdict
 from tests.faults.harness.file_protections import switch_off

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health import judge
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.local.fault_proxy import Action, Fault, FaultProxy
-from deltaworks.sources.file_events import relay as relay_module
-from deltaworks.sources.file_events.intake import Intake
-from deltaworks.sources.file_events.redrive import redrive
-from deltaworks.sources.file_events.relay import Relay
-from deltaworks.sources.file_events.schema import message_quarantine_key
+from deltaworks.sources.objects.relay import relay as relay_module
+from deltaworks.sources.objects.relay.intake import Intake
+from deltaworks.sources.objects.relay.redrive import redrive
+from deltaworks.sources.objects.relay.relay import Relay
+from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.tables.lake import Lake
+from sandbox.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off
-from tests.unit.sources.relay_stage import keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_stage import keys, relay_of, running
 from tests.waiting import eventually
 
 Patch = pytest.MonkeyPatch

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.local.fault_proxy import FaultProxy
-from deltaworks.sources.file_events.log import FileEventLog
+from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from sandbox.fault_proxy import FaultProxy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.sources.file_events.relay import Relay
+from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.catalog import load_catalog
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.stage import PIPELINE, RELAY, Stage

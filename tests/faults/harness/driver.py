@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from deltaworks.local.preflight import find_java
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.specs.spark_conf import submit_conf
+from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup

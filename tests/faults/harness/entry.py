@@ -18,14 +18,14 @@ def main() -> int:
     fault("started")
     injection.install(fault)
 
-    from deltaworks.spark_session import build_session
+    from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.catalog import load_catalog
-    from deltaworks.streaming.runner import IngestRun
+    from deltaworks.tables.spark.session import build_session
 
     catalog = load_catalog()
     pipeline, available_now = os.environ["DELTAWORKS_TEST_PIPELINE"], "--available-now" in sys.argv
     if os.environ.get("DELTAWORKS_TEST_KILL_WORKER"):
-        from deltaworks.streaming import fan_out
+        from deltaworks.engine import fan_out
 
         fan_out.write_payloads = injection.write_and_die_once  # type: ignore[assignment]
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
@@ -40,6 +40,6 @@ if __name__ == "__main__":
     from tests.faults.harness import protections
 
     protections.before_job(os.environ.get(protections.OFF, "").split())
-    from deltaworks.job import run_job
+    from deltaworks.control.job import run_job
 
     sys.exit(run_job(main))

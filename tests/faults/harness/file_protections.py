@@ -26,14 +26,14 @@ def switch_off(patch: Patch, names: Sequence[str]) -> None:
 
 def _identity(patch: Patch) -> None:
     """The log does not know what it has: each delivery of a message is a file."""
-    from deltaworks.sources.file_events import log_writer
+    from deltaworks.sources.objects import log_writer
 
     patch.setattr(log_writer, "identity", lambda *_, **__: os.urandom(16))
 
 
 def _append_first(patch: Patch) -> None:
     """Messages are deleted when they are taken, as connectors do that keep a list in memory."""
-    from deltaworks.sources.file_events.appender import Appender
+    from deltaworks.sources.objects.relay.appender import Appender
 
     append = Appender.messages
 
@@ -46,14 +46,14 @@ def _append_first(patch: Patch) -> None:
 
 def _visibility(patch: Patch) -> None:
     """Nobody keeps messages invisible that are held for long."""
-    from deltaworks.sources.file_events.intake import Intake
+    from deltaworks.sources.objects.relay.intake import Intake
 
     patch.setattr(Intake, "_keep", lambda _: None)
 
 
 def _message_quarantine(patch: Patch) -> None:
     """A message that cannot be used is deleted as any other."""
-    from deltaworks.sources.file_events.appender import Appender
+    from deltaworks.sources.objects.relay.appender import Appender
 
     parsed = Appender._parsed
     patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], []))
@@ -61,7 +61,7 @@ def _message_quarantine(patch: Patch) -> None:
 
 def _entries(patch: Patch) -> None:
     """A batch call that succeeds is believed to have succeeded for all of its entries."""
-    from deltaworks.sources.file_events.queue import BatchOutcome, NotificationQueue
+    from deltaworks.sources.objects.relay.queue import BatchOutcome, NotificationQueue
 
     def one_batch(_: Any, call: Any, batch: Any, extra: Any, url: str) -> BatchOutcome:
         entries = [{"Id": str(index), "ReceiptHandle": each.receipt, **extra} for index, each in enumerate(batch)]
@@ -81,8 +81,8 @@ def _entries(patch: Patch) -> None:
 
 def _one_relay(patch: Patch) -> None:
     """Whoever comes takes the lease, nobody notices, and no owner epoch is compared."""
-    from deltaworks.control.lease import Lease
-    from deltaworks.sources.file_events import relay
+    from deltaworks.control.locks.lease import Lease
+    from deltaworks.sources.objects.relay import relay
     from deltaworks.tables import commit
 
     patch.setattr(Lease, "_is_free", staticmethod(lambda _: True))
@@ -92,7 +92,7 @@ def _one_relay(patch: Patch) -> None:
 
 def _dead_letter_watch(patch: Patch) -> None:
     """Nobody looks at the dead-letter queue."""
-    from deltaworks.sources.file_events.queue import NotificationQueue
+    from deltaworks.sources.objects.relay.queue import NotificationQueue
 
     patch.setattr(NotificationQueue, "dead_letters", lambda _: None)
 
@@ -100,7 +100,7 @@ def _dead_letter_watch(patch: Patch) -> None:
 def _refusals(patch: Patch) -> None:
     """Whatever fails is an outage, and worth another attempt."""
     from deltaworks.sources import outages
-    from deltaworks.sources.file_events import queue
+    from deltaworks.sources.objects.relay import queue
 
     patch.setattr(outages, "is_outage", lambda _: True)
     patch.setattr(queue, "is_outage", lambda _: True)
@@ -110,7 +110,8 @@ def _patience(patch: Patch) -> None:
     """One attempt, and no more."""
     import botocore.config
 
-    from deltaworks.sources.file_events import appender, bucket_client, fetch, intake, lister, listing
+    from deltaworks.sources.objects import fetch
+    from deltaworks.sources.objects.relay import appender, bucket_client, intake, lister, listing
 
     def once(call: Callable[[], Any], **_: Any) -> Any:
         return call()
@@ -127,14 +128,14 @@ def _patience(patch: Patch) -> None:
 
 def _key_decoding(patch: Patch) -> None:
     """Keys are taken as messages have them."""
-    from deltaworks.sources.file_events import messages
+    from deltaworks.sources.objects.relay import messages
 
     patch.setattr(messages, "unquote_plus", lambda text, **_: text)
 
 
 def _tags(patch: Patch) -> None:
     """An object is read as it is now, whatever was announced."""
-    from deltaworks.sources.file_events import fetch
+    from deltaworks.sources.objects import fetch
 
     announced = fetch._announced
     patch.setattr(fetch, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
@@ -142,21 +143,21 @@ def _tags(patch: Patch) -> None:
 
 def _object_errors(patch: Patch) -> None:
     """An object that cannot be read fails the task that opens it."""
-    from deltaworks.streaming import file_payloads
+    from deltaworks.sources.objects import payloads as file_payloads
 
     patch.setattr(file_payloads, "_OF_THE_OBJECT", {})
 
 
 def _log_check(patch: Patch) -> None:
     """A position is taken for one of the log that is there."""
-    from deltaworks.sources.file_events.log import FileEventLog
+    from deltaworks.sources.objects.log import FileEventLog
 
     patch.setattr(FileEventLog, "check", lambda *_: None)
 
 
 def _long_patience(patch: Patch) -> None:
     """A storage that fails is waited for, but for two seconds."""
-    from deltaworks.sources.file_events import fetch
+    from deltaworks.sources.objects import fetch
 
     patch.setattr(fetch, "_PATIENCE_SECONDS", 2.0)
 

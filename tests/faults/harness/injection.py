@@ -122,9 +122,9 @@ def install(fault: Callable[[str], None]) -> None:
     """Add points around our own functions, without a word in the product."""
     from deltalake import DeltaTable
 
-    from deltaworks.control.lease import Lease
-    from deltaworks.streaming import ledger, table_set
-    from deltaworks.streaming.batch_sources import files
+    from deltaworks.control.locks.lease import Lease
+    from deltaworks.engine import ledger, table_set
+    from deltaworks.sources.objects import source as files
 
     _after(Lease, "acquire", lambda *_: fault("leased"))
     _after(table_set.TableSet, "fence", lambda *_: fault("fenced"))
@@ -160,7 +160,7 @@ def _before(owner: Any, name: str, also: Callable[..., Any]) -> None:
 
 def write_and_die_once(payloads: Any, spec: Any, stamp: Any, target: Any, **options: Any) -> Any:
     """In a worker: write the files of all tables, then be killed before telling anyone, the first time."""
-    from deltaworks.streaming.fan_out import write_payloads
+    from deltaworks.engine.fan_out import write_payloads
 
     written = write_payloads(payloads, spec, stamp, target, **options)
     marker = Path(os.environ[TIMELINE]).with_suffix(".worker_killed")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.mutation_batches import MutationBatch, MutationBatches
-from deltaworks.job import run_job
+from deltaworks.control.job import run_job
+from deltaworks.control.records.mutation import MutationBatch, MutationBatches
 from deltaworks.maintenance.optimize import free_turn
 from deltaworks.mutations import apply, commits, engine
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.tables.spark.session import build_session
 
 #: A batch dies while files of its merge are being written and no commit names them.
 IN_MERGE = "in_merge"

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
-from deltaworks.job import as_deltaworks_error
 
 #: A conflict is over, and maintenance that is at work has ended, within this.
 BOUND_SECONDS = 400.0

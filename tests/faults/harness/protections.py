@@ -32,9 +32,9 @@ def switch_off(names: Sequence[str]) -> None:
 def before_job(names: Sequence[str]) -> None:
     """The one protection that begins before the job's `main` does."""
     if "guard" in names:
-        import deltaworks.job
+        import deltaworks.control.job
 
-        deltaworks.job.start_guard = lambda **_: None  # type: ignore[assignment]
+        deltaworks.control.job.start_guard = lambda **_: None  # type: ignore[assignment]
 
 
 def _transactions() -> None:
@@ -57,7 +57,7 @@ def _spark_transactions() -> None:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrameWriter
 
-    from deltaworks.streaming import live
+    from deltaworks.engine import live
 
     plain_option, plain_announce = DataFrameWriter.option, live._Merge._announce
     plain_version = DeltaTable.transaction_version
@@ -91,7 +91,7 @@ def _put_read_back() -> None:
 
 def _prepared() -> None:
     """No batch is fixed: every attempt writes files of its own and commits those."""
-    from deltaworks.streaming import batches
+    from deltaworks.engine import batches
 
     batches.read_prepared = lambda *_: None
     batches.prepare = lambda _, batch: batch
@@ -99,7 +99,7 @@ def _prepared() -> None:
 
 def _ledger() -> None:
     """A batch is not looked up in the ledger before it is landed."""
-    from deltaworks.streaming.batches import BatchProcessor
+    from deltaworks.engine.batches import BatchProcessor
 
     nothing = property(lambda _: None, lambda _, value: None)
     BatchProcessor._last_completed = nothing  # type: ignore[assignment]
@@ -107,7 +107,7 @@ def _ledger() -> None:
 
 def _owner_epoch() -> None:
     """No owner epoch is raised or compared."""
-    from deltaworks.streaming import table_set, writers
+    from deltaworks.engine import table_set, writers
     from deltaworks.tables import commit
 
     table_set.check_owner = writers.check_owner = commit.check_owner = lambda *_: None
@@ -116,7 +116,7 @@ def _owner_epoch() -> None:
 
 def _lease_watch() -> None:
     """A lost lease ends nothing: only the epoch in the tables stands between two owners."""
-    from deltaworks.streaming.runner import IngestRun
+    from deltaworks.engine.runner import IngestRun
 
     IngestRun._lease_lost = staticmethod(lambda: None)  # type: ignore[method-assign]
 
@@ -136,7 +136,7 @@ def _same_snapshot() -> None:
 
 def _lease() -> None:
     """Whoever comes takes the lease."""
-    from deltaworks.control.lease import Lease
+    from deltaworks.control.locks.lease import Lease
 
     Lease._is_free = staticmethod(lambda _: True)  # type: ignore[method-assign]
 
@@ -144,7 +144,7 @@ def _lease() -> None:
 def _monotonic_lease() -> None:
     """The lease's age is judged by its time stamp and one's own wall clock, as is usual."""
     from deltaworks.control import clock
-    from deltaworks.control.lease import Lease, LeaseRecord
+    from deltaworks.control.locks.lease import Lease, LeaseRecord
 
     def is_free(found: Any) -> bool:
         record = LeaseRecord.decode(found.data)
@@ -156,8 +156,8 @@ def _monotonic_lease() -> None:
 
 def _ledger_offsets() -> None:
     """A lost checkpoint is not noticed: Spark counts batches from 0 again, under the ids of old ones."""
-    from deltaworks.control import generations
-    from deltaworks.streaming.batches import BatchProcessor
+    from deltaworks.control.records import generations
+    from deltaworks.engine.batches import BatchProcessor
 
     generations._lost = lambda *_: False
     BatchProcessor._give_up_checkpoint = lambda *_: None  # type: ignore[method-assign,assignment]
@@ -165,14 +165,14 @@ def _ledger_offsets() -> None:
 
 def _stop_flag() -> None:
     """Nobody looks at the stop flag."""
-    from deltaworks.control.stop import StopFlag
+    from deltaworks.control.health.stop import StopFlag
 
     StopFlag.read = lambda _: None  # type: ignore[method-assign,assignment]
 
 
 def _quarantine() -> None:
     """What does not fit is dropped."""
-    from deltaworks.streaming.batches import BatchProcessor
+    from deltaworks.engine.batches import BatchProcessor
 
     original = BatchProcessor._write
 
@@ -188,7 +188,7 @@ def _one_commit_a_table() -> None:
     """Each file of a table is a commit of its own, all under the batch's one transaction."""
     import dataclasses
 
-    from deltaworks.streaming.writers import FanOutWriter
+    from deltaworks.engine.writers import FanOutWriter
 
     original = FanOutWriter.commit
 
@@ -216,7 +216,7 @@ def _whole_objects() -> None:
 
 def _suspension() -> None:
     """A table that fails fails the batch, for all tables."""
-    from deltaworks.streaming.holds import TableHolds
+    from deltaworks.engine.holds import TableHolds
 
     def insist(_: TableHolds, table: str, batch_id: int, error: Exception) -> None:
         raise error
@@ -226,15 +226,15 @@ def _suspension() -> None:
 
 def _checkpoint_check() -> None:
     """Nobody looks at Spark's checkpoint before the query starts."""
-    from deltaworks.streaming import run_start
+    from deltaworks.engine import start as run_start
 
     run_start.refuse_damaged_checkpoint = lambda *_: None
 
 
 def _ledger_check() -> None:
     """Nobody looks whether the ledger has lost batches, nor under which checkpoint a batch was fixed."""
-    from deltaworks.streaming import run_start
-    from deltaworks.streaming.batches import BatchProcessor
+    from deltaworks.engine import start as run_start
+    from deltaworks.engine.batches import BatchProcessor
 
     run_start.refuse_lost_ledger = lambda *_, **__: None
     BatchProcessor._give_up_checkpoint = lambda *_: None  # type: ignore[method-assign,assignment]

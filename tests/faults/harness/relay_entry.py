@@ -11,7 +11,7 @@ OFF = "DELTAWORKS_TEST_RELAY_OFF"
 if __name__ == "__main__":
     import pytest
 
-    from deltaworks.sources.file_events.__main__ import main
+    from deltaworks.sources.objects.relay.__main__ import main
     from tests.faults.harness.file_protections import switch_off
 
     switch_off(pytest.MonkeyPatch(), os.environ.get(OFF, "").split())

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.rework.quarantine import replay as quarantine_replay
+from deltaworks.rework.quarantine import replayer
+from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.streaming.quarantine import replay as quarantine_replay
-from deltaworks.streaming.quarantine import replayer
-from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
 from deltaworks.tables.commit import Step
-from tests.unit.streaming.replay_stage import Stage
+from tests.unit.rework.replay_stage import Stage
 
 
 def switch_off(names: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.control.readers import keep_version, release_version
+from deltaworks.control.records.readers import keep_version, release_version
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.operations import Counts

@@ -21,12 +21,12 @@ from typing import Any
 import yaml
 
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.local.object_store import ObjectStoreAddress, lake_storage
-from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from sandbox.object_store import ObjectStoreAddress, lake_storage
 
 PIPELINE = "faults"
 RELAY = "landing"

@@ -25,14 +25,14 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import clock
-from deltaworks.job import run_job
+from deltaworks.control.job import run_job
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.optimize import free_turn
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.mutations import apply
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.tables.spark.session import build_session
 from tests.faults.harness.mistakes import Mistakes
 from tests.faults.harness.operations import Counts, Operations
 from tests.faults.harness.slow_reader import TABLE as READ

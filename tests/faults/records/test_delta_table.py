@@ -11,13 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from deltaworks import job
-from deltaworks.control import paths
+from deltaworks.control import job, paths
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
-from deltaworks.job import as_deltaworks_error
-from deltaworks.streaming.batch_sources import delta
-from deltaworks.streaming.batch_sources.delta import DeltaSource
-from deltaworks.streaming.start_over import start_over
+from deltaworks.rework.start_over import start_over
+from deltaworks.sources.delta import source as delta
+from deltaworks.sources.delta.source import DeltaSource
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_stage import address, numbers, reading, run, sell

@@ -13,13 +13,12 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from deltaworks import job
-from deltaworks.control import paths
+from deltaworks.control import job, paths
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
-from deltaworks.job import as_deltaworks_error
-from deltaworks.local.kafka_broker import BrokerAddress, RunningBroker, broker_command
-from deltaworks.local.object_store import HOST, free_port
-from deltaworks.streaming.batch_sources.kafka import KafkaSource
+from deltaworks.sources.kafka.source import KafkaSource
+from sandbox.kafka_broker import BrokerAddress, RunningBroker, broker_command
+from sandbox.object_store import HOST, free_port
 from tests.faults.harness.tcp_proxy import TcpProxy, running_tcp_proxy
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project

@@ -14,7 +14,6 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.local.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from deltaworks.sources.kinesis import client, shard_pages
 from deltaworks.sources.kinesis.calls import IteratorExpired
 from deltaworks.sources.kinesis.client import KinesisStream
@@ -24,6 +23,7 @@ from deltaworks.sources.kinesis.read import read_share
 from deltaworks.sources.kinesis.shares import Share, ShareLimits
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
+from sandbox.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from tests.faults.records.conftest import Tell
 from tests.kinesis_server import KEYS
 from tests.spark.sources.kinesis.conftest import Server, kinesis_server

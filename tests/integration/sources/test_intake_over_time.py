@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.sources.file_events.intake import Intake
+from deltaworks.sources.objects.relay.intake import Intake
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

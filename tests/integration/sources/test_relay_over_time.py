@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from deltaworks.control.stop import StopFlag
 from deltaworks.errors import FencedError
-from deltaworks.sources.file_events.log_writer import FileEventLogWriter, PendingAppend
-from deltaworks.sources.file_events.queue import Message, NotificationQueue
-from deltaworks.sources.file_events.relay import Relay
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend
+from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
+from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.relay_stage import keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_stage import keys, relay_of, running
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.integration

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.lease import Lease
+from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from tests.unit.sources.relay_stage import drained, keys
+from tests.unit.sources.objects.relay.relay_stage import drained, keys
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -62,7 +62,7 @@ def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
             "DELTAWORKS_ENVIRONMENT": "local",
             "DELTAWORKS_RUN": "relay__landing/run/relay/1",
         }
-        command = [sys.executable, "-m", "deltaworks.sources.file_events", "--relay", relay]
+        command = [sys.executable, "-m", "deltaworks.sources.objects", "--relay", relay]
         process = subprocess.Popen(
             [*command, "--early-failure-wait-seconds", "0"],
             env=environment,

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.engine.table_set import TableSet
 from deltaworks.maintenance.optimize_night import optimize_tables
-from deltaworks.streaming.table_set import TableSet
 from deltaworks.tables.log import commit_history
 from tests.spark.made_pulse import HEAD
 

@@ -12,16 +12,17 @@ from pyspark.sql import SparkSession
 
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
-from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance import alone, optimize, optimize_night
+from deltaworks.maintenance import exclusive as alone
+from deltaworks.maintenance import optimize, optimize_night
 from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import KnownOrder, ZOrderLedger
 from deltaworks.maintenance.zorder_state import FIRST_GUESS
-from deltaworks.tables.health import table_health
 from deltaworks.tables.log import commit_history
 from tests.spark.made_pulse import HEAD
 from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, fill_hundred, hundred_tables

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.engine.live import start_live_query
 from deltaworks.maintenance.optimize_night import optimize_tables
-from deltaworks.streaming.live import start_live_query
-from deltaworks.tables.health import table_health
+from deltaworks.maintenance.table_health.measure import table_health
 from tests.spark.made_pulse import HEAD
 from tests.waiting import eventually
 

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.write_turn import TurnRecord, write_turn
+from deltaworks.control.locks.turn import TurnRecord, write_turn
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance import optimize_night
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
-from deltaworks.tables.health import files_by_partition
+from deltaworks.maintenance.table_health.measure import files_by_partition
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, START, MutationStage, declared
 
 pytestmark = pytest.mark.spark

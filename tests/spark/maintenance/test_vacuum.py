@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.control.readers import keep_version, release_version
+from deltaworks.control.records.readers import keep_version, release_version
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.tables.log import commit_history

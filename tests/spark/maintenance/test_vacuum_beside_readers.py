@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.objects import open_objects
-from deltaworks.control.write_turn import TurnRecord
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.tables.arrow_types import arrow_schema

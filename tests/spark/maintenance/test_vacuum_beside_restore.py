@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError
-from deltaworks.maintenance import holds, vacuum
+from deltaworks.maintenance import vacuum
+from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
-from deltaworks.streaming.restore import one_table
-from deltaworks.streaming.restore.one_table import TableRestore
-from deltaworks.streaming.restore.points import RestorePoint
-from deltaworks.streaming.restore.table_plan import TableRestoreRequest
-from tests.unit.streaming.hold_stage import Crash, Stage, crash_at
+from deltaworks.rework.restore import one_table
+from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.rework.restore.table_plan import TableRestoreRequest
+from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 ORDERS = paths.table("shop", "orders")

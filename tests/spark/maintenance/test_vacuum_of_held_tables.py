@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.held_tables import ask_to_resume
+from deltaworks.control.records.held import ask_to_resume
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from tests.unit.streaming.hold_stage import Stage
+from tests.unit.engine.hold_stage import Stage
 
 pytestmark = pytest.mark.spark
 WEEKS = 40 * 86_400

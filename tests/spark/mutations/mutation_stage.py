@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.control import paths
-from deltaworks.control.mutation_batches import MutationBatches
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS

@@ -18,8 +18,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.spark_session import build_session
 from deltaworks.tables.change_position import ChangePosition
+from deltaworks.tables.spark.session import build_session
 from tests.spark.mutations.followed_table import NAME, FollowedLake
 
 JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_days.py"

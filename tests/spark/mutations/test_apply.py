@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.lease import Lease
-from deltaworks.control.mutation_batches import MutationEnd
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.records.mutation import MutationEnd
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.optimize import free_turn
 from deltaworks.mutations import purge

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.maintenance.commit_info import session_settings
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
+from deltaworks.tables.spark.commit_metadata import session_settings
 from tests.spark.mutations.cases import at, differences, frame, generated, kinds, smallest
 from tests.unit.mutations.examples import EXAMPLES
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.streaming.runner import IngestRun, RunResult
+from deltaworks.engine.runner import IngestRun, RunResult
 from tests.spark.conftest import Project
 
 WRITER = """\

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from deltaworks.local.kafka_broker import RunningBroker
-from deltaworks.streaming.runner import IngestRun, RunResult
+from deltaworks.engine.runner import IngestRun, RunResult
+from sandbox.kafka_broker import RunningBroker
 from tests.spark.conftest import Project
 
 PIPELINE = """\

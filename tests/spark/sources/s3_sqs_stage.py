@@ -11,12 +11,12 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
-from deltaworks.sources.file_events.log import FileEventLog
-from deltaworks.sources.file_events.relay import Relay
+from deltaworks.engine.runner import IngestRun
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.relay.relay import Relay
+from deltaworks.sources.spark_formats.s3_sqs.unread import TABLE
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.streaming.runner import IngestRun
-from deltaworks.streaming.s3_sqs.unread import TABLE
 from deltaworks.tables.lake import Lake
 
 #: `(key, position, reasons)` of what gave no row.

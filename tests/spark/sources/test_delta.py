@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ContractError
-from deltaworks.job import as_deltaworks_error
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_stage import ProjectOf, address, numbers, reading, run, sell
 

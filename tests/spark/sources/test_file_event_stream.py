@@ -15,12 +15,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from deltaworks.job import as_deltaworks_error
-from deltaworks.sources.file_events.log import FileEventLog
-from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.file_events.messages import FileEvent
-from deltaworks.sources.file_events.schema import FILE_EVENT_SCHEMA, file_events_key
-from deltaworks.sources.file_events.stream import FORMAT, register
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key
+from deltaworks.sources.objects.stream import FORMAT, register
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.waiting import PATIENCE_SECONDS, eventually

@@ -27,15 +27,15 @@ from collector.handler import Collector
 from collector.records import OutgoingRecord
 from collector.stream_writer import StreamWriter
 from deltaworks.control import paths
-from deltaworks.local.kafka_broker import running_broker
-from deltaworks.sources.file_events.log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.file_events.messages import FileEvent
+from deltaworks.engine.runner import IngestRun
+from deltaworks.events.formats.json import Malformed, values
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
-from deltaworks.streaming.parsing.framing import Malformed, values
-from deltaworks.streaming.runner import IngestRun
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
 from generator.settings import GamesSettings
+from sandbox.kafka_broker import running_broker
 from tests.kinesis_server import running_kinesis
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -16,13 +16,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
-from deltaworks.job import as_deltaworks_error
-from deltaworks.local.kafka_broker import BrokerLogin, RunningBroker, running_broker
+from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.sources.kafka.source import KafkaSource
 from deltaworks.sources.record_seq import record_seq
-from deltaworks.streaming.batch_sources.kafka import KafkaSource
-from deltaworks.streaming.quarantine.open_rows import QuarantineFilter
-from deltaworks.streaming.quarantine.replay import replay_quarantine
+from sandbox.kafka_broker import BrokerLogin, RunningBroker, running_broker
 from tests.spark.sources.kafka_stage import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
 
 pytestmark = pytest.mark.spark

@@ -12,13 +12,13 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
-from deltaworks.local.kafka_broker import RunningBroker, running_broker
+from deltaworks.sources.kafka import source as kafka
+from deltaworks.sources.kafka.topics import KnownTopics
 from deltaworks.sources.record_seq import record_seq
-from deltaworks.streaming.batch_sources import kafka
-from deltaworks.streaming.batch_sources.kafka_topics import KnownTopics
+from sandbox.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
 from tests.waiting import eventually

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deltaworks.control.objects import open_objects
+from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.streaming.inference.versions import SchemaVersion, SchemaVersions
 from tests.spark.sources.s3_sqs_stage import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -9,12 +9,12 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app, checkpoint, table_health, tables
 from deltaworks.control import paths
-from deltaworks.control.held_tables import HeldTable, HeldTables, read_held
+from deltaworks.control.records.held import HeldTable, HeldTables, read_held
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from tests.unit.streaming.hold_stage import Stage
+from tests.unit.engine.hold_stage import Stage
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Stage) -> None
 
 
 def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Stage) -> None:
-    from deltaworks.control.generations import current_checkpoint
+    from deltaworks.control.records.generations import current_checkpoint
 
     current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)

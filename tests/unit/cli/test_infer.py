@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import pipelines
 from deltaworks.specs.pipeline import ColumnSpec
-from tests.unit.streaming.replay_stage import Stage, orders, shop
+from tests.unit.rework.replay_stage import Stage, orders, shop
 
 EVENTS = [
     {"name": "order", "time": 1, "level": 3, "params": {"Price": 4.5, "tag id": ["a"]}, "user": {"level": "x"}},

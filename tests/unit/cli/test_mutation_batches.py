@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deltaworks.cli import mutation_batches, mutations
-from deltaworks.control.mutation_batches import APPLIED, MutationEnd, TableMutation
+from deltaworks.control.records.mutation import APPLIED, MutationEnd, TableMutation
 from deltaworks.mutations.bounds import Bounds
 from tests.spark.mutations.mutation_stage import PIPELINE, START, MutationStage
 

@@ -12,11 +12,11 @@ from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.spec_records import SpecRecords
-from deltaworks.control.start_over import read_start_over
+from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.records.start_over import read_start_over
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import load_catalog
-from tests.unit.streaming.ledger_stage import Stage
+from tests.unit.engine.ledger_stage import Stage
 
 ENVIRONMENT = """\
 environment: local
@@ -56,7 +56,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([EVENT] * 3))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
-    monkeypatch.setattr(cli_context, "use_stack", lambda: None)
+    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
     monkeypatch.setenv("COLUMNS", "240")
     spec = load_catalog("local", root=tmp_path).pipeline("shop")
     stage = Stage(tmp_path / "lake", spec)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import quarantine
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.streaming.replay_stage import Stage, orders, shop
+from tests.unit.rework.replay_stage import Stage, orders, shop
 
 
 def spec(level: str) -> PipelineSpec:

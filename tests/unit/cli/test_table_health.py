@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, table_health, table_readers
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.table_snapshots import snapshot_tables
+from deltaworks.maintenance.table_health.record import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.made_tables import append
-from tests.unit.maintenance.test_table_report import broken, catalog, lake
+from tests.unit.maintenance.table_health.test_report import broken, catalog, lake
 
 __all__ = ["catalog", "lake"]
 

@@ -85,8 +85,8 @@ def test_the_lock_of_the_containers_has_what_it_is_made_from_and_hashes() -> Non
 
 
 def test_the_jars_are_made_by_the_command_of_the_makefile() -> None:
-    assert "python -m deltaworks.local.jars" in texts("RUN")
-    assert "-m deltaworks.local.jars" in (ROOT / "Makefile").read_text()
+    assert "python -m deltaworks.tables.spark.jars" in texts("RUN")
+    assert "-m deltaworks.tables.spark.jars" in (ROOT / "Makefile").read_text()
 
 
 def test_the_lakes_server_is_the_version_of_the_pom() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from deltaworks.streaming.parsing.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchStamp, Parser, Payload
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import TruthCounter

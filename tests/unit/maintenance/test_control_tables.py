@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.maintenance_lock import maintenance_lock
+from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.control_tables import keep_control_tables
-from deltaworks.maintenance.table_snapshots import snapshot_tables
+from deltaworks.maintenance.table_health.record import snapshot_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.streaming.ledger import Ledger
 from deltaworks.tables.log import commit_history
-from tests.unit.streaming.hold_stage import Stage
+from tests.unit.engine.hold_stage import Stage
 
 STORES = ("checkpoint_store", "batch_metadata_store")
 

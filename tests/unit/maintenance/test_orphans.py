@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.generations import CheckpointRecord, Generations
-from deltaworks.control.held_tables import ask_to_resume
-from deltaworks.control.maintenance_lock import maintenance_lock
-from deltaworks.control.prepared import PreparedTable, read_prepared
-from deltaworks.control.replays import PreparedReplay, prepare_replay
+from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.held import ask_to_resume
+from deltaworks.control.records.prepared import PreparedTable, read_prepared
+from deltaworks.control.records.replay import PreparedReplay, prepare_replay
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog
-from tests.unit.streaming.hold_stage import TABLES, Stage
+from tests.unit.engine.hold_stage import TABLES, Stage
 
 WEEKS = 40 * 86_400
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setattr("deltaworks.streaming.commit_phase.RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("deltaworks.engine.commit.RETRY_SECONDS", (0.0,))
     return Stage.at(tmp_path)
 
 

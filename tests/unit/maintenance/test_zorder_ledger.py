@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
+from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, known_order, read_order, run_of_try
 from deltaworks.maintenance.zorder_state import FIRST_GUESS
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.health import PartitionHealth, table_health
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.made_tables import DAYS, append, compacted, make
 

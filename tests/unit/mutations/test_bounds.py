@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.mutation_batches import APPLIED, MutationBatch, MutationEnd
+from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.mutations.backlog_check import backlogs, refuse_late
 from deltaworks.mutations.bounds import Bounds, declared_mutations

@@ -16,10 +16,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from deltaworks.local.moto_corrections import correct_moto
-from deltaworks.sources.file_events.queue import NotificationQueue
+from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from sandbox.moto_corrections import correct_moto
 
 KEYS = {"DELTAWORKS_AWS_ACCESS_KEY": "testing", "DELTAWORKS_AWS_SECRET_KEY": "testing"}
 

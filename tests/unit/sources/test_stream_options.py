@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.file_events.stream import StreamOptions
 from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.objects.stream import StreamOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.stream_options import known_options, number_option, storage_root, truth_option
-from deltaworks.streaming.s3_sqs.options import S3SqsOptions
 
 KNOWN = ("queueUrl", "maxFiles")
 

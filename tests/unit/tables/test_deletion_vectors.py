@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.health import table_health
 from deltaworks.tables.lake import Lake
 
 KEY = "tables/shop/orders"

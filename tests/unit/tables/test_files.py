@@ -18,12 +18,7 @@ from pyarrow import fs
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.files import (
-    data_file_path,
-    partition_text,
-    split_by_partition,
-    write_file,
-)
+from deltaworks.tables.files import data_file_path, partition_text, split_by_partition, write_file
 from deltaworks.tables.lake import Lake
 
 UTC = dt.UTC

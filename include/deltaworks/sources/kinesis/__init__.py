@@ -1,1 +1,1 @@
-"""Records of a Kinesis stream, each handed over once: positions are fixed beside the stream, rows are read in tasks."""
+"""Streams of Kinesis as a source."""

@@ -15,13 +15,7 @@ from urllib3.exceptions import HTTPError
 
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.sources.kinesis.calls import (
-    LARGEST_PAGE,
-    PATIENCE_SECONDS,
-    IteratorExpired,
-    ShardGone,
-    StreamSummary,
-)
+from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
 from deltaworks.sources.kinesis.consumers import Consumer
 from deltaworks.sources.kinesis.pages import Page, parse_page, take_body
 from deltaworks.sources.kinesis.positions import Position

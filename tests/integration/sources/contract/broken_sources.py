@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.streaming.batch_sources import BatchSource
-from deltaworks.streaming.parsing.parse import Payload
-from deltaworks.streaming.source_slices import ObjectSlice, SourceSlice, Task, Told
+from deltaworks.events.parse import Payload
+from deltaworks.sources.base import ObjectSlice, SourceSlice, Task, Told
+from deltaworks.sources.registry import BatchSource
 
 
 class Wrapped:

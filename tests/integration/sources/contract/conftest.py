@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.local.fault_proxy import FaultProxy, running_fault_proxy
-from deltaworks.local.kafka_broker import running_broker
-from deltaworks.local.object_store import running_object_store
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from sandbox.fault_proxy import FaultProxy, running_fault_proxy
+from sandbox.kafka_broker import running_broker
+from sandbox.object_store import running_object_store
 from tests.integration.sources.contract.driving import CHECKOUT, Drivers
 from tests.integration.sources.contract.stages import (
     STAGES,

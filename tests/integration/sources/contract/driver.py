@@ -24,13 +24,13 @@ import broken_sources
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.job import as_deltaworks_error
-from deltaworks.spark_session import build_session
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.engine import runner
+from deltaworks.events.parse import Payload
+from deltaworks.sources.base import SourceSlice, Task, Told
+from deltaworks.sources.registry import BatchSource, open_source
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.streaming import runner
-from deltaworks.streaming.batch_sources import BatchSource, open_source
-from deltaworks.streaming.parsing.parse import Payload
-from deltaworks.streaming.source_slices import SourceSlice, Task, Told
+from deltaworks.tables.spark.session import build_session
 
 _PATIENCE_SECONDS = 90
 

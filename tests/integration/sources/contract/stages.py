@@ -20,14 +20,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
-from deltaworks.local.fault_proxy import FaultProxy
-from deltaworks.local.kafka_broker import RunningBroker
-from deltaworks.local.object_store import ObjectStoreAddress
-from deltaworks.sources.file_events.lister import request_listing
-from deltaworks.sources.file_events.queue import NotificationQueue
-from deltaworks.sources.file_events.relay import Relay
+from deltaworks.sources.objects.relay.lister import request_listing
+from deltaworks.sources.objects.relay.queue import NotificationQueue
+from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from sandbox.fault_proxy import FaultProxy
+from sandbox.kafka_broker import RunningBroker
+from sandbox.object_store import ObjectStoreAddress
 from tests.integration.sources.contract.wire import Wire
 
 EVENTS_A_UNIT = 4

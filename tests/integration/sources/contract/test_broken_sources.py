@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
-from deltaworks.control.stop import StopFlag
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
 from tests.integration.sources.contract.stages import LIMIT_EVENTS

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.local.fault_proxy import Action, Fault
-from deltaworks.streaming.batch_sources import SOURCES
+from deltaworks.sources.registry import SOURCES
+from sandbox.fault_proxy import Action, Fault
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
 from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES

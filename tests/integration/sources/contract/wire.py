@@ -19,8 +19,8 @@ from typing import Literal
 
 import psutil
 
-from deltaworks.local.ports import HOST
-from deltaworks.local.serving import serving
+from sandbox.ports import HOST
+from sandbox.serving import serving
 
 Protocol = Literal["http", "kafka"]
 _EXECUTOR = "CoarseGrainedExecutorBackend"

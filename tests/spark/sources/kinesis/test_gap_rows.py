@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import open_objects
+from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import DeltaworksError
-from deltaworks.job import as_deltaworks_error
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
-from deltaworks.streaming.runner import IngestRun
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, numbers, order
 from tests.spark.sources.kinesis.conftest import Stage

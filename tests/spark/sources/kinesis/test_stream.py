@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from deltaworks.local.moto_kinesis import MotoKinesis
-from deltaworks.sources.kinesis.data_source import register
+from deltaworks.sources.spark_formats.kinesis import register
+from sandbox.moto_kinesis import MotoKinesis
 from tests.spark.sources.kinesis.conftest import Stage
 from tests.waiting import eventually
 

@@ -11,8 +11,6 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.local.fault_proxy import Action, Fault, running_fault_proxy
-from deltaworks.local.moto_kinesis import MotoKinesis
 from deltaworks.sources.kinesis.calls import IteratorExpired, ShardGone
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.pages import take_body
@@ -21,6 +19,8 @@ from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import Shard
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
+from sandbox.fault_proxy import Action, Fault, running_fault_proxy
+from sandbox.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import options, shard_id

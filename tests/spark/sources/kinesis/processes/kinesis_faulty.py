@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from deltaworks.sources.kinesis import stream as kinesis_stream
-from deltaworks.sources.kinesis.data_source import KinesisDataSource
 from deltaworks.sources.kinesis.fetch import fetch_next
 from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
 
 
 def die_once() -> None:

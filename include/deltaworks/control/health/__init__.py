@@ -1,0 +1,1 @@
+"""Whether streams and relays work, judged from heartbeats: facts, limits, verdicts."""

@@ -1,0 +1,278 @@
+"""The write turn: one writer at a time for a table that is merged, beside a stream that never stops.
+
+A MERGE and a continuous append into the same partitions conflict for ever. So a job asks for the table's turn; the
+stream grants it between two batches, holds its own commits to that table back while the turn lasts, and catches up
+with them when the turn is released, when its holder has gone silent for its time to live, or when it lasts too long.
+Where no stream runs, the job grants the turn to itself, and a stream that starts respects it.
+
+The request is one object, replaced by conditional put only. Nothing compares clocks: silence is an object that stays
+unchanged for a whole time to live by the observer's own monotonic clock. A holder that was paused and goes on after its
+turn was taken back meets Delta's own conflict detection: its commit fails, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.locks.lease import LeaseWatch
+from deltaworks.control.objects import Found, ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+
+FORMAT = 1
+POLL_SECONDS = 0.5
+TurnState = Literal["asked", "granted", "released", "refused", "taken_back"]
+TurnReason = Literal["write_turn", "reprocess"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """A turn from its request to its end. `turn` is unique to the request; `beat` grows with every renewal."""
+
+    table: str
+    turn: str
+    reason: TurnReason
+    state: TurnState
+    by: str
+    run: str
+    beat: int
+    ttl_seconds: float
+    max_turn_seconds: float
+    asked_at: str
+    granted_at: str = ""
+    granted_by: str = ""
+    message: str = ""
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> TurnRecord | None:
+        """The record, or None for an object that is none: whoever finds it may replace it."""
+        try:
+            record = json.loads(data)
+            return cls(**{name: record[name] for name in cls.__slots__ if name in record})
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def over(self) -> bool:
+        """Whether the turn has ended or was never given."""
+        return self.state not in ("asked", "granted")
+
+
+class WriteTurn:
+    """A job's claim on one table's turn. Use `write_turn`, which ends it whatever happens."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        pipeline: str,
+        record: TurnRecord,
+        *,
+        stream: LeaseWatch,
+        poll_seconds: float,
+    ) -> None:
+        self._objects = objects
+        self._key = paths.turn_request(pipeline, record.table)
+        self._pipeline = pipeline
+        self._record = record
+        self._etag = ""
+        self._stream = stream
+        self._poll_seconds = poll_seconds
+        self._answered = threading.Event()
+        self._stop = threading.Event()
+        self._lost = threading.Event()
+        self._renewed_at = 0.0
+        self._seen_other: tuple[str, float] | None = None
+        self._thread = threading.Thread(target=self._keep, name=f"write-turn-{record.table}", daemon=True)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the turn was taken back, refused, or could not be renewed for its time to live."""
+        return self._lost.is_set()
+
+    @property
+    def record(self) -> TurnRecord:
+        """The turn as this job last knew it."""
+        return self._record
+
+    def check(self) -> None:
+        """Refuse to go on without the turn. Call it before each commit of the work the turn is for.
+
+        Raises:
+            ConcurrencyError: TURN_LOST.
+        """
+        if self.lost:
+            table, why = f"{self._pipeline}.{self._record.table}", self._record.message or "it was not renewed in time"
+            raise ConcurrencyError(
+                "TURN_LOST",
+                f"The write turn of {table} was lost: {why}.",
+                hint="Run the job again; ask for a longer turn, or do less in one.",
+            )
+
+    def acquire(self, *, wait_seconds: float) -> None:
+        """Ask, and wait until the turn is granted; it is then renewed in the background.
+
+        Raises:
+            ConcurrencyError: TURN_NOT_GRANTED, or TURN_LOST when the stream refused it.
+        """
+        deadline = time.monotonic() + wait_seconds
+        while not self._ask():
+            if time.monotonic() >= deadline:
+                raise self._not_granted(wait_seconds)
+            time.sleep(self._poll_seconds)
+        self._thread.start()
+        if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+            self.release()
+            raise self._not_granted(wait_seconds)
+        self.check()
+
+    def _not_granted(self, wait_seconds: float) -> ConcurrencyError:
+        return ConcurrencyError(
+            "TURN_NOT_GRANTED",
+            f"The write turn of {self._pipeline}.{self._record.table} was not granted within {wait_seconds:.0f} s.",
+            hint="A long batch or another job's turn ends first; run the job again.",
+        )
+
+    def _ask(self) -> bool:
+        found = self._objects.get(self._key)
+        if found is None:
+            # Read back for its tag; somebody else's object there means that this one was not first.
+            self._objects.put_if_absent(self._key, self._record.encode())
+            return self._adopt(self._objects.get(self._key))
+        other = TurnRecord.decode(found.data)
+        if other is None or other.over or self._silent(found, other):
+            etag = self._objects.put_if_match(self._key, self._record.encode(), found.etag)
+            if etag is not None:
+                self._etag, self._renewed_at = etag, time.monotonic()
+                return True
+        return False
+
+    def _silent(self, found: Found, other: TurnRecord) -> bool:
+        """Whether the turn that is there belongs to a job that is gone."""
+        if self._seen_other is None or self._seen_other[0] != found.etag:
+            self._seen_other = (found.etag, time.monotonic())
+        return time.monotonic() - self._seen_other[1] >= other.ttl_seconds
+
+    def _adopt(self, found: Found | None) -> bool:
+        """Take over what is there, where it is still this turn."""
+        record = TurnRecord.decode(found.data) if found else None
+        if found is None or record is None or record.turn != self._record.turn:
+            return False
+        self._record, self._etag, self._renewed_at = record, found.etag, time.monotonic()
+        return True
+
+    def _keep(self) -> None:
+        while not self._stop.is_set():
+            try:
+                going = self._step()
+            except Exception:  # any failure of storage counts the same: time decides
+                going = time.monotonic() - self._renewed_at < self._record.ttl_seconds
+            if not going:
+                self._lost.set()
+                self._answered.set()
+                return
+            waiting = not self._answered.is_set()
+            self._stop.wait(self._poll_seconds if waiting else min(2.0, self._record.ttl_seconds / 4))
+
+    def _step(self) -> bool:
+        """Look at the turn, renew it when that is due, and take it where no stream runs. False when it is over."""
+        found = self._objects.get(self._key)
+        renewed_at = self._renewed_at
+        if not self._adopt(found):
+            # Swept away with the turn before it, or overtaken by another job: nobody has answered this one yet.
+            if self._record.state == "asked":
+                self._ask()
+            return self._record.state == "asked"
+        if self._record.over:
+            return False
+        self._renewed_at = renewed_at
+        if self._record.state == "granted":
+            self._answered.set()
+        elif not self._stream.runs():
+            return self._replace(state="granted", granted_at=iso_now(), granted_by="the job: no stream runs")
+        if time.monotonic() - renewed_at >= self._record.ttl_seconds / 3:
+            return self._replace()
+        return True
+
+    def _replace(self, **changes: Any) -> bool:
+        """Write the turn anew. A conflict is looked at again by the next step."""
+        renewed = replace(self._record, beat=self._record.beat + 1, **changes)
+        etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
+        if etag is not None:
+            self._record, self._etag, self._renewed_at = renewed, etag, time.monotonic()
+            if renewed.state == "granted":
+                self._answered.set()
+        return True
+
+    def release(self) -> None:
+        """Give the turn back. Harmless when it is lost."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=self._record.ttl_seconds)
+        for _ in range(3):
+            with contextlib.suppress(DeltaworksError):
+                if not self._adopt(self._objects.get(self._key)) or self._record.over:
+                    return
+                released = replace(self._record, state="released", beat=self._record.beat + 1)
+                if self._objects.put_if_match(self._key, released.encode(), self._etag) is not None:
+                    self._record = released
+                    return
+
+
+@contextlib.contextmanager
+def write_turn(
+    objects: ObjectStore,
+    pipeline: str,
+    table: str,
+    *,
+    by: str,
+    ttl_seconds: float = 30.0,
+    wait_seconds: float = 900.0,
+    max_turn_seconds: float = 3_600.0,
+    reason: TurnReason = "write_turn",
+    poll_seconds: float = POLL_SECONDS,
+) -> Iterator[WriteTurn]:
+    """Have one table of a pipeline to oneself while the block runs: its stream commits nothing to it meanwhile.
+
+    Call `turn.check()` before each commit. Leaving the block gives the turn back, whatever happened; a process that is
+    killed loses it after `ttl_seconds`.
+
+    Args:
+        by: who wants it, for people.
+        wait_seconds: how long to wait for the grant; the stream grants between two batches.
+        max_turn_seconds: how long the turn may last; the stream takes it back then, and may allow less.
+
+    Raises:
+        ConcurrencyError: TURN_NOT_GRANTED in time, or TURN_LOST.
+    """
+    record = TurnRecord(
+        table=table,
+        turn=uuid.uuid4().hex,
+        reason=reason,
+        state="asked",
+        by=by,
+        run=current_run(),
+        beat=0,
+        ttl_seconds=ttl_seconds,
+        max_turn_seconds=max_turn_seconds,
+        asked_at=iso_now(),
+    )
+    stream = LeaseWatch(objects, paths.pipeline_control(pipeline, "lease.json"), silent_seconds=max(60.0, ttl_seconds))
+    turn = WriteTurn(objects, pipeline, record, stream=stream, poll_seconds=poll_seconds)
+    try:
+        turn.acquire(wait_seconds=wait_seconds)
+        yield turn
+    finally:
+        turn.release()

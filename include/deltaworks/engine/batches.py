@@ -1,0 +1,333 @@
+"""A batch from its file events to its ledger rows: prepare, commit, complete.
+
+- *prepare*: one Spark pass writes the files, then one put-if-absent object fixes what the batch is.
+- *commit*: every table's share, in parallel, each guarded by its transaction id and the owner epoch.
+- *complete*: the ledger rows.
+
+A batch met again, after any crash, starts at the first of the three that has not happened: files already written are
+committed, not written anew. A table that is held is left out of the commits, and catches up later from the same
+records. Nothing here rests on a clock, on a replay being identical, or on Airflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.control.records.generations import Generations, read_end_offset, retire_checkpoint
+from deltaworks.control.records.held import HeldTable
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
+from deltaworks.engine.commit import ShareCommits, commit_shares
+from deltaworks.engine.duplicates.window import duplicate_windows
+from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
+from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.holds import TableHolds
+from deltaworks.engine.ledger import Ledger
+from deltaworks.engine.table_set import TableSet
+from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
+from deltaworks.errors import TransientError
+from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.parse import BatchStamp
+from deltaworks.sources.base import SourceSlice
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
+
+    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned. `objects_missing` were gone before they
+    could be read; some of them are named.
+    """
+
+    batch_id: int
+    rows: int
+    quarantined: int
+    files_read: int
+    bytes_read: int
+    files_written: int
+    tables: int
+    resumed: bool
+    prepare_seconds: float
+    commit_seconds: float
+    complete_seconds: float
+    rule_warnings: str | None = None
+    objects_missing: int = 0
+    ranges_lost: int = 0
+    missing_examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Under whose lease the batch runs."""
+
+    owner: str
+    step: Step
+
+
+class BatchProcessor:
+    """Lands batches of one pipeline, and between them serves those who wait for its tables.
+
+    Batches come from one thread. `serve` may be called from another one: it waits for no batch; a batch waits for it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        spec: PipelineSpec,
+        lake: Lake,
+        objects: ObjectStore,
+        *,
+        generations: Generations,
+        ledger: Ledger,
+        tables: TableSet,
+        ownership: Ownership,
+        fault: Callable[[str], None] = lambda point: None,
+        end_of: Callable[[Generations, int], dict[str, Any]] | None = None,
+    ) -> None:
+        """Take over the pipeline's tables.
+
+        Args:
+            spark: None for one that only finishes what is prepared.
+            end_of: says where one of Spark's batches ends; Spark's own offset log by default.
+        """
+        self._spark = spark
+        self._spec = spec
+        self._lake = lake
+        self._objects = objects
+        self._generations = generations
+        self._ledger = ledger
+        self._tables = tables
+        self._ownership = ownership
+        self._fault = fault
+        self._end_of = end_of or (lambda current, batch: read_end_offset(objects, spec.pipeline, current, batch))
+        writers: dict[str, TableWriter] = {
+            "fan_out": FanOutWriter(tables.handles),
+            "spark": SparkWriter(spark, lake, tables.handles),
+        }
+        self._commits = ShareCommits(tables, writers, owner=ownership.step)
+        self._last_completed = ledger.last_completed()
+        self._busy = threading.Lock()
+        self._holds = TableHolds(
+            lake,
+            objects,
+            spec.pipeline,
+            generation=generations.generation,
+            tables=tables,
+            commits=self._commits,
+            ledger=ledger,
+            owner=ownership.step,
+            spare=self._remove_staged,
+            reached=fault,
+        )
+        self._holds.start(self._last_completed)
+
+    @property
+    def held(self) -> list[HeldTable]:
+        """The tables whose commits are held back now."""
+        return self._holds.records()
+
+    def serve(self) -> bool:
+        """Look at what others ask of the stream's tables; False where a batch is under way, which looks itself."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            self._holds.serve(self._last_completed)
+        finally:
+            self._busy.release()
+        return True
+
+    def continue_on(self, generations: Generations) -> None:
+        """Number batches by another checkpoint from now on."""
+        self._generations = generations
+
+    def batch_id(self, spark_batch_id: int) -> int:
+        """Our number of one of Spark's batches."""
+        return self._generations.current.first_batch + spark_batch_id
+
+    def process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
+        """Land one batch; None when the ledger has it already.
+
+        Raises:
+            FencedError: a successor has taken over; nothing more was written.
+            TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed with another slice than Spark's is now;
+                OFFSET_LOG_UNREADABLE, Spark's log does not say what the slice is.
+        """
+        with self._busy:
+            return self._process(source, spark_batch_id)
+
+    def _process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
+        batch_id = self.batch_id(spark_batch_id)
+        end = self._end_of(self._generations, spark_batch_id)
+        if self._last_completed is not None and batch_id <= self._last_completed:
+            # Spark repeats the last batch where it could not note it; anything else is another slice.
+            if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
+                self._give_up_checkpoint(batch_id)
+            return None
+        self._holds.serve(self._last_completed)
+        started = time.monotonic()
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, batch_id)
+        resumed = prepared is not None
+        if prepared is None:
+            prepared = self._prepare(source, spark_batch_id, batch_id, end)
+        report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
+        if prepared.checkpoint != self._generations.current.ordinal or prepared.offsets.get("end") != end:
+            self._give_up_checkpoint(batch_id)
+        return report
+
+    def _give_up_checkpoint(self, batch_id: int) -> None:
+        """End on a checkpoint whose slice is not what this batch landed.
+
+        A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
+        slice; or Spark has planned the batch anew, since files of its checkpoint were lost. What it planned beyond the
+        slice that landed would count as done here; the next checkpoint starts at the end of what the ledger has.
+        """
+        retire_checkpoint(self._objects, self._spec.pipeline)
+        raise TransientError(
+            "CHECKPOINT_SUPERSEDED",
+            f"Batch {batch_id} of {self._spec.pipeline!r} has landed with another slice than the one that checkpoint "
+            f"{self._generations.current.ordinal} has for it.",
+            hint="Nothing: the next run goes on after it with a new checkpoint.",
+        )
+
+    def finish_torn(self) -> BatchReport | None:
+        """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
+        following = 0 if self._last_completed is None else self._last_completed + 1
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, following)
+        if prepared is None:
+            return None
+        return self._land(prepared, resumed=True, prepare_seconds=0.0)
+
+    def _prepare(self, source: SourceSlice, spark_batch_id: int, batch_id: int, end: dict[str, Any]) -> PreparedBatch:
+        spec = self._spec
+        before = spark_batch_id - 1
+        start = self._end_of(self._generations, before) if spark_batch_id else self._generations.current.start
+        stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
+        written = self._write(source, stamp)
+        self._fault("files_written")
+        fixed = prepare(
+            self._objects,
+            PreparedBatch(
+                pipeline=spec.pipeline,
+                generation=self._generations.generation,
+                batch_id=batch_id,
+                spark_batch_id=spark_batch_id,
+                checkpoint=self._generations.current.ordinal,
+                owner=self._ownership.owner,
+                owner_epoch=self._ownership.step.version,
+                run=current_run(),
+                prepared_at=iso_now(),
+                ingested_at_us=stamp.ingested_at_us,
+                spec_fingerprint=stamp.fingerprint,
+                code_version=__version__,
+                offsets={"start": start, "end": end},
+                source=source.metadata | written.findings.facts() | written.facts,
+                tables=tuple(self._share(name, written) for name in sorted(written.files)),
+            ),
+        )
+        self._fault("prepared")
+        return fixed
+
+    def _write(self, source: SourceSlice, stamp: BatchStamp) -> Written:
+        if source.is_empty():
+            return Written()
+        if self._spark is None:
+            raise TransientError("SPARK_ABSENT", "A batch is read by Spark, which does not run here.")
+        self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
+        spark = self._spark
+        target = self._target()
+        arrived = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
+        windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
+
+        def one_pass(evolved: Evolved) -> Written:
+            return fan_out(
+                spark,
+                source,
+                spec=self._spec,
+                stamp=stamp,
+                target=target,
+                evolved=evolved,
+                duplicates=windows,
+            )
+
+        return with_new_columns(one_pass, self._spec, self._tables.evolved())
+
+    def _target(self) -> FileTarget:
+        folders, partition_by = {}, {}
+        for name, columns in partitioning(self._spec).items():
+            staged = self._tables.writer_by_table[name] == "spark"
+            folders[name] = (staging_key if staged else paths.table)(self._spec.pipeline, name)
+            partition_by[name] = () if staged else columns
+        indexed = self._tables.indexed_columns()
+        return FileTarget.of(self._lake.storage, folders, partition_by=partition_by, indexed=indexed)
+
+    def _share(self, name: str, written: Written) -> PreparedTable:
+        files = written.files[name]
+        return PreparedTable(
+            table=name,
+            writer=self._tables.writer_by_table[name],
+            rows=sum(file.rows for file in files),
+            files=tuple(asdict(file) for file in files),
+            new_columns=as_records(written.new_columns.get(name, ())),
+        )
+
+    def _land(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:
+        owner = self._ownership.step
+        started = time.monotonic()
+        steps = commit_shares(
+            prepared,
+            self._commits,
+            tables=self._tables,
+            is_held=self._holds.holds,
+            suspend=self._holds.suspend,
+            after_each=lambda step: self._fault(f"committed:{step.table_name}"),
+        )
+        self._fault("committed")
+        commit_seconds = time.monotonic() - started
+        self._ledger.complete(prepared, steps, owner=owner)
+        self._fault("completed")
+        self._last_completed = prepared.batch_id
+        for share in prepared.tables:
+            if not self._holds.holds(share.table):
+                self._remove_staged(prepared, share)
+        return BatchReport(
+            batch_id=prepared.batch_id,
+            rows=prepared.rows,
+            quarantined=prepared.quarantined,
+            files_read=int(prepared.source.get("files", 0)),
+            bytes_read=int(prepared.source.get("bytes", 0)),
+            files_written=sum(step.files for step in steps),
+            tables=len(steps),
+            resumed=resumed,
+            prepare_seconds=prepare_seconds,
+            commit_seconds=commit_seconds,
+            complete_seconds=time.monotonic() - started - commit_seconds,
+            rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
+            objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
+            ranges_lost=int(prepared.source.get("ranges_lost", 0)),
+            missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
+        )
+
+    def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:
+        if share.writer != "spark":
+            return
+        for file in share.files:
+            # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
+            with contextlib.suppress(Exception):
+                self._objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")

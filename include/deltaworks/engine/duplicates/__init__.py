@@ -1,0 +1,1 @@
+"""Flags copies that producers sent, by ids within a window."""

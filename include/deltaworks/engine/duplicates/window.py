@@ -1,0 +1,124 @@
+"""The driver's part in flagging copies: which files count, and the copies that two tasks of a batch have between them.
+
+Both are settled before the batch is prepared; what it is prepared with stays, whoever commits it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.engine.duplicates.flags import DuplicateWindow, decoded
+from deltaworks.engine.duplicates.known_ids import IdHashes, WindowFile, hashed
+from deltaworks.specs.pipeline import DUPLICATE_COLUMN, PipelineSpec
+from deltaworks.tables.commit import refresh
+from deltaworks.tables.files import WrittenFile, write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from deltaworks.engine.file_target import FileTarget
+    from deltaworks.engine.table_set import TableSet
+
+
+def duplicate_windows(
+    spec: PipelineSpec, lake: Lake, tables: TableSet, *, now: dt.datetime
+) -> dict[str, DuplicateWindow]:
+    """Of each table that flags copies, the files that arrived in its window. Empty, at no cost, where none does.
+
+    A table that Spark commits to, or that is not open, is left out: its rows are not flagged.
+    """
+    found = {}
+    for table in spec.tables:
+        if table.duplicates is None or tables.writer_by_table[table.name] != "fan_out":
+            continue
+        handle = tables.handles.get(table.name)
+        if handle is None:
+            continue
+        refresh(handle)
+        since = (now - dt.timedelta(days=table.duplicates.flag_within_days)).date()
+        files = _files_since(handle, since)
+        kept = _newest(files, table.duplicates.max_ids)
+        root = arrow_path(lake.storage, paths.table(spec.pipeline, table.name))
+        found[table.name] = DuplicateWindow(root, kept, len(files) - len(kept))
+    return found
+
+
+def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
+    """The files with rows that arrived on `since` or later, oldest first; whole days, so that a day leaves at once."""
+    actions = pa.table(handle.get_add_actions(flatten=True))
+    if not actions.num_rows:
+        return []
+    names = set(actions.column_names)
+    newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
+    rows = actions.column("num_records").to_pylist()
+    found = [
+        # A file without bounds may have arrived today.
+        WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
+        for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
+    ]
+    return sorted((file for file in found if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))
+
+
+def _newest(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]:
+    """As many of the newest files as have no more ids than that."""
+    kept, ids = 0, 0
+    for file in reversed(files):
+        ids += file.rows
+        if ids > max_ids:
+            break
+        kept += 1
+    return tuple(files[len(files) - kept :])
+
+
+@dataclass(slots=True)
+class TasksTogether:
+    """Finds the copies of ids that a task before has met first, and writes the files that hold them anew."""
+
+    target: FileTarget
+    rewritten: int = 0
+    _firsts: dict[str, IdHashes] = field(default_factory=dict)
+
+    def settle(self, table: str, ids: str, files: list[WrittenFile]) -> list[WrittenFile]:
+        """One task's files of a table, with flags on what a task before has met first.
+
+        Args:
+            ids: what the task told of the ids it met first.
+        """
+        own, before = decoded(ids), self._firsts.get(table)
+        if before is None:
+            self._firsts[table] = own
+            return files
+        met = before.contain(own.high, own.low)
+        self._firsts[table] = before.merged(IdHashes(own.high[~met], own.low[~met]))
+        if not met.any():
+            return files
+        copies = IdHashes(own.high[met], own.low[met])
+        return [self._flagged(table, file, copies) for file in files]
+
+    def _flagged(self, table: str, file: WrittenFile, copies: IdHashes) -> WrittenFile:
+        filesystem, root = self.target.filesystem(), self.target.roots[table]
+        with filesystem.open_input_file(f"{root}/{file.path}") as source:
+            rows = pq.read_table(source)
+        flags = rows.column(DUPLICATE_COLUMN).combine_chunks()
+        hit = copies.contain(*hashed(rows.column("event_id").combine_chunks()))
+        if not (hit & np.asarray(pc.is_valid(flags))).any():
+            return file
+        self.rewritten += 1
+        flags = pc.if_else(pa.array(hit), pc.or_(flags, pa.scalar(True)), flags)
+        rows = rows.set_column(rows.schema.get_field_index(DUPLICATE_COLUMN), DUPLICATE_COLUMN, flags)
+        for column in file.partition:
+            # Left out again where it is written: its value is in the action.
+            rows = rows.append_column(column, pa.nulls(rows.num_rows))
+        options: dict[str, Any] = {}
+        if table in self.target.indexed:
+            options["indexed"] = self.target.indexed[table]
+        return write_file(filesystem, root, rows, partition=file.partition, **options)

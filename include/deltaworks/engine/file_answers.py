@@ -1,0 +1,146 @@
+"""What became of an object: seen when and by whom, in which batch of which pipeline, how many rows, or why not.
+
+Reads the file event log, the ledgers of the pipelines that read it, and their tables. Needs no JVM and no lease.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.relay.reconcile import Reader
+from deltaworks.sources.objects.schema import message_quarantine_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
+from deltaworks.tables.lake import Lake
+
+_READ_AT_ONCE = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one pipeline made of a file event. `batch_id` is None while it waits to be read.
+
+    `rows` by table; `rejected`, rows in quarantine by reason; `whole` says why nothing of the object could be read.
+    """
+
+    pipeline: str
+    batch_id: int | None
+    rows: Mapping[str, int]
+    rejected: Mapping[str, int]
+    whole: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileAnswer:
+    """One file event and what became of it. `readings` is empty where no pipeline reads its place."""
+
+    event: Mapping[str, Any]
+    readings: tuple[Reading, ...]
+
+
+class FileAnswers:
+    """Answers about the objects of one relay. A snapshot is taken of each ledger on first use. For one thread."""
+
+    def __init__(self, catalog: Catalog, relay: str) -> None:
+        self._relay = relay
+        storage = catalog.environment.lake
+        self._lake = Lake(storage)
+        self._log = FileEventLog(self._lake, relay)
+        self._pipelines = {
+            name: spec
+            for name, spec in catalog.pipelines.items()
+            if isinstance(spec.source, FileSourceSpec) and spec.source.relay == relay
+        }
+        objects = open_objects(storage)
+        self._batches = {
+            name: BatchHistory(self._lake, objects, spec).complete() for name, spec in self._pipelines.items()
+        }
+
+    def newest(self, last: int, *, bucket: str | None = None, glob: str | None = None) -> list[FileAnswer]:
+        """The newest file events of the log, newest first, without counts of rows."""
+        found: list[dict[str, Any]] = []
+        end = self._log.last_seq()
+        while end > 0 and len(found) < last:
+            start = max(0, end - _READ_AT_ONCE)
+            part = self._log.read(start, end)
+            found += matching(part, bucket=bucket, glob=glob).to_pylist()
+            end = start
+        newest = sorted(found, key=lambda row: -row["seq"])[:last]
+        return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=False))) for row in newest]
+
+    def about(self, key: str, *, bucket: str | None = None) -> list[FileAnswer]:
+        """Every file event of a key, oldest first, with the rows that became of it."""
+        found: list[dict[str, Any]] = []
+        for part in self._log.parts():
+            same = part.filter(ds.field("key") == key)
+            found += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
+        return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=True))) for row in found]
+
+    def messages_about(self, key: str) -> list[Mapping[str, Any]]:
+        """Quarantined messages that name a key: `message_id`, `reason`, `received_at`."""
+        rows = self._lake.rows(message_quarantine_key(self._relay))
+        listed = [] if rows is None else rows.to_pylist()
+        return [row for row in listed if key in row["body"]]
+
+    def readers(self) -> list[Reader]:
+        """The pipelines that read the log, with how far each of them is."""
+        return [
+            Reader(name, source.bucket, source.prefix, source.glob, _end(self._batches[name]))
+            for name, source in ((name, _files_of(spec)) for name, spec in self._pipelines.items())
+        ]
+
+    def _readings(self, event: Mapping[str, Any], *, counts: bool) -> list[Reading]:
+        row = self._log.read(event["seq"] - 1, event["seq"])
+        readings = []
+        for name, spec in self._pipelines.items():
+            source = _files_of(spec)
+            if not matching(row, bucket=source.bucket, prefix=source.prefix, glob=source.glob).num_rows:
+                continue
+            batch = _batch_of(event["seq"], self._batches[name])
+            rows, rejected, whole = self._counts(spec, event["seq"]) if counts and batch is not None else ({}, {}, None)
+            readings.append(Reading(pipeline=name, batch_id=batch, rows=rows, rejected=rejected, whole=whole))
+        return readings
+
+    def _counts(self, spec: PipelineSpec, seq: int) -> tuple[dict[str, int], dict[str, int], str | None]:
+        wanted = ds.field("_seq") == seq
+        rows = {}
+        for table in spec.event_tables:
+            found = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=wanted)
+            if found is not None and found.num_rows:
+                rows[table.name] = found.num_rows
+        columns = ["_seq", "_position", "reasons"]
+        held = self._lake.rows(paths.table(spec.pipeline, "quarantine"), columns=columns, filters=wanted)
+        rejected: Counter[str] = Counter()
+        whole = None
+        for row in [] if held is None else held.to_pylist():
+            rejected.update(reason["code"] for reason in row["reasons"])
+            if row["_position"] == -1:
+                whole = "; ".join(f"{reason['code']}: {reason['detail']}" for reason in row["reasons"])
+        return rows, dict(rejected), whole
+
+
+def _files_of(spec: PipelineSpec) -> FileSourceSpec:
+    assert isinstance(spec.source, FileSourceSpec)
+    return spec.source
+
+
+def _end(batches: Sequence[BatchSummary]) -> int:
+    return int((batches[-1].end_offset or {}).get("seq", 0)) if batches else 0
+
+
+def _batch_of(seq: int, batches: Sequence[BatchSummary]) -> int | None:
+    """The batch whose slice holds `seq`; None where none has come so far."""
+    ends = [int((batch.end_offset or {}).get("seq", 0)) for batch in batches]
+    at = bisect_left(ends, seq)
+    return batches[at].batch_id if at < len(batches) else None

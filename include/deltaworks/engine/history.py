@@ -1,0 +1,280 @@
+"""What became of a pipeline's batches, read from its records: the ledger, prepared batches, tables and the file log.
+
+Reads only, needs no JVM and no lease, and is safe beside a running stream. A batch is shown from the moment it is
+prepared; while it is not complete, the tables themselves are asked which of its steps have landed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.generations import current_generation
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.control.records.start_over import surviving_batches
+from deltaworks.errors import ConfigError
+from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
+
+State = Literal["complete", "prepared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSummary:
+    """One batch. `held` names tables that wait for their share; offsets are the source's, start excluded."""
+
+    generation: int
+    batch_id: int
+    state: State
+    held: tuple[str, ...]
+    rows: int
+    quarantined: int
+    start_offset: Mapping[str, Any] | None
+    end_offset: Mapping[str, Any] | None
+    run: str
+    owner_epoch: int
+    prepared_at: datetime | None
+    completed_at: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """From prepared to complete; None while it is not."""
+        if self.prepared_at is None or self.completed_at is None:
+            return None
+        return (self.completed_at - self.prepared_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of a batch. `outcome` is the ledger's, or `pending` or `landed` while the batch is not complete."""
+
+    step: str
+    table_name: str
+    writer: str
+    outcome: str
+    rows: int
+    files: int
+    bytes: int
+    delta_version: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One object a batch read."""
+
+    seq: int
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDetail:
+    """One batch with all that is on record of it."""
+
+    summary: BatchSummary
+    spark_batch_id: int
+    checkpoint: int
+    source: Mapping[str, Any]
+    spec_fingerprint: str
+    code_version: str
+    steps: tuple[StepRecord, ...]
+    files: tuple[SourceFile, ...]
+
+
+class BatchHistory:
+    """One pipeline's batches. Those of generations before are in the ledger, under numbers of their own. Used by one
+    thread."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._spec = spec
+        self._generation = current_generation(objects, spec.pipeline)
+        self._stores: dict[str, DeltaTable | None] = {
+            name: lake.open(paths.pipeline_control(spec.pipeline, name))
+            for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)
+        }
+
+    def last_completed(self) -> int | None:
+        """The newest complete batch, or None before the first."""
+        return last_completed(self._stores[CHECKPOINT_STORE], self._spec.pipeline, self._generation)
+
+    def recent(self, last: int = 20) -> list[BatchSummary]:
+        """The newest `last` batches of all generations, oldest first, one that is prepared and not complete among
+        them."""
+        newest = self._newest()
+        return self._between(max(0, newest - last + 1), newest, in_all=True)
+
+    def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
+        """The complete batches whose rows the tables have, from `first` to `last`, both included, oldest first."""
+        newest = self.last_completed()
+        if newest is None:
+            return []
+        return self._between(first, newest if last is None else min(last, newest))
+
+    def detail(self, batch_id: int) -> BatchDetail:
+        """One batch.
+
+        Raises:
+            ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
+        """
+        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, in_all=True)
+        prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+        if rows:
+            return self._of_ledger(rows[0])
+        if prepared is None:
+            raise ConfigError(
+                "BATCH_UNKNOWN",
+                f"Pipeline {self._spec.pipeline!r} has no batch {batch_id} in generation {self._generation}.",
+                hint=f"Its newest batch is {self._newest()}." if self._newest() >= 0 else "It has no batch yet.",
+            )
+        return self._of_prepared(prepared)
+
+    def _newest(self) -> int:
+        """The newest batch there is a record of, -1 before the first."""
+        completed = self.last_completed()
+        newest = -1 if completed is None else completed
+        while read_prepared(self._objects, self._spec.pipeline, self._generation, newest + 1) is not None:
+            newest += 1
+        return newest
+
+    def _between(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
+        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, in_all=in_all)}
+        held = held_tables(self._rows(BATCH_METADATA_STORE, first, last, in_all=in_all))
+        found = []
+        for batch_id in range(first, last + 1):
+            if batch_id in rows:
+                found.append(_complete(rows[batch_id], held.get(batch_id, ())))
+                continue
+            prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+            if prepared is not None:
+                found.append(_prepared(prepared))
+        return found
+
+    def _rows(self, name: str, first: int, last: int, *, in_all: bool = False) -> list[dict[str, Any]]:
+        store = self._stores[name]
+        if store is None:
+            return []
+        wanted = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
+        if not in_all:
+            wanted &= self._of_what_stays()
+        rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+        return sorted(rows, key=lambda row: row["batch_id"])
+
+    def _of_what_stays(self) -> Any:
+        """This generation's batches, and those of earlier ones that a rollback left in the tables."""
+        wanted = ds.field("generation") == self._generation
+        for generation in range(1, self._generation):
+            last = surviving_batches(self._objects, self._spec.pipeline, generation, current=self._generation)
+            if last is not None and last >= 0:
+                wanted |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
+        return wanted
+
+    def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
+        batch_id = row["batch_id"]
+        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id, in_all=True)
+        ordered = sorted(rows, key=lambda step: (step["table_name"], step["at"]))
+        source = json.loads(row["source_metadata"] or "{}")
+        return BatchDetail(
+            summary=_complete(row, held_tables(rows).get(batch_id, ())),
+            spark_batch_id=row["spark_batch_id"],
+            checkpoint=row["checkpoint"],
+            source=source,
+            spec_fingerprint=row["spec_fingerprint"],
+            code_version=row["code_version"],
+            steps=tuple(StepRecord(**{name: step[name] for name in StepRecord.__slots__}) for step in ordered),
+            # Another generation may have read another place.
+            files=self._files(source) if row["generation"] == self._generation else (),
+        )
+
+    def _of_prepared(self, prepared: PreparedBatch) -> BatchDetail:
+        return BatchDetail(
+            summary=_prepared(prepared),
+            spark_batch_id=prepared.spark_batch_id,
+            checkpoint=prepared.checkpoint,
+            source=prepared.source,
+            spec_fingerprint=prepared.spec_fingerprint,
+            code_version=prepared.code_version,
+            steps=tuple(self._pending(prepared, share) for share in prepared.tables),
+            files=self._files(prepared.source),
+        )
+
+    def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepRecord:
+        app_id = batch_step(prepared.pipeline, prepared.generation, share.table, prepared.batch_id).app_id
+        table = self._lake.open(paths.table(prepared.pipeline, share.table))
+        landed = table.transaction_version(app_id) if table is not None else None
+        return StepRecord(
+            step=app_id,
+            table_name=share.table,
+            writer=share.writer,
+            outcome="landed" if landed is not None and landed >= prepared.batch_id else "pending",
+            rows=share.rows,
+            files=len(share.files),
+            bytes=sum(file["size"] for file in share.files),
+            delta_version=None,
+            seconds=None,
+        )
+
+    def _files(self, source: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+        """The objects of a batch, from the file event log; none where it read none."""
+        declared = self._spec.source
+        if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
+            return ()
+        events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
+        ours = matching(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
+        return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())
+
+
+def held_tables(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+    """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
+    waiting: dict[int, tuple[str, ...]] = {}
+    for table, batch_id in waiting_shares(steps):
+        waiting[batch_id] = (*waiting.get(batch_id, ()), table)
+    return waiting
+
+
+def _complete(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
+    return BatchSummary(
+        generation=row["generation"],
+        batch_id=row["batch_id"],
+        state="complete",
+        held=held,
+        rows=row["rows"],
+        quarantined=row["quarantined"],
+        start_offset=json.loads(row["start_offset"] or "null"),
+        end_offset=json.loads(row["end_offset"] or "null"),
+        run=row["run"],
+        owner_epoch=row["owner_epoch"],
+        prepared_at=row["prepared_at"],
+        completed_at=row["completed_at"],
+    )
+
+
+def _prepared(prepared: PreparedBatch) -> BatchSummary:
+    return BatchSummary(
+        generation=prepared.generation,
+        batch_id=prepared.batch_id,
+        state="prepared",
+        held=(),
+        rows=prepared.rows,
+        quarantined=prepared.quarantined,
+        start_offset=prepared.offsets.get("start"),
+        end_offset=prepared.offsets.get("end"),
+        run=prepared.run,
+        owner_epoch=prepared.owner_epoch,
+        prepared_at=parse_iso(prepared.prepared_at),
+        completed_at=None,
+    )

@@ -1,0 +1,296 @@
+"""Which tables a stream holds back, why, and how they catch up: suspensions, write turns and resume requests.
+
+What is committed late is committed exactly once and in the order of batches, under each batch's own step: the step's
+transaction id says what the table has, and the ledger says which batches are complete without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from deltaworks.control.clock import iso_now
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.locks.turn_server import TurnDesk
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.held import HeldTable, HeldTables
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.engine.commit import ShareCommits, as_caught_up
+from deltaworks.engine.ledger import Ledger, StepOutcome
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ContractError, DeltaworksError, FencedError
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.share_schema import fitted_share
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+#: How long one look may spend on catching up, so that batches of the other tables are not kept waiting.
+CATCH_UP_SECONDS = 30.0
+#: Shares that are recorded in the ledger together.
+CATCH_UP_SHARES = 20
+_MESSAGE_LENGTH = 1_000
+T = TypeVar("T")
+
+
+class _TableFailed(Exception):
+    """A table cannot be caught up, for a cause of its own."""
+
+    def __init__(self, error: DeltaworksError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class TableHolds:
+    """Holds tables and frees them. Used by one thread at a time, by the owner of the pipeline's lease only.
+
+    Args:
+        spare: called with a batch's share once that has been committed late.
+        reached: told the points a test may break off at.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        objects: ObjectStore,
+        pipeline: str,
+        *,
+        generation: int,
+        tables: TableSet,
+        commits: ShareCommits,
+        ledger: Ledger,
+        owner: Step,
+        spare: Callable[[PreparedBatch, PreparedTable], None],
+        reached: Callable[[str], None],
+        catch_up_seconds: float = CATCH_UP_SECONDS,
+    ) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._pipeline = pipeline
+        self._generation = generation
+        self._tables = tables
+        self._commits = commits
+        self._ledger = ledger
+        self._owner = owner
+        self._spare = spare
+        self._reached = reached
+        self._catch_up_seconds = catch_up_seconds
+        self._held = HeldTables(objects, pipeline)
+        self._desk = TurnDesk(objects, pipeline, granted_by=f"the stream, owner epoch {owner.version}")
+        self._resuming: set[str] = set()
+
+    def holds(self, table: str) -> bool:
+        """Whether the table's commits are held back."""
+        return table in self._held
+
+    def _waits(self, table: str) -> bool:
+        """Whether it tells of a table that is held."""
+        return self._tables.announced.get(table) in self._held
+
+    def _hold_announcing(self) -> None:
+        """Hold every table that tells of a held one: a batch then leaves both out, and both are caught up with."""
+        for table in self._tables.announced:
+            held = self._held.get(self._tables.announced[table])
+            if held is not None and table not in self._held:
+                waiting = replace(held, table=table, reason="announces", condition="", message="", hint="")
+                self._held.hold(waiting)
+
+    def records(self) -> list[HeldTable]:
+        """Every held table."""
+        return list(self._held)
+
+    def start(self, last_completed: int | None) -> None:
+        """Find out what is held, when an owner begins: from the ledger, the records, and what could not be opened.
+
+        A suspension for a cause that may have passed is tried again, and so is one that holds nothing back.
+        """
+        missing = self._ledger.uncommitted()
+        for table, batches in missing.items():
+            known = self._held.get(table)
+            if known is None:
+                self._held.hold(_lost_record(table, batches[0]))
+            elif batches[0] < known.since_batch:
+                self._held.hold(replace(known, since_batch=batches[0]))
+        for table, batches in missing.items():
+            self._remember_columns(table, batches)
+        for record in self.records():
+            if record.reason == "suspended" and record.table not in missing:
+                self._held.free(record.table)
+            elif record.reason == "suspended" and record.retryable:
+                self._resuming.add(record.table)
+        for table, problem in self._tables.problems.items():
+            self.suspend(table, _following(last_completed), problem)
+            self._resuming.discard(table)
+        self._hold_announcing()
+        self.serve(last_completed)
+
+    def _remember_columns(self, table: str, batches: list[int]) -> None:
+        for batch_id in batches:
+            batch = read_prepared(self._objects, self._pipeline, self._generation, batch_id)
+            for share in batch.tables if batch else ():
+                if share.table == table:
+                    self._tables.note_waiting(share)
+
+    def suspend(self, table: str, batch_id: int, error: DeltaworksError) -> None:
+        """Hold a table whose commits fail, from this batch on; durable before this returns. Somebody has to look."""
+        self._held.hold(
+            HeldTable(
+                table=table,
+                reason="suspended",
+                since_batch=batch_id,
+                at=iso_now(),
+                condition=error.condition,
+                message=error.message[:_MESSAGE_LENGTH],
+                hint=error.hint,
+                by="the stream",
+                retryable=error.retryable,
+            )
+        )
+        self._hold_announcing()
+        log.error("pipeline=%s table=%s is suspended from batch %d on: %s", self._pipeline, table, batch_id, error)
+
+    def serve(self, last_completed: int | None) -> None:
+        """Look at what others ask, between two batches: grant turns, take them back, resume tables.
+
+        Raises:
+            FencedError: a successor has taken over.
+            TransientError: the storage does not answer.
+        """
+        requests = self._desk.look()
+        for table, turn in requests.turns.items():
+            self._give(table, turn, _following(last_completed))
+        for record in self.records():
+            ended = record.reason in ("write_turn", "reprocess") and record.table not in requests.turns
+            if ended or (record.table in self._resuming and record.table not in requests.turns):
+                self._resume(record.table)
+        for table in set(requests.resume) - set(requests.turns):
+            held = self._held.get(table)
+            if held is not None and held.reason == "suspended" and table not in self._resuming:
+                self._resuming.add(table)
+                self._resume(table)
+            if table not in self._resuming:
+                self._desk.resumed(table)
+        for record in self.records():
+            # Last, when the table it tells of may have become free.
+            if record.reason == "announces" and record.table not in requests.turns:
+                self._resume(record.table)
+        for table in requests.over:
+            self._desk.forget(table)
+
+    def _give(self, table: str, turn: TurnRecord, following: int) -> None:
+        """Hold the table for the turn's holder, then say so."""
+        if table not in self._tables.writer_by_table:
+            self._desk.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
+            return
+        if table not in self._held:
+            self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
+            self._hold_announcing()
+        if turn.state == "asked":
+            self._reached(f"held:{table}")
+            self._desk.grant(turn)
+
+    def _resume(self, table: str) -> None:
+        """Catch a table up and free it; a table that fails again is suspended again, one that waits goes on waiting."""
+        if self._waits(table):
+            return
+        try:
+            finished = self._catch_up(table)
+        except _TableFailed as failed:
+            if table == QUARANTINE:
+                raise failed.error from failed
+            self._resuming.discard(table)
+            record = self._held.get(table)
+            self.suspend(table, record.since_batch if record else 0, failed.error)
+            return
+        if finished:
+            self._resuming.discard(table)
+            self._held.free(table)
+            log.warning("pipeline=%s table=%s has caught up", self._pipeline, table)
+
+    def _catch_up(self, table: str) -> bool:
+        """Commit what was held back, in the order of batches; False when the time was over before that."""
+        record = self._held.get(table)
+        if record is None:
+            return True
+        deadline = time.monotonic() + self._catch_up_seconds
+        self._of_the_table(lambda: self._tables.reopen(table, self._owner))
+        waiting = self._ledger.uncommitted(table, since_batch=record.since_batch).get(table, [])
+        for start in range(0, len(waiting), CATCH_UP_SHARES):
+            chunk = waiting[start : start + CATCH_UP_SHARES]
+            self._commit_late(table, chunk, refit=record.reason == "suspended")
+            self._held.advance(table, since_batch=chunk[-1] + 1)
+            if time.monotonic() >= deadline and start + CATCH_UP_SHARES < len(waiting):
+                return False
+        return True
+
+    def _commit_late(self, table: str, batches: list[int], *, refit: bool) -> None:
+        done: list[tuple[PreparedBatch, StepOutcome]] = []
+        shares = []
+        try:
+            for batch_id in batches:
+                batch, share, outcome = self._of_the_table(partial(self._commit_one, table, batch_id, refit=refit))
+                done.append((batch, outcome))
+                shares.append((batch, share))
+                self._reached(f"caught_up:{table}")
+        except _TableFailed:
+            # What came before it has landed.
+            self._ledger.catch_up(done, owner=self._owner)
+            raise
+        self._ledger.catch_up(done, owner=self._owner)
+        self._reached(f"recorded:{table}")
+        for batch, share in shares:
+            self._spare(batch, share)
+
+    def _commit_one(
+        self, table: str, batch_id: int, *, refit: bool
+    ) -> tuple[PreparedBatch, PreparedTable, StepOutcome]:
+        batch, share = self._share(table, batch_id)
+        fitted = share
+        if refit and share.writer == "fan_out":
+            fitted = fitted_share(self._lake, self._tables.handles[table], batch, share)
+        return batch, share, as_caught_up(self._commits.commit(batch, fitted))
+
+    def _of_the_table(self, work: Callable[[], T]) -> T:
+        """Tell a failure of the table's own from one that concerns everything, which is raised as it is."""
+        try:
+            return work()
+        except FencedError:
+            raise
+        except Exception as error:
+            if not self._tables.storage_answers():
+                raise
+            raise _TableFailed(as_deltaworks_error(error)) from error
+
+    def _share(self, table: str, batch_id: int) -> tuple[PreparedBatch, PreparedTable]:
+        batch = read_prepared(self._objects, self._pipeline, self._generation, batch_id)
+        share = next((each for each in batch.tables if each.table == table), None) if batch else None
+        if batch is None or share is None:
+            raise ContractError(
+                "HELD_SHARE_MISSING",
+                f"The prepared batch {batch_id} of {self._pipeline!r}, which holds rows of {table!r}, is gone.",
+                hint=f"Restore the object from the storage's versions, or reprocess the batch for {table!r}.",
+            )
+        return batch, share
+
+
+def _following(last_completed: int | None) -> int:
+    return 0 if last_completed is None else last_completed + 1
+
+
+def _lost_record(table: str, since_batch: int) -> HeldTable:
+    return HeldTable(
+        table=table,
+        reason="suspended",
+        since_batch=since_batch,
+        at=iso_now(),
+        condition="HELD_RECORD_LOST",
+        message=f"The ledger says that {table!r} was held back, and its record is gone.",
+        by="the ledger",
+        # Nothing is known against the table: it is tried at once.
+        retryable=True,
+    )

@@ -1,0 +1,265 @@
+"""The ledger: which batches are complete, from which offsets, through which steps, at which table versions.
+
+Two Delta tables per pipeline, after a published design: the *checkpoint store* has one row a batch (offsets, source
+metadata, job state), the *batch metadata store* one row a step (outcome, rows, files, Delta version). A batch is
+complete once it is in the checkpoint store; both are written as guarded steps, so repeating is harmless.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.prepared import PreparedBatch
+from deltaworks.control.records.rollback import Rollback
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step, refresh
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.steps import (
+    BATCH_METADATA_STORE,
+    CAUGHT_UP,
+    CHECKPOINT_STORE,
+    HELD,
+    RELANDED,
+    ROLLED_BACK,
+    batch_step,
+    batches_by_table,
+    last_completed,
+    waiting_shares,
+)
+
+CHECKPOINT_STORE_SCHEMA = arrow_schema(
+    {
+        "pipeline": "string",
+        "generation": "int",
+        "batch_id": "long",
+        "spark_batch_id": "long",
+        "checkpoint": "int",
+        "owner_epoch": "long",
+        "run": "string",
+        "job_state": "string",
+        "start_offset": "string",
+        "end_offset": "string",
+        "source_metadata": "string",
+        "spec_fingerprint": "string",
+        "code_version": "string",
+        "rows": "long",
+        "quarantined": "long",
+        "prepared_at": "timestamp",
+        "completed_at": "timestamp",
+    }
+)
+BATCH_METADATA_SCHEMA = arrow_schema(
+    {
+        "pipeline": "string",
+        "generation": "int",
+        "batch_id": "long",
+        "step": "string",
+        "table_name": "string",
+        "writer": "string",
+        "outcome": "string",
+        "rows": "long",
+        "files": "long",
+        "bytes": "long",
+        "delta_version": "long",
+        "seconds": "double",
+        "at": "timestamp",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one step of a batch did.
+
+    `outcome` is committed or already_committed; held where the table's commits are held back (no version then), and
+    caught_up once such a share has been committed after all. A table that went back adds rolled_back for what it lost
+    by that, or relanded for what came back in the same commit.
+    """
+
+    step: str
+    table_name: str
+    writer: str
+    outcome: str
+    rows: int
+    files: int
+    bytes: int
+    delta_version: int | None
+    seconds: float
+
+
+def owner_step(pipeline: str, epoch: int) -> Step:
+    """The application transaction that carries the owner epoch in every table of a pipeline."""
+    return Step(f"{pipeline}/owner", epoch)
+
+
+def known_owner_epoch(lake: Lake, pipeline: str) -> int:
+    """The highest owner epoch that quarantine or the ledger was committed to under; 0 before the first."""
+    app_id = owner_step(pipeline, 0).app_id
+    keys = [paths.table(pipeline, "quarantine")]
+    keys += [paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)]
+    found = [lake.open(key) for key in keys]
+    return max((table.transaction_version(app_id) or 0 for table in found if table is not None), default=0)
+
+
+class Ledger:
+    """One pipeline's ledger in one generation. Not safe to share between threads."""
+
+    def __init__(self, lake: Lake, pipeline: str, generation: int) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._generation = generation
+        self._keys = {name: paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)}
+        schemas = {CHECKPOINT_STORE: CHECKPOINT_STORE_SCHEMA, BATCH_METADATA_STORE: BATCH_METADATA_SCHEMA}
+        created = user_metadata(pipeline=pipeline, batch="none", operation="create_table")
+        self._tables: dict[str, DeltaTable] = {
+            name: lake.ensure(key, schemas[name], user_metadata=created) for name, key in self._keys.items()
+        }
+
+    def _step(self, name: str, batch_id: int) -> Step:
+        return batch_step(self._pipeline, self._generation, name, batch_id)
+
+    def last_completed(self) -> int | None:
+        """The newest complete batch, or None before the first. Reads the log only."""
+        store = self._tables[CHECKPOINT_STORE]
+        refresh(store)
+        return last_completed(store, self._pipeline, self._generation)
+
+    def end_offset(self, batch_id: int) -> dict[str, Any] | None:
+        """The source offset a complete batch ended at."""
+        wanted = {"batch_id": [batch_id], "generation": [self._generation]}
+        found = self._rows(CHECKPOINT_STORE, ["end_offset"], wanted)
+        if not found or found[0]["end_offset"] is None:
+            return None
+        offset = json.loads(found[0]["end_offset"])
+        return offset if isinstance(offset, dict) else None
+
+    def _rows(self, name: str, columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+        return selected_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
+
+    def uncommitted(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
+        """Batches that are complete but for a held table's share, by table and in order.
+
+        Args:
+            table: look for this one only.
+            since_batch: nothing was held before it, as far as is known.
+        """
+        columns = ["table_name", "batch_id", "outcome"]
+        wanted: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
+        rows = self._rows(BATCH_METADATA_STORE, columns, wanted)
+        found = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
+        return batches_by_table(waiting_shares(found))
+
+    def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
+        """Record shares of one table, in the order of their batches, that were held back and are committed now."""
+        if not steps:
+            return
+        last, table = steps[-1][0].batch_id, steps[-1][1].table_name
+        step = Step(f"{self._pipeline}/g{self._generation}/caught_up/{table}", last)
+        now = utc_now()
+        rows = [
+            {
+                "pipeline": batch.pipeline,
+                "generation": batch.generation,
+                "batch_id": batch.batch_id,
+                **asdict(outcome),
+                "outcome": CAUGHT_UP,
+                "at": now,
+            }
+            for batch, outcome in steps
+        ]
+        self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
+
+    def roll_back(self, done: Rollback, *, version: int) -> None:
+        """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
+        step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", done.ordinal)
+        outcome, now = RELANDED if done.repair == "prepared" else ROLLED_BACK, utc_now()
+        rows = [
+            {
+                "pipeline": self._pipeline,
+                "generation": share.generation,
+                "batch_id": share.number,
+                "step": f"{self._pipeline}/rollback/{done.table}#{done.ordinal}",
+                "table_name": done.table,
+                "writer": "restore",
+                "outcome": outcome,
+                "rows": share.rows,
+                "files": share.files,
+                "bytes": 0,
+                "delta_version": version,
+                "seconds": 0.0,
+                "at": now,
+            }
+            for share in done.lost
+            if share.kind == "batch"
+        ]
+        last = max(done.batches, default=0)
+        self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
+
+    def begin_after(self, batch_id: int, *, owner: Step) -> None:
+        """Count every batch up to `batch_id` as complete, in a ledger that is made anew and knows no more of them."""
+        for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
+            step = self._step(name, batch_id)
+            self._write(name, [], step=step, batch_id=batch_id, operation="begin_ledger", owner=owner)
+
+    def complete(self, batch: PreparedBatch, steps: Sequence[StepOutcome], *, owner: Step) -> None:
+        """Record the batch as complete; steps first, so that a complete batch always has them."""
+        now = utc_now()
+        shared = {"pipeline": batch.pipeline, "generation": batch.generation, "batch_id": batch.batch_id}
+        self._append(BATCH_METADATA_STORE, batch, [{**shared, **asdict(step), "at": now} for step in steps], owner)
+        row = {
+            **shared,
+            "spark_batch_id": batch.spark_batch_id,
+            "checkpoint": batch.checkpoint,
+            "owner_epoch": owner.version,
+            "run": batch.run,
+            "job_state": "complete",
+            "start_offset": json.dumps(batch.offsets.get("start")),
+            "end_offset": json.dumps(batch.offsets.get("end")),
+            "source_metadata": json.dumps(batch.source),
+            "spec_fingerprint": batch.spec_fingerprint,
+            "code_version": batch.code_version,
+            "rows": batch.rows,
+            "quarantined": batch.quarantined,
+            "prepared_at": _instant(batch.prepared_at),
+            "completed_at": now,
+        }
+        self._append(CHECKPOINT_STORE, batch, [row], owner)
+
+    def _append(self, name: str, batch: PreparedBatch, rows: list[dict[str, Any]], owner: Step) -> None:
+        step = self._step(name, batch.batch_id)
+        self._write(name, rows, step=step, batch_id=batch.batch_id, operation="complete_batch", owner=owner)
+
+    def _write(
+        self, name: str, rows: list[dict[str, Any]], *, step: Step, batch_id: int, operation: str, owner: Step | None
+    ) -> None:
+        schema = CHECKPOINT_STORE_SCHEMA if name == CHECKPOINT_STORE else BATCH_METADATA_SCHEMA
+        self._lake.append(
+            self._tables[name],
+            self._keys[name],
+            pa.Table.from_pylist(rows, schema=schema),
+            step=step,
+            owner=owner,
+            user_metadata=user_metadata(
+                pipeline=self._pipeline,
+                batch=batch_id,
+                operation=operation,
+                step=step.app_id,
+                step_version=step.version,
+            ),
+        )
+
+
+def _instant(text: str) -> Any:
+    from deltaworks.control.clock import parse_iso
+
+    return parse_iso(text)

@@ -1,0 +1,196 @@
+"""Live tables: a streaming aggregation of its own, counting events per window and group within seconds.
+
+A live table counts what arrives, copies that producers send twice included, and forgets a window once the watermark
+has passed it: later events are not added and are counted as dropped. The exact answer is the gold table.
+
+Each batch is merged under an application transaction named after the query, so a batch that runs again, after a crash
+or a repaired checkpoint, changes nothing and never puts an older count over a newer one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.generations import current_generation
+from deltaworks.engine.live_table import ensure_live_table
+from deltaworks.errors import TransientError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import LiveTableSpec, PipelineSpec
+from deltaworks.tables.lake import Lake
+
+OPERATION = "live"
+_POLL_SECONDS = 1.0
+_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProgress:
+    """The last batch of a live query. `late_rows` counts groups of rows the watermark dropped in it.
+
+    Spark aggregates within a task before it looks at the watermark, so late events of one group and task count once.
+    """
+
+    batch_id: int
+    input_rows: int
+    late_rows: int
+    state_rows: int
+    watermark: str | None
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> LiveProgress:
+        """Read a query's progress (`query.lastProgress`, or a listener's `event.progress.json` parsed)."""
+        operators = progress.get("stateOperators") or []
+        return cls(
+            batch_id=int(progress["batchId"]),
+            input_rows=int(progress.get("numInputRows") or 0),
+            late_rows=sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+            state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
+            watermark=(progress.get("eventTime") or {}).get("watermark"),
+        )
+
+
+def start_live_query(
+    spark: SparkSession,
+    catalog: Catalog,
+    pipeline: str,
+    live: LiveTableSpec,
+    *,
+    before_merge: Callable[[], None] | None = None,
+    wait_seconds: float = 300.0,
+    available_now: bool = False,
+) -> StreamingQuery:
+    """Start the query that keeps one live table, once the table it reads exists. Returns without awaiting the query.
+
+    Needs the pipeline's lease: two drivers on one checkpoint make one of the queries fail.
+
+    Args:
+        before_merge: called before each merge; what it raises ends the query (a lost lease, a stop).
+        wait_seconds: how long to wait for the bronze table to be created.
+        available_now: work off what there is and end, instead of one batch per `trigger_seconds`.
+
+    Raises:
+        TransientError: LIVE_INPUT_MISSING when the bronze table does not come to be in time.
+    """
+    spec = catalog.pipeline(pipeline)
+    lake = Lake(catalog.environment.lake)
+    source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
+    target = ensure_live_table(lake, spec, live)
+    counts = _windowed_counts(_events(spark, source), live)
+    generation = current_generation(open_objects(lake.storage), pipeline)
+    write = _Merge(lake.storage.spark_uri(target), pipeline, live, before_merge)
+    writer = (
+        counts.writeStream.queryName(f"{pipeline}.{live.name}")
+        .outputMode("update")
+        .option("checkpointLocation", lake.storage.spark_uri(paths.live_checkpoint(pipeline, generation, live.name)))
+        .foreachBatch(write)
+    )
+    if available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{live.trigger_seconds} seconds").start()
+
+
+def _await_input(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:
+    key = paths.table(spec.pipeline, live.reads)
+    deadline = time.monotonic() + wait_seconds
+    while lake.open(key) is None:
+        if time.monotonic() >= deadline:
+            raise TransientError(
+                "LIVE_INPUT_MISSING",
+                f"{live.name!r} reads {live.reads!r}, which has not been created within {wait_seconds:.0f} s.",
+                hint="The ingest stream creates it with its first batch; check that the stream runs.",
+            )
+        time.sleep(_POLL_SECONDS)
+    return key
+
+
+def _events(spark: SparkSession, uri: str) -> DataFrame:
+    return (
+        spark.readStream.format("delta")
+        # On a first run over a long history, files in the order of their events: else a batch of new events would
+        # move the watermark past older ones that are still to be read.
+        .option("withEventTimeOrder", "true")
+        # A delete or a merge in the bronze table is for the gold tables to follow; it must not end this query.
+        .option("skipChangeCommits", "true")
+        .load(uri)
+    )
+
+
+def _windowed_counts(events: DataFrame, live: LiveTableSpec) -> DataFrame:
+    window = F.window("event_time", f"{live.window_minutes} minutes").alias("window")
+    return (
+        events.withWatermark("event_time", f"{live.watermark_minutes} minutes")
+        .groupBy(window, *live.group_by)
+        .agg(F.count("*").alias("events"))
+        .select(
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            F.to_date("window.start").alias("window_date"),
+            *live.group_by,
+            "events",
+            F.current_timestamp().alias("updated_at"),
+        )
+    )
+
+
+class _Merge:
+    """Puts a batch's counts in place of the ones before.
+
+    Settings of the transaction are made in the batch's own session, a copy that Spark makes for each query, so they
+    touch no other query of the driver.
+    """
+
+    def __init__(
+        self, target: str, pipeline: str, live: LiveTableSpec, before_merge: Callable[[], None] | None
+    ) -> None:
+        self._target = target
+        self._pipeline = pipeline
+        self._live = live
+        self._before_merge = before_merge
+
+    def __call__(self, counts: DataFrame, batch_id: int) -> None:
+        counts = counts.persist()
+        try:
+            dates = [row[0] for row in counts.select("window_date").distinct().collect()]
+            if not dates:
+                return
+            if self._before_merge is not None:
+                self._before_merge()
+            self._announce(counts.sparkSession, batch_id)
+            self._merge(counts, dates)
+        finally:
+            counts.unpersist()
+
+    def _announce(self, session: SparkSession, batch_id: int) -> None:
+        # A query's id lives in its checkpoint: with a new checkpoint batches count from 0 again, under a new name,
+        # so they are not taken for old ones and left out.
+        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        session.conf.set(_TRANSACTION_APP, f"{self._pipeline}/live/{self._live.name}/{query_id}")
+        session.conf.set(_TRANSACTION_VERSION, str(batch_id))
+        made = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
+        session.conf.set(_USER_METADATA, made)
+
+    def _merge(self, counts: DataFrame, dates: list[Any]) -> None:
+        # Only literals over the target prune its partitions; values of the source never do.
+        literals = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(dates))
+        same = [f"target.`{name}` <=> source.`{name}`" for name in ("window_start", *self._live.group_by)]
+        (
+            DeltaTable.forPath(counts.sparkSession, self._target)
+            .alias("target")
+            .merge(counts.alias("source"), " AND ".join([f"target.window_date in ({literals})", *same]))
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+            .execute()
+        )

@@ -1,0 +1,261 @@
+"""Progress: a row per batch, and rows for idling and the end, in a Delta table written out of band.
+
+A bounded queue and a thread of its own stand between the stream and the table: a slow or failing storage drops
+progress rows and counts them, and never delays or fails a batch. A batch's report and what Spark says of the same
+batch come apart and are joined here.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import resource
+import threading
+import time
+from dataclasses import asdict, fields
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.engine.batches import BatchReport
+from deltaworks.engine.driver_measures import DriverMeasures
+from deltaworks.engine.table_set import missing_columns
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step, refresh
+from deltaworks.tables.lake import Lake
+
+PROGRESS_SCHEMA = arrow_schema(
+    {
+        "pipeline": "string",
+        "batch_id": "long",
+        "run": "string",
+        "owner_epoch": "long",
+        "at": "timestamp",
+        "rows": "long",
+        "quarantined": "long",
+        "files_read": "long",
+        "bytes_read": "long",
+        "files_written": "long",
+        "tables": "long",
+        "resumed": "boolean",
+        "prepare_seconds": "double",
+        "commit_seconds": "double",
+        "complete_seconds": "double",
+        "rows_per_second": "double",
+        "driver_peak_bytes": "long",
+        "kind": "string",
+        "phases_ms": "string",
+        "start_offset": "string",
+        "end_offset": "string",
+        "backlog_files": "long",
+        "backlog_bytes": "long",
+        "backlog_records": "long",
+        "oldest_pending_seconds": "double",
+        "driver_rss_bytes": "long",
+        "jvm_heap_bytes": "long",
+        "requests": "string",
+        "message": "string",
+        "dropped": "long",
+        "rule_warnings": "string",
+        "ranges_lost": "long",
+    }
+)
+_QUEUE_ROWS = 1_000
+_REPORTED = {field.name for field in fields(BatchReport)} & set(PROGRESS_SCHEMA.names)
+#: While nothing comes, a row now and then shows that somebody looks.
+IDLE_ROW_SECONDS = 300.0
+#: How long a batch's row waits for what Spark says of the batch.
+JOIN_SECONDS = 30.0
+_END_SECONDS = 2.0
+
+
+class ProgressLog:
+    """Takes what there is to say and appends it to the pipeline's progress table. Taking never blocks or raises."""
+
+    def __init__(
+        self,
+        storage: StorageSpec,
+        pipeline: str,
+        *,
+        owner_epoch: int,
+        flush_seconds: float = 10.0,
+        measures: DriverMeasures | None = None,
+    ) -> None:
+        self._storage = storage
+        self._pipeline = pipeline
+        self._epoch = owner_epoch
+        self._flush_seconds = flush_seconds
+        self._measures = measures or DriverMeasures()
+        self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
+        self._closed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
+        self._backlog: dict[str, Any] = {}
+        self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._ready: list[dict[str, Any]] = []
+        self._idle_at: float | None = None
+        self._appends = 0
+        self.dropped = 0
+
+    def start(self) -> None:
+        """Begin writing."""
+        self._thread.start()
+
+    def add(self, report: BatchReport, *, spark_batch_id: int | None = None) -> None:
+        """Take a batch's report.
+
+        Args:
+            spark_batch_id: Spark's number of it, where Spark will say more of it.
+        """
+        seconds = report.prepare_seconds + report.commit_seconds + report.complete_seconds
+        reported = {name: value for name, value in asdict(report).items() if name in _REPORTED}
+        row = {
+            **reported,
+            "kind": "batch",
+            "rows_per_second": report.rows / seconds if seconds else 0.0,
+            "driver_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        self._take("batch", {"row": row, "spark": spark_batch_id})
+
+    def spark_progress(self, progress: dict[str, Any]) -> None:
+        """Take what Spark says of a batch."""
+        self._take("spark", progress)
+
+    def idle(self) -> None:
+        """Note that nothing has come."""
+        self._take("idle", {"kind": "idle"})
+
+    def terminated(self, message: str | None) -> None:
+        """Note that the query has ended, and by which error."""
+        self._take("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
+
+    def note_backlog(self, found: dict[str, Any]) -> None:
+        """Remember how far behind the stream is, as its heartbeat says it."""
+        self._backlog = found
+
+    def await_end(self) -> None:
+        """Give Spark a moment to say that the query has ended."""
+        self._ended.wait(_END_SECONDS)
+
+    def close(self) -> None:
+        """Write what is queued, within a bound, and stop."""
+        self._closed.set()
+        self._thread.join(timeout=30)
+
+    def _take(self, kind: str, said: dict[str, Any]) -> None:
+        try:
+            self._queue.put_nowait((kind, {**said, "at": utc_now(), "backlog": self._backlog}))
+        except queue.Full:
+            self.dropped += 1
+        if kind == "terminated":
+            self._ended.set()
+
+    def _loop(self) -> None:
+        flush_at = time.monotonic() + self._flush_seconds
+        while True:
+            closing = self._closed.is_set()
+            try:
+                self._heard(*self._queue.get(timeout=min(0.2, self._flush_seconds)))
+            except queue.Empty:
+                pass
+            except Exception:  # out of band by design
+                self.dropped += 1
+            closing = closing and self._queue.empty()
+            if closing or time.monotonic() >= flush_at:
+                self._flush(everything=closing)
+                flush_at = time.monotonic() + self._flush_seconds
+            if closing:
+                return
+
+    def _heard(self, kind: str, said: dict[str, Any]) -> None:
+        if kind == "spark":
+            self._join(said)
+        elif kind == "batch":
+            row = self._row(said["row"], said)
+            row["requests"] = json.dumps(self._measures.requests())
+            self._idle_at = None
+            if said["spark"] is None:
+                self._ready.append(row)
+            else:
+                self._waiting[said["spark"]] = (time.monotonic(), row)
+        elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
+            self._idle_at = time.monotonic()
+            said = dict(said)
+            self._ready.append(self._row({name: said[name] for name in ("kind", "message") if name in said}, said))
+
+    def _join(self, progress: dict[str, Any]) -> None:
+        """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
+        found = self._waiting.pop(int(progress["batchId"]), None)
+        if found is None:
+            return
+        row = found[1]
+        source = (progress.get("sources") or [{}])[0]
+        row["phases_ms"] = json.dumps(progress.get("durationMs") or {})
+        row["start_offset"], row["end_offset"] = (_text(source.get(name)) for name in ("startOffset", "endOffset"))
+        self._ready.append(row)
+
+    def _row(self, row: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+        backlog = said["backlog"]
+        oldest = parse_iso(backlog.get("oldest_pending_at"))
+        return {
+            "pipeline": self._pipeline,
+            "run": current_run(),
+            "owner_epoch": self._epoch,
+            "at": said["at"],
+            "backlog_files": backlog.get("backlog_files"),
+            "backlog_bytes": backlog.get("backlog_bytes"),
+            "backlog_records": backlog.get("backlog_records"),
+            "oldest_pending_seconds": (said["at"] - oldest).total_seconds() if oldest else None,
+            "dropped": self.dropped,
+            **self._measures.memory(),
+            **row,
+        }
+
+    def _flush(self, *, everything: bool) -> None:
+        for number, (since, row) in list(self._waiting.items()):
+            if everything or time.monotonic() - since >= JOIN_SECONDS:
+                self._ready.append(row)
+                del self._waiting[number]
+        rows, self._ready = self._ready, []
+        if not rows:
+            return
+        try:
+            self._append(rows)
+        except Exception:  # out of band by design
+            self.dropped += len(rows)
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        lake = Lake(self._storage)
+        key = paths.pipeline_control(self._pipeline, "progress")
+        # Counted, not taken from the batch: idling and ending are said without one.
+        self._appends += 1
+        step = Step(f"{self._pipeline}/progress/{self._epoch}", self._appends)
+        batches = [row["batch_id"] for row in rows if row.get("batch_id") is not None]
+        metadata = user_metadata(
+            pipeline=self._pipeline,
+            batch=batches[-1] if batches else "none",
+            operation="progress",
+            step=step.app_id,
+            step_version=step.version,
+        )
+        table = lake.ensure(key, PROGRESS_SCHEMA, user_metadata=metadata)
+        _add_missing_columns(table, metadata)
+        lake.append(table, key, pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA), step=step, user_metadata=metadata)
+
+
+def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
+    """Give a table of an earlier release the columns it lacks."""
+    missing = missing_columns(table, PROGRESS_SCHEMA, "progress")
+    if missing:
+        table.alter.add_columns(missing, commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}))
+        refresh(table)
+
+
+def _text(offset: Any) -> str | None:
+    """An offset as JSON; Spark gives it as text or as data."""
+    return offset if offset is None or isinstance(offset, str) else json.dumps(offset)

@@ -1,0 +1,336 @@
+"""Runs a pipeline's stream: one owner at a time, watched, and ending itself in an orderly way.
+
+The life of a run: take the lease, open and fence the tables, finish a batch that was left prepared, start the query
+(and those of the live tables), then watch it until the stop flag, the end of its time, a failure, a lost lease or a
+batch that hangs. What ends a run never matters for the data: every batch resumes from its records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.guard import driving_jvm, end_now
+from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.generations import Generations
+from deltaworks.control.records.specs import SpecRecords
+from deltaworks.engine.batches import BatchProcessor, BatchReport
+from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.ledger import known_owner_epoch
+from deltaworks.engine.live import start_live_query
+from deltaworks.engine.progress import ProgressLog
+from deltaworks.engine.query_listener import IngestListener, listening
+from deltaworks.engine.stall_watchdog import end_where_stalled
+from deltaworks.engine.start import checkpoint_to_run_on, open_batches
+from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.sources.backlog import Backlog
+from deltaworks.sources.registry import open_source
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+STOPPED_SECONDS = 20.0
+#: How often somebody who waits for a table is looked for while no batch comes: one listing each.
+SERVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Why a run ended, and what it did."""
+
+    ended_by: str
+    batches: int
+    rows: int
+    seconds: float
+
+
+class IngestRun:
+    """One run of a pipeline's stream. Build it, call `run` once."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        available_now: bool = False,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._storage = catalog.environment.lake
+        self._objects = CountingObjects(open_objects(self._storage))
+        self._source = open_source(catalog, self._spec)
+        self._available_now = available_now
+        self._fault = fault
+        self._stop = StopFlag(self._objects, self._key("stop.json"))
+        self._heartbeat = HeartbeatWriter(
+            self._objects,
+            self._key("heartbeat.json"),
+            pipeline=pipeline,
+            trigger_seconds=self._spec.stream.trigger_seconds,
+        )
+        self._batches = 0
+        self._rows = 0
+        self._quarantined = 0
+        self._lost_files = 0
+        self._lost_ranges = 0
+        self._batch_started: float | None = None
+        self._first_batch_done: float | None = None
+        self._failure: DeltaworksError | None = None
+
+    def _key(self, name: str) -> str:
+        return paths.pipeline_control(self._spec.pipeline, name)
+
+    def run(self) -> RunResult:
+        """Stream until something ends the run.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD, another run has the stream.
+            FencedError: a successor has taken over.
+            DeltaworksError: what failed, mapped where it is known.
+        """
+        started = time.monotonic()
+        settings = self._spec.stream
+        lease = Lease(
+            self._objects,
+            self._key("lease.json"),
+            ttl_seconds=settings.lease_ttl_seconds,
+            name=self._spec.pipeline,
+            known_epoch=lambda: known_owner_epoch(Lake(self._storage), self._spec.pipeline),
+        )
+        # Before the lease is ours the heartbeat belongs to whoever holds it.
+        epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
+        try:
+            watch(lease, self._lease_lost)
+            self._heartbeat.start()
+            self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
+            ended_by = self._stream(lease, epoch)
+        except DeltaworksError as error:
+            self._heartbeat.close(state="failed", error=error.as_record())
+            raise
+        except Exception as error:
+            self._heartbeat.close(state="failed", error={"condition": "STREAM_FAILED", "message": str(error)[:500]})
+            raise
+        finally:
+            lease.release()
+        self._heartbeat.close(state="ended")
+        return RunResult(ended_by=ended_by, batches=self._batches, rows=self._rows, seconds=time.monotonic() - started)
+
+    def _ui(self) -> str | None:
+        url: str | None = self._spark.sparkContext.uiWebUrl
+        return url
+
+    @staticmethod
+    def _lease_lost() -> None:
+        # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
+        end_now(driving_jvm(), exit_code=FencedError.exit_code)
+
+    def _stream(self, lease: Lease, epoch: int) -> str:
+        if self._stop.read() is not None:
+            # A DAG that is not paused starts the next run at once: not every few seconds, then.
+            time.sleep(STOPPED_SECONDS)
+            return "stop flag"
+        measures = DriverMeasures(self._spark, self._objects)
+        progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures)
+        progress.start()
+        queries: list[StreamingQuery] = []
+        specs = SpecRecords(self._objects, self._spec.pipeline)
+        try:
+            specs.check(self._spec)
+            processor, ledger = open_batches(
+                self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch, fault=self._fault
+            )
+            # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
+            torn = processor.finish_torn()
+            if torn is not None:
+                self._note(torn, progress)
+            # After the torn batch, which was prepared with the former one, and before the next, which is not.
+            specs.record(self._spec, owner_epoch=epoch)
+            generations = checkpoint_to_run_on(self._objects, self._spec.pipeline, ledger)
+            processor.continue_on(generations)
+            with listening(self._spark, self._listener(progress)):
+                try:
+                    queries = [self._start(processor, generations, progress), *self._start_live(lease)]
+                    self._heartbeat.update(state="running")
+                    return self._watch(queries, processor, progress)
+                finally:
+                    for query in queries:
+                        _stop_quietly(query)
+                    progress.await_end()
+        finally:
+            progress.close()
+
+    def _start(self, processor: BatchProcessor, generations: Generations, progress: ProgressLog) -> StreamingQuery:
+        current = generations.current
+        checkpoint = paths.checkpoint(self._spec.pipeline, generations.generation, current.ordinal)
+
+        def land(batch: DataFrame, spark_batch_id: int) -> None:
+            self._batch_started = time.monotonic()
+            try:
+                source = self._source.slice_of(batch, batch_id=processor.batch_id(spark_batch_id))
+                report = processor.process(source, spark_batch_id)
+            except DeltaworksError as error:
+                self._failure = error
+                raise
+            finally:
+                self._batch_started = None
+            if report is not None:
+                self._note(report, progress, spark_batch_id=spark_batch_id)
+            self._first_batch_done = self._first_batch_done or time.monotonic()
+
+        self._schedule_in("ingest")
+        writer = (
+            self._source.frame(self._spark, start=current.start)
+            .writeStream.foreachBatch(land)
+            .queryName(f"{self._spec.pipeline}.ingest")
+            .option("checkpointLocation", self._storage.spark_uri(checkpoint))
+        )
+        if self._available_now:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._spec.stream.trigger_seconds} seconds").start()
+
+    def _start_live(self, lease: Lease) -> list[StreamingQuery]:
+        if self._available_now:
+            return []
+        self._schedule_in("live")
+
+        def still_ours() -> None:
+            if lease.lost:
+                raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
+
+        return [
+            start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
+            for live in self._spec.live
+        ]
+
+    def _listener(self, progress: ProgressLog) -> IngestListener:
+        return IngestListener(
+            f"{self._spec.pipeline}.ingest",
+            on_progress=progress.spark_progress,
+            on_idle=progress.idle,
+            on_terminated=progress.terminated,
+        )
+
+    def _schedule_in(self, pool: str) -> None:
+        """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+
+    def _note(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
+        self._batches += 1
+        self._rows += report.rows
+        self._quarantined += report.quarantined
+        self._note_lost(report)
+        progress.add(report, spark_batch_id=spark_batch_id)
+        self._heartbeat.update(
+            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined
+        )
+        log.warning(
+            "pipeline=%s batch=%d rows=%d quarantined=%d files=%d tables=%d resumed=%s prepare_s=%.2f commit_s=%.2f",
+            self._spec.pipeline,
+            report.batch_id,
+            report.rows,
+            report.quarantined,
+            report.files_read,
+            report.tables,
+            report.resumed,
+            report.prepare_seconds,
+            report.commit_seconds,
+        )
+
+    def _note_lost(self, report: BatchReport) -> None:
+        """Objects and records that were announced and gone before this run could read them: somebody has to know."""
+        if not (report.objects_missing or report.ranges_lost):
+            return
+        self._lost_files += report.objects_missing
+        self._lost_ranges += report.ranges_lost
+        self._heartbeat.update(
+            lost_files=self._lost_files, lost_ranges=self._lost_ranges, lost_examples=report.missing_examples
+        )
+        log.warning("pipeline=%s lost before they were read: %s", self._spec.pipeline, report.missing_examples)
+
+    def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
+        started = served = time.monotonic()
+        backlog = Backlog(self._source)
+        while True:
+            for query in queries:
+                if not query.isActive:
+                    return self._ended(query)
+            now = time.monotonic()
+            if self._stop.read() is not None:
+                return self._stopping("stop flag")
+            # Counted from the first batch, so that a slow start never ends a run that has done nothing.
+            if now - (self._first_batch_done or now) >= self._spec.stream.max_run_seconds:
+                return self._stopping("max_run_seconds")
+            if now - started >= 2 * self._spec.stream.max_run_seconds:
+                return self._stopping("max_run_seconds without a batch")
+            end_where_stalled(
+                self._spec.pipeline,
+                self._batch_started,
+                now,
+                stall_seconds=self._spec.stream.stall_seconds,
+                heartbeat=self._heartbeat,
+            )
+            if now - served >= SERVE_SECONDS:
+                served = now
+                self._serve(processor)
+            behind = backlog.read(queries[0])
+            progress.note_backlog(behind)
+            self._heartbeat.update(state="running" if self._batch_started else "idle", **behind)
+            _wait_for_end(queries[0], POLL_SECONDS)
+
+    def _serve(self, processor: BatchProcessor) -> None:
+        """Answer those who wait for a table, also while no batch comes."""
+        try:
+            processor.serve()
+        except FencedError:
+            raise
+        except Exception as error:  # looked at again in seconds; a batch that meets the same fails
+            log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
+        self._heartbeat.update(held=tuple(held.as_brief() for held in processor.held))
+
+    def _stopping(self, reason: str) -> str:
+        self._heartbeat.update(state="stopping")
+        return reason
+
+    def _ended(self, query: StreamingQuery) -> str:
+        failure = query.exception()
+        if failure is None and self._available_now:
+            return "available now"
+        if self._failure is not None:
+            raise self._failure
+        if failure is not None:
+            raise failure
+        raise TransientError(
+            "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
+        )
+
+
+def _wait_for_end(query: StreamingQuery, seconds: float) -> None:
+    """Wait until the query has ended, and no longer than `seconds`: a run over what is there ends with its query."""
+    try:
+        query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
+    except Exception:  # what a query failed with is looked at where all of them are
+        time.sleep(seconds)
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:  # the run is ending anyway; its batches resume
+        log.warning("query %s did not stop in time: %s", query.name, error)

@@ -1,0 +1,112 @@
+"""What a run does between winning the lease and starting its query: tables, ledger, and the checkpoint to run on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from deltaworks.control import paths
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, refuse_lost_ledger
+from deltaworks.control.records.generations import Generations, current_checkpoint, known_generations, read_generations
+from deltaworks.control.records.start_over import refuse_unfinished_start_over
+from deltaworks.engine.batches import BatchProcessor, Ownership
+from deltaworks.engine.landed import landed_batches
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ContractError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import list_log
+from deltaworks.tables.steps import read_last_completed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_LOOKS = 3
+_LOOK_SECONDS = 1.0
+
+
+def open_batches(
+    spark: SparkSession | None,
+    catalog: Catalog,
+    spec: PipelineSpec,
+    objects: ObjectStore,
+    *,
+    lease: Lease,
+    epoch: int,
+    fault: Callable[[str], None] = lambda point: None,
+    refuse_lost: bool = True,
+    refuse_dropped: bool = True,
+) -> tuple[BatchProcessor, Ledger]:
+    """Open and fence the tables and the ledger of a pipeline whose lease is ours.
+
+    Args:
+        spark: None for one that only finishes what is prepared.
+        refuse_lost: whether to refuse a ledger that has lost batches.
+        refuse_dropped: whether to refuse, and not create anew, a table that is gone and has had rows.
+
+    Raises:
+        ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
+        FencedError: a successor has taken over.
+    """
+    lake = Lake(catalog.environment.lake)
+    owner = owner_step(spec.pipeline, epoch)
+    refuse_unfinished_start_over(objects, spec.pipeline)
+    known = known_generations(objects, spec.pipeline)
+    if refuse_lost:
+        # Before the ledger is created where it is gone.
+        _refuse_lost_ledger(lake, objects, spec.pipeline, known.generation)
+
+    def had_rows(table: str) -> bool:
+        # Asked of the log first, which nearly always is there: the ledger takes longer to read.
+        if not refuse_dropped or list_log(objects, paths.table(spec.pipeline, table)).newest is not None:
+            return False
+        return bool(landed_batches(Lake(lake.storage), objects, spec.pipeline, table))
+
+    tables = TableSet(lake, spec, spark=spark, had_rows=had_rows)
+    tables.open()
+    tables.fence(owner)
+    ledger = Ledger(lake, spec.pipeline, known.generation)
+    processor = BatchProcessor(
+        spark,
+        spec,
+        lake,
+        objects,
+        generations=known,
+        ledger=ledger,
+        tables=tables,
+        ownership=Ownership(owner=lease.owner, step=owner),
+        fault=fault,
+    )
+    return processor, ledger
+
+
+def _refuse_lost_ledger(lake: Lake, objects: ObjectStore, pipeline: str, generation: int) -> None:
+    """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
+    for look in range(1, _LOOKS + 1):
+        last = read_last_completed(lake, pipeline, generation)
+        known = read_generations(objects, pipeline)
+        try:
+            return refuse_lost_ledger(objects, pipeline, known, generation=generation, last_completed=last)
+        except ContractError:
+            if look == _LOOKS:
+                raise
+            time.sleep(_LOOK_SECONDS)
+
+
+def checkpoint_to_run_on(objects: ObjectStore, pipeline: str, ledger: Ledger) -> Generations:
+    """The checkpoint recorded, or a new one after the ledger's last batch. Call it once a torn batch is finished.
+
+    Raises:
+        ContractError: CHECKPOINT_DAMAGED, LEDGER_WITHOUT_OFFSET, GENERATIONS_UNREADABLE.
+    """
+    last = ledger.last_completed()
+    end = ledger.end_offset(last) if last is not None else None
+    current = current_checkpoint(objects, pipeline, last_completed=last, end_offset=end)
+    refuse_damaged_checkpoint(objects, pipeline, current)
+    return current

@@ -1,0 +1,331 @@
+"""All bronze tables of a pipeline, quarantine included: created, checked, routed to a writer, fenced.
+
+One table that cannot be opened, or has another schema than declared, does not keep the others from starting: it is
+reported as a problem, and the stream holds it. Quarantine is the exception, since every batch may need it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+
+from deltaworks.control import paths
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.prepared import PreparedTable
+from deltaworks.engine.announcements import announced
+from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.events.evolution import Evolved, EvolvedColumn, evolved_columns
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner, raise_owner, refresh
+from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+THREADS = 8
+
+
+class TableSet:
+    """The tables of a pipeline. `handles` holds those that are open, `problems` why the others are not.
+
+    `writer_by_table` says through which writer a table's commits go: the declared one, or `spark` where the table asks
+    something of its writers that delta-rs would not keep.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        spec: PipelineSpec,
+        *,
+        spark: SparkSession | None = None,
+        had_rows: Callable[[str], bool] = lambda table: False,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            had_rows: whether a table is not there and has had rows; then it was dropped, and is not created anew.
+        """
+        self._had_rows = had_rows
+        self._lake = lake
+        self._spec = spec
+        self._spark = spark
+        self._declared = {
+            table.name: (arrow_schema(table.column_types()), table.partition_by) for table in spec.tables
+        } | {QUARANTINE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
+        self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
+        self.writer_by_table[QUARANTINE] = "fan_out"
+        #: By notification table, the table whose rows have to be there before it tells of them.
+        self.announced = announced(spec)
+        self.handles: dict[str, DeltaTable] = {}
+        self.problems: dict[str, DeltaworksError] = {}
+        self._waiting: dict[str, list[EvolvedColumn]] = {}
+
+    def open(self) -> None:
+        """Open every table, creating those that are missing and adding columns newly declared.
+
+        Raises:
+            DeltaworksError: quarantine cannot be opened.
+        """
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(self._try_to_open, self._declared))
+        if QUARANTINE in self.problems:
+            raise self.problems[QUARANTINE]
+
+    def _try_to_open(self, name: str) -> None:
+        try:
+            self._open(name)
+        except Exception as error:
+            self.problems[name] = as_deltaworks_error(error)
+
+    def _open(self, name: str) -> None:
+        schema, partition_by = self._declared[name]
+        key = paths.table(self._spec.pipeline, name)
+        created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
+        self._refuse_dropped(name)
+        self._create_clustered(name, created)
+        # A Lake of its own for each thread: handles are not shared.
+        handle = Lake(self._lake.storage).ensure(
+            key,
+            schema,
+            user_metadata=created,
+            partition_by=partition_by,
+            properties=self._spec.maintenance.table_properties(),
+        )
+        self._route(name, handle)
+        self._check_partitioning(name, handle)
+        missing = missing_columns(handle, schema, name)
+        if missing:
+            self._add_columns(name, handle, missing, created)
+        self.handles[name] = handle
+        self.problems.pop(name, None)
+
+    def _create_clustered(self, name: str, made: str) -> None:
+        """Create a clustered table, which only Spark can. One that is there is left as it is."""
+        declared = next((table for table in self._spec.tables if table.name == name), None)
+        if declared is None or not declared.cluster_by:
+            return
+        key = paths.table(self._spec.pipeline, name)
+        if Lake(self._lake.storage).open(key) is not None:
+            return
+        if self._spark is None:
+            raise TransientError(
+                "SPARK_ABSENT",
+                f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by, so only Spark can create it.",
+                hint="Start the stream, which creates it.",
+            )
+        columns = ", ".join(f"`{column}` {kind}" for column, kind in declared.column_types().items())
+        properties = {**TABLE_PROPERTIES, **self._spec.maintenance.table_properties()}
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        # A session of its own: the commit takes its metadata from there, and others commit meanwhile.
+        session = self._spark.newSession()
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", made)
+        # The writer of frames leaves clustering out of a table that is told by its path.
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
+            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({listed})"
+        )
+
+    def _refuse_dropped(self, name: str) -> None:
+        if self._had_rows(name):
+            raise ContractError(
+                "TABLE_DROPPED",
+                f"Table {name!r} of {self._spec.pipeline!r} is gone, and the ledger knows batches of it.",
+                hint=f"`deltaworks recover table {self._spec.pipeline} {name}` has it and its rows again.",
+            )
+
+    def _route(self, name: str, handle: DeltaTable) -> None:
+        if self.writer_by_table[name] == "spark":
+            return
+        reasons = reasons_for_spark(handle)
+        if not reasons:
+            return
+        if name == QUARANTINE:
+            raise ContractError(
+                "QUARANTINE_FEATURES",
+                f"The quarantine of {self._spec.pipeline!r} has {', '.join(reasons)}, which a batch cannot honour.",
+                hint="Drop the feature or the constraint from the quarantine table.",
+            )
+        self.writer_by_table[name] = "spark"
+        log.warning(
+            "pipeline=%s table=%s is written through Spark, since it has %s; declare `writer: spark` to say so",
+            self._spec.pipeline,
+            name,
+            ", ".join(reasons),
+        )
+
+    def _check_partitioning(self, name: str, handle: DeltaTable) -> None:
+        found, declared = list(handle.metadata().partition_columns), list(self._declared[name][1])
+        if found != declared:
+            raise ContractError(
+                "TABLE_PARTITIONING_DIFFERS",
+                f"Table {name!r} is partitioned by {', '.join(found) or 'nothing'} on disk and by "
+                f"{', '.join(declared) or 'nothing'} in pipeline.yaml.",
+                hint="Declare the partitioning the table has; another one needs a new table.",
+            )
+
+    def _add_columns(self, name: str, handle: DeltaTable, missing: list[Field], made: str) -> None:
+        if self.writer_by_table[name] == "spark" and self._spark is not None:
+            address = self._lake.storage.spark_uri(paths.table(self._spec.pipeline, name))
+            columns = ", ".join(f"`{field.name}` {_ddl(field)}" for field in missing)
+            self._spark.sql(f"ALTER TABLE delta.`{address}` ADD COLUMNS ({columns})")
+        else:
+            properties = CommitProperties(custom_metadata={"userMetadata": made})
+            handle.alter.add_columns(missing, commit_properties=properties)
+        refresh(handle)
+
+    def reopen(self, name: str, owner: Step) -> None:
+        """Open a table again that could not be opened, or whose log another writer has changed, and fence it.
+
+        Raises:
+            DeltaworksError: what is wrong with it, as before.
+        """
+        if name not in self._declared:
+            raise ContractError(
+                "TABLE_NOT_DECLARED",
+                f"Pipeline {self._spec.pipeline!r} declares no table {name!r} any more, and batches hold rows of it.",
+                hint="Declare the table again until it has caught up.",
+            )
+        declared = {table.name: table.writer for table in self._spec.tables}
+        self.writer_by_table[name] = declared.get(name, "fan_out")
+        try:
+            self._open(name)
+            self._fence(name, owner)
+        except FencedError:
+            raise
+        except Exception as error:
+            own = as_deltaworks_error(error)
+            self.problems[name] = own
+            raise own from error
+
+    def fence(self, owner: Step) -> None:
+        """Raise the owner epoch in every table delta-rs commits to, so that a former owner's commits fail. Idempotent.
+
+        A table that Spark commits to may have features delta-rs cannot commit with: there the writer looks. A table
+        that cannot be fenced is a problem of its own; quarantine has to be.
+
+        Raises:
+            FencedError: a successor has taken over.
+        """
+
+        def one(name: str) -> None:
+            try:
+                self._fence(name, owner)
+            except FencedError:
+                raise
+            except Exception as error:
+                if name == QUARANTINE:
+                    raise
+                self.problems[name] = as_deltaworks_error(error)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(one, list(self.handles)))
+
+    def _fence(self, name: str, owner: Step) -> None:
+        if self.writer_by_table[name] != "fan_out":
+            return
+        metadata = user_metadata(
+            pipeline=self._spec.pipeline,
+            batch="none",
+            operation="raise_owner",
+            step=owner.app_id,
+            step_version=owner.version,
+        )
+        raise_owner(self.handles[name], owner, user_metadata=metadata)
+        # One that is raised already, by a successor, is no error of raising it.
+        check_owner(self.handles[name], owner)
+
+    def evolved(self) -> Evolved:
+        """The columns that tables were given while they ran, those of shares that are held back among them.
+
+        A table that is not open, or that Spark writes, is given none: new fields stay in its rescued column.
+        """
+        found = {}
+        for table in self._spec.tables:
+            if table.evolve != "add_columns" or self.writer_by_table[table.name] == "spark":
+                continue
+            if table.name in self.handles:
+                present = evolved_columns(self.handles[table.name], table)
+                names = {column.name for column in present}
+                waiting = [column for column in self._waiting.get(table.name, ()) if column.name not in names]
+                found[table.name] = (*present, *waiting)
+        return found
+
+    def indexed_columns(self) -> dict[str, IndexedColumns]:
+        """Which columns have statistics, for the tables whose properties say so."""
+        found = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
+        return {name: indexed for name, indexed in found.items() if indexed != DEFAULT_COLUMNS}
+
+    def note_waiting(self, share: PreparedTable) -> None:
+        """Remember the columns a held share will bring, so that later batches bring no other ones in their place."""
+        known = self._waiting.setdefault(share.table, [])
+        for record in share.new_columns:
+            column = EvolvedColumn(record["name"], tuple(record["path"]), record["type"])
+            if column not in known:
+                known.append(column)
+
+    def storage_answers(self) -> bool:
+        """Whether the lake can be read: what fails beside a quarantine that answers is a table's own trouble."""
+        try:
+            refresh(self.handles[QUARANTINE])
+        except Exception:
+            return False
+        return True
+
+
+def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[Field]:
+    """The declared columns the table lacks.
+
+    Raises:
+        ContractError: TABLE_SCHEMA_DIFFERS when a column on disk has another type than declared.
+    """
+    on_disk = {field.name: field for field in handle.schema().fields}
+    wanted = {field.name: field for field in Schema.from_arrow(declared).fields}
+    different = [
+        f"{column} is {on_disk[column].type} on disk and {field.type} in pipeline.yaml"
+        for column, field in wanted.items()
+        if column in on_disk and on_disk[column].type != field.type
+    ]
+    if different:
+        raise ContractError(
+            "TABLE_SCHEMA_DIFFERS",
+            f"Table {name!r}: {'; '.join(different)}.",
+            hint="Declare the type the table has, or give the column a new name; then resume the table.",
+        )
+    return [Field(field.name, field.type, nullable=True) for column, field in wanted.items() if column not in on_disk]
+
+
+def _ddl(field: Field) -> str:
+    """The field's type as Spark's DDL writes it."""
+    return _ddl_type(_plain(field))
+
+
+def _plain(field: Field) -> object:
+    import json
+
+    return json.loads(field.to_json())["type"]
+
+
+def _ddl_type(kind: object) -> str:
+    if isinstance(kind, str):
+        return kind
+    render: dict[str, Callable[[dict[str, object]], str]] = {
+        "array": lambda tree: f"array<{_ddl_type(tree['elementType'])}>",
+        "map": lambda tree: f"map<{_ddl_type(tree['keyType'])},{_ddl_type(tree['valueType'])}>",
+        "struct": lambda tree: (
+            "struct<" + ",".join(f"`{each['name']}`:{_ddl_type(each['type'])}" for each in tree["fields"]) + ">"  # type: ignore[attr-defined]
+        ),
+    }
+    if not isinstance(kind, dict):
+        raise TypeError(f"{kind!r} is no type of a Delta schema")
+    return render[str(kind["type"])](kind)

@@ -1,0 +1,193 @@
+"""Commits a prepared batch to its tables: through delta-rs, or through Spark for tables delta-rs cannot commit to.
+
+Both writers stand behind one interface and are guarded the same way: the step's transaction id is the batch's, so a
+repeated commit changes nothing. What they commit is what the prepared batch names, never a second reading.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from functools import reduce
+from typing import TYPE_CHECKING, Protocol
+
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.engine.ledger import StepOutcome
+from deltaworks.errors import ContractError, TransientError
+from deltaworks.events.evolution import add_columns
+from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
+from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import batch_step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: How Delta says that a constraint or a NOT NULL does not hold, and what follows it on the line.
+_REFUSED = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
+_REFUSED_LENGTH = 500
+
+
+def staging_key(pipeline: str, table: str) -> str:
+    """Where the files of a table are staged that Spark commits."""
+    return paths.pipeline_control(pipeline, f"staging/{table}")
+
+
+class TableWriter(Protocol):
+    """Commits one table's share of a prepared batch."""
+
+    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+        """Make the share part of its table, once. Safe to call again with the same batch."""
+
+
+class FanOutWriter:
+    """Commits the files the fan-out wrote, through delta-rs. One handle per table, each used by one thread."""
+
+    name = "fan_out"
+
+    def __init__(self, tables: dict[str, DeltaTable]) -> None:
+        self._tables = tables
+
+    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+        started = time.monotonic()
+        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
+        files = [WrittenFile(**record) for record in share.files]
+        if share.new_columns:
+            added = commit_metadata(batch, step, "add_columns")
+            add_columns(self._tables[share.table], share.new_columns, owner=owner, user_metadata=added)
+        outcome = commit_step(
+            self._tables[share.table],
+            [file.add_action() for file in files],
+            step=step,
+            owner=owner,
+            user_metadata=commit_metadata(batch, step, "append"),
+        )
+        return StepOutcome(
+            step=step.app_id,
+            table_name=share.table,
+            writer=self.name,
+            outcome="committed" if outcome.landed_now else "already_committed",
+            rows=share.rows,
+            files=len(files),
+            bytes=sum(file.size for file in files),
+            delta_version=outcome.version,
+            seconds=time.monotonic() - started,
+        )
+
+
+class SparkWriter:
+    """Appends a table's files through Spark, with the batch as Delta's own idempotent transaction.
+
+    Delta skips an append whose transaction the table has already, and fails one that races another of the same
+    transaction: so a former owner that wakes up between check and append adds nothing.
+    """
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession | None, lake: Lake, tables: dict[str, DeltaTable]) -> None:
+        self._session = spark
+        self._lake = lake
+        self._tables = tables
+
+    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+        started = time.monotonic()
+        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
+        handle = self._tables[share.table]
+        refresh(handle)
+        self._check_owner(batch.pipeline, owner)
+        before = handle.transaction_version(step.app_id)
+        landed_before = before is not None and before >= step.version
+        files = [WrittenFile(**record) for record in share.files]
+        if not landed_before:
+            self._append(batch, share, files, step)
+            refresh(handle)
+        return StepOutcome(
+            step=step.app_id,
+            table_name=share.table,
+            writer=self.name,
+            outcome="already_committed" if landed_before else "committed",
+            rows=share.rows,
+            files=len(files),
+            bytes=sum(file.size for file in files),
+            delta_version=handle.version(),
+            seconds=time.monotonic() - started,
+        )
+
+    @property
+    def _spark(self) -> SparkSession:
+        """Spark. Without it, this writer only sees what has landed; the stream commits the rest."""
+        if self._session is None:
+            raise TransientError("SPARK_ABSENT", "This share is committed by Spark, which does not run here.")
+        return self._session
+
+    def _check_owner(self, pipeline: str, owner: Step) -> None:
+        """Spark takes one transaction a commit, so the owner is compared beforehand, where delta-rs raised it.
+
+        A successor that comes in between changes nothing: it commits the same prepared batch, under the same
+        transaction.
+        """
+        fenced = Lake(self._lake.storage).open(paths.table(pipeline, "quarantine"))
+        if fenced is not None:
+            check_owner(fenced, owner)
+
+    def _append(self, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step) -> None:
+        target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))
+        writer = (
+            self._frame(batch.pipeline, share, files)
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", step.app_id)
+            .option("txnVersion", step.version)
+            .option("userMetadata", commit_metadata(batch, step, "append"))
+        )
+        try:
+            writer.save(target)
+        except Exception as error:
+            refused = _REFUSED.search(str(error))
+            if refused is None:
+                raise
+            raise ContractError(
+                "ROWS_REFUSED",
+                f"Table {share.table!r} refuses rows of batch {batch.batch_id}: {refused[0][:_REFUSED_LENGTH]}",
+                hint="Change the constraint, or have a rule quarantine such rows; then resume the table.",
+            ) from error
+
+    def _frame(self, pipeline: str, share: PreparedTable, files: list[WrittenFile]) -> DataFrame:
+        """The share's rows: staged files as they are; files written for delta-rs with their partition's values."""
+        storage = self._lake.storage
+        if share.writer == self.name:
+            staged = [storage.spark_uri(f"{staging_key(pipeline, share.table)}/{file.path}") for file in files]
+            return self._spark.read.parquet(*staged)
+        by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+        for file in files:
+            address = storage.spark_uri(f"{paths.table(pipeline, share.table)}/{file.path}")
+            by_partition.setdefault(tuple(file.partition.items()), []).append(address)
+        frames = [self._with_partition(share.table, dict(values), each) for values, each in by_partition.items()]
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+    def _with_partition(self, table: str, values: dict[str, str | None], addresses: list[str]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        types = {field.name: str(json.loads(field.to_json())["type"]) for field in self._tables[table].schema().fields}
+        frame = self._spark.read.parquet(*addresses)
+        for name, value in values.items():
+            frame = frame.withColumn(name, F.lit(value).cast(types[name]))
+        return frame
+
+
+def commit_metadata(batch: PreparedBatch, step: Step, operation: str) -> str:
+    """`userMetadata` of a batch's commit."""
+    return user_metadata(
+        pipeline=batch.pipeline,
+        batch=batch.batch_id,
+        operation=operation,
+        generation=batch.generation,
+        step=step.app_id,
+        step_version=step.version,
+    )

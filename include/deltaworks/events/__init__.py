@@ -1,0 +1,1 @@
+"""From payloads to typed columns: framing, routing, conversion, rules and the reasons why a row does not fit."""

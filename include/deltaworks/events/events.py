@@ -1,0 +1,209 @@
+"""Single events as a pipeline declares them: out of their wrapper, named, and routed to their tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.json import Malformed, dumped
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.pipeline import PipelineSpec
+
+_ABSENT: dict[str, Any] = {}
+_MOST_KNOWN_NAMES = 10_000
+_ARRAY_OR_SPACE = frozenset("[ \t\r\n")
+
+Path = tuple[str, ...]
+
+
+def value_at(value: Any, path: Path) -> Any:
+    """What lies at a path of field names, or None."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def reader_of(path: Path) -> Callable[[Any], Any]:
+    """`value_at` for one path; a path of one name, the common one, costs no loop."""
+    if len(path) != 1:
+        return lambda value: value_at(value, path)
+    name = path[0]
+    return lambda value: value.get(name) if isinstance(value, dict) else None
+
+
+def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """The object at `path` in each event; an empty one where there is none."""
+    if len(path) == 1:
+        name = path[0]
+        found = [event.get(name) for event in events]
+    else:
+        found = [value_at(event, path) for event in events]
+    return [each if type(each) is dict else _ABSENT for each in found]
+
+
+class EventReader:
+    """Reads single events. Stateless once built."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
+        self._unwrap_text = ".".join(self._unwrap)
+        self._inner_of = reader_of(self._unwrap)
+        self._constant_name = spec.event.name.constant
+        self._name_path_text = spec.event.name.path or ""
+        self._name_of = reader_of(tuple(self._name_path_text.split(".")))
+
+    def spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
+        """The values with their bytes; one whose wrapper holds an array becomes one a element, each wrapped alone."""
+        return self._spread(found) if self._unwrap else found
+
+    def _spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
+        for value, raw in found:
+            inner = self._inner_of(value)
+            # The first character tells, but for white space: no copy is made of what is nearly always an object.
+            if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
+                try:
+                    inner = orjson.loads(inner)
+                except orjson.JSONDecodeError:
+                    inner = None  # told when the event is read
+            if type(inner) is not list:
+                yield value, raw
+                continue
+            for element in inner:
+                alone = self._wrapped(element)
+                yield alone, dumped(alone, raw)
+
+    def _wrapped(self, element: Any) -> Any:
+        for name in reversed(self._unwrap):
+            element = {name: element}
+        return element
+
+    def event(self, value: Any) -> dict[str, Any]:
+        """The event inside a value.
+
+        Raises:
+            Misfit: there is none.
+        """
+        if self._unwrap:
+            value = self._unwrapped(value)
+        if type(value) is dict:
+            return value
+        if isinstance(value, Malformed):
+            raise Misfit(ReasonCode.MALFORMED, value.detail)
+        raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
+
+    def _unwrapped(self, value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        inner = self._inner_of(value)
+        if type(inner) is str:
+            try:
+                return orjson.loads(inner)
+            except orjson.JSONDecodeError as error:
+                raise Misfit(ReasonCode.MALFORMED, f"{self._unwrap_text} holds no JSON: {error}") from None
+        if inner is None:
+            raise Misfit(ReasonCode.MISSING_REQUIRED, f"the wrapper has no {self._unwrap_text}")
+        return inner
+
+    def name(self, event: dict[str, Any]) -> str:
+        """The event's name.
+
+        Raises:
+            Misfit: it has none.
+        """
+        if self._constant_name is not None:
+            return self._constant_name
+        name = self._name_of(event)
+        if type(name) is str and name:
+            return name
+        raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
+
+
+class IdReader:
+    """Reads event ids: the value at one path, or a digest of the values at several."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self.paths = tuple(tuple(text.split(".")) for text in spec.event.id)
+
+    def read(self, events: Sequence[dict[str, Any]]) -> list[str | None]:
+        """The id of each event; None where a part of it is missing, and for all where none is declared."""
+        if not self.paths:
+            return [None] * len(events)
+        parts = [[holder.get(path[-1]) for holder in self._holders(events, path)] for path in self.paths]
+        if len(parts) == 1:
+            return [value if type(value) is str and value else _id_text(value) for value in parts[0]]
+        return [self._digest(values) for values in zip(*parts, strict=True)]
+
+    @staticmethod
+    def _holders(events: Sequence[dict[str, Any]], path: Path) -> Sequence[dict[str, Any]]:
+        return holders(events, path[:-1]) if len(path) > 1 else events
+
+    @staticmethod
+    def _digest(values: tuple[Any, ...]) -> str | None:
+        texts = [_id_text(value) for value in values]
+        if None in texts:
+            return None
+        # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
+        return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
+
+
+def _id_text(value: Any) -> str | None:
+    if value is None or value == "" or isinstance(value, dict | list):
+        return None
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+class Router:
+    """Which tables an event belongs to."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all)
+        self._conditional = [
+            (table.name, [(tuple(path.split(".")), frozenset(wanted)) for path, wanted in table.when.items()])
+            for table in spec.event_tables
+            if not table.catch_all
+        ]
+        # Where conditions look at the name alone, the answer for a name is remembered.
+        self._by_name_only = spec.event.name.path is not None and all(
+            list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
+        )
+        self._known: dict[str, tuple[str, ...] | None] = {}
+
+    def tables(self, event: dict[str, Any], name: str) -> tuple[str, ...]:
+        """The tables in order.
+
+        Raises:
+            Misfit: no table knows the event.
+        """
+        if not self._by_name_only:
+            matched = self._match(event)
+        elif name in self._known:
+            matched = self._known[name]
+        else:
+            if len(self._known) > _MOST_KNOWN_NAMES:
+                self._known.clear()
+            matched = self._known[name] = self._match(event)
+        if matched is None:
+            raise Misfit(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
+        return matched
+
+    def _match(self, event: dict[str, Any]) -> tuple[str, ...] | None:
+        matched = tuple(
+            name for name, conditions in self._conditional if all(_holds(event, *each) for each in conditions)
+        )
+        if not matched and self._conditional:
+            return None
+        return self._catch_all + matched
+
+
+def _holds(event: dict[str, Any], path: Path, wanted: frozenset[Any]) -> bool:
+    value = value_at(event, path)
+    if type(value) is bool or not isinstance(value, str | int | float):
+        return type(value) is bool and any(each is value for each in wanted)
+    # To Python True is 1, to JSON it is not.
+    return any(type(each) is not bool and each == value for each in wanted)

@@ -1,0 +1,165 @@
+"""Columns a table is given while it runs, where it declares `evolve: add_columns`.
+
+A pass over a batch reports the fields no column takes. Where some can be columns, the batch is read once more with
+them, so that their values land in that very batch; the prepared batch names the columns, and they are added to the
+table before the batch is committed. The second pass is the price of the first batch with a new field, and of no other.
+
+A column is remembered where it is: in the table's own schema, with the path of its values as the field's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
+
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.events.findings import Path
+from deltaworks.specs.pipeline import RESCUED_COLUMN, PipelineSpec, TableSpec
+from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, refresh
+
+PATH_METADATA = "deltaworks.path"
+#: More than these are no schema any more; what comes beyond stays in the rescued column.
+MOST_EVOLVED_COLUMNS = 200
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+#: Kinds of values by what column takes all of them exactly. Anything else stays in the rescued column.
+_TYPE_OF_KINDS = {
+    frozenset({"str"}): "string",
+    frozenset({"bool"}): "boolean",
+    frozenset({"int"}): "long",
+    frozenset({"float"}): "double",
+    frozenset({"int", "float"}): "double",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EvolvedColumn:
+    """A column that was added: its name, the path of its values in an event, its type."""
+
+    name: str
+    path: Path
+    type: str
+
+
+Evolved = Mapping[str, tuple[EvolvedColumn, ...]]
+
+
+def kind_of(value: Any) -> str:
+    """What decides the type of a new column. Whole numbers a `long` cannot hold count as nothing a column takes."""
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return "large"
+    return type(value).__name__
+
+
+def evolved_columns(handle: DeltaTable, table: TableSpec) -> tuple[EvolvedColumn, ...]:
+    """The columns the table was given so far, by its schema as it was last read."""
+    if table.evolve != "add_columns":
+        return ()
+    declared = table.column_types()
+    return tuple(
+        EvolvedColumn(field.name, tuple(json.loads(str(field.metadata[PATH_METADATA]))), str(field.type.type))
+        for field in handle.schema().fields
+        if PATH_METADATA in field.metadata and field.name not in declared
+    )
+
+
+def new_columns(
+    spec: PipelineSpec, evolved: Evolved, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
+) -> dict[str, tuple[EvolvedColumn, ...]]:
+    """The columns that fields become, for the tables in `evolved`; where values are of several types, none."""
+    found = {}
+    for name, paths in sorted(new_fields.items()):
+        if name not in evolved:
+            continue
+        present = evolved[name]
+        taken = {column.lower() for column in spec.table(name).column_types()} | {RESCUED_COLUMN}
+        taken |= {column.name.lower() for column in present}
+        added: list[EvolvedColumn] = []
+        for path, kinds in sorted(paths.items()):
+            kind = _TYPE_OF_KINDS.get(frozenset(kinds))
+            column = _free_name(path, taken) if kind else None
+            if kind is None or column is None or len(present) + len(added) >= MOST_EVOLVED_COLUMNS:
+                continue
+            taken.add(column.lower())
+            added.append(EvolvedColumn(column, path, kind))
+        if added:
+            found[name] = tuple(added)
+    return found
+
+
+def _free_name(path: Path, taken: set[str]) -> str | None:
+    """A name nothing has yet, whatever its case: the field's own, or its path's."""
+    for name in (path[-1], "_".join(path)):
+        if _NAME.fullmatch(name) and name.lower() not in taken:
+            return name
+    return None
+
+
+def together(evolved: Evolved, added: Evolved) -> Evolved:
+    """All columns of both."""
+    return {name: (*evolved.get(name, ()), *added.get(name, ())) for name in {**evolved, **added}}
+
+
+def as_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
+    """Columns as a prepared batch keeps them."""
+    return tuple({**asdict(column), "path": list(column.path)} for column in columns)
+
+
+def add_columns(
+    table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owner: Step | None, user_metadata: str
+) -> None:
+    """Give the table the columns a prepared batch names. Idempotent; columns that are there are left as they are.
+
+    Raises:
+        FencedError: OWNER_FENCED.
+        ContractError: TABLE_SCHEMA_DIFFERS, somebody else gave a column of that name another type.
+        ConcurrencyError: COMMIT_CONTENDED.
+    """
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        refresh(table)
+        missing = _missing(table, records)
+        if not missing:
+            return
+        if owner is not None:
+            check_owner(table, owner)
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": user_metadata},
+            max_commit_retries=0,
+            app_transactions=[Transaction(owner.app_id, owner.version)] if owner is not None else [],
+        )
+        try:
+            table.alter.add_columns(missing, commit_properties=properties)
+        except CommitFailedError:
+            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
+    raise ConcurrencyError(
+        "COMMIT_CONTENDED",
+        f"{table.table_uri}: {MAX_ATTEMPTS} attempts to add columns all met another writer.",
+        hint="Another job writes this table without pause; let it end, then run this again.",
+    )
+
+
+def _missing(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:
+    on_disk = {field.name.lower(): field for field in table.schema().fields}
+    missing = []
+    for record in records:
+        kind = PrimitiveType(record["type"])
+        present = on_disk.get(record["name"].lower())
+        if present is None:
+            metadata = {PATH_METADATA: json.dumps(record["path"])}
+            missing.append(Field(record["name"], kind, nullable=True, metadata=metadata))
+        elif present.type != kind or present.name != record["name"]:
+            raise ContractError(
+                "TABLE_SCHEMA_DIFFERS",
+                f"{table.table_uri}: {present.name!r} is {present.type}; a batch has been prepared with a new column "
+                f"{record['name']!r} of {record['type']}.",
+                hint="Rename the column that was added by hand; the batch then lands.",
+            )
+    return missing

@@ -1,0 +1,107 @@
+"""The fields of an event that no column of a table takes.
+
+Extra is what lies at the top of an event, or below an object from which the table reads a column, and is neither read
+by a column nor the event's name, time or id. A column that takes an object whole (a map, an array) takes all of it;
+of a struct, fields that are not declared are extra. Null is never extra.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from deltaworks.events.path_fields import PARTITION_FIELD
+from deltaworks.events.record_fields import RECORD_FIELD
+from deltaworks.specs.pipeline import EventSpec, TableSpec
+from deltaworks.specs.types import ColumnType, Struct, parse_type
+
+#: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
+KnownFields = dict[str, "KnownFields | None"]
+Path = tuple[str, ...]
+
+
+def known_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> KnownFields:
+    """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
+    # What is said of a record, or by an object's key, is none of the event's own fields.
+    known: KnownFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
+    for path in (*event.id, event.time.path, event.name.path, *table.when):
+        if path is not None:
+            _know(known, tuple(path.split(".")), None)
+    for column in table.columns:
+        _know(known, tuple(column.path.split(".")), _inside(parse_type(column.type)))
+    for evolved_path in evolved:
+        _know(known, evolved_path, None)
+    return known
+
+
+def _inside(kind: ColumnType) -> KnownFields | None:
+    return {name: _inside(field) for name, field in kind.fields} if isinstance(kind, Struct) else None
+
+
+def _know(known: KnownFields, path: Path, inside: KnownFields | None) -> None:
+    for name in path[:-1]:
+        below = known.setdefault(name, {})
+        if below is None:
+            return  # taken whole already
+        known = below
+    present = known.get(path[-1], inside)
+    if present is None or inside is None:
+        known[path[-1]] = None
+        return
+    for name, below in inside.items():
+        _know(present, (name,), below)
+    known[path[-1]] = present
+
+
+def extra_fields(event: dict[str, Any], known: KnownFields) -> dict[str, Any]:
+    """The extra fields of an event, where they were in it; empty where there are none."""
+    found: dict[str, Any] = {}
+    for name, value in event.items():
+        if value is None:
+            continue
+        if name not in known:
+            found[name] = value
+            continue
+        inner = known[name]
+        if inner is None:
+            continue
+        if type(value) is not dict:
+            found[name] = value
+        elif below := extra_fields(value, inner):
+            found[name] = below
+    return found
+
+
+def leaves(extra: dict[str, Any], known: KnownFields, above: Path = ()) -> list[tuple[Path, Any]]:
+    """Each extra field with its path. An object that the table knows nothing of is one field."""
+    found: list[tuple[Path, Any]] = []
+    for name, value in extra.items():
+        inner = known.get(name)
+        if inner is not None and type(value) is dict:
+            found.extend(leaves(value, inner, (*above, name)))
+        else:
+            found.append(((*above, name), value))
+    return found
+
+
+def put_back(extra: dict[str, Any], path: Path, value: Any) -> None:
+    """Add one field to the extra ones, at its place."""
+    for name in path[:-1]:
+        extra = extra.setdefault(name, {})
+    extra[path[-1]] = value
+
+
+def rescued_text(extra: dict[str, Any]) -> str | None:
+    """The extra fields as JSON; None where there are none."""
+    if not extra:
+        return None
+    try:
+        return orjson.dumps(extra).decode()
+    except TypeError:  # nested deeper than orjson writes, though it reads it
+        pass
+    try:
+        return json.dumps(extra, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return orjson.dumps(dict.fromkeys(extra, "(nested too deeply to be kept)")).decode()

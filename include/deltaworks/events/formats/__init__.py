@@ -1,0 +1,1 @@
+"""The formats of payloads, a module each: how the events of one are split."""

@@ -1,0 +1,77 @@
+"""What finds the events of a payload, by the form that is declared; and what is told of a payload of another form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats import avro as avro_framing
+from deltaworks.events.formats import json as framing
+from deltaworks.events.formats import parquet as parquet_framing
+from deltaworks.events.formats.text import CsvFramer, LineFramer
+from deltaworks.events.formats.tsv import FieldLineFramer
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.source import DeltaSourceSpec, PayloadSpec
+
+Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
+
+#: How files of other forms begin. None of them is a text, so nothing that can be read is refused for it.
+_OTHER_FORMS = (
+    (parquet_framing.MAGIC, "Parquet"),
+    (b"ORC", "ORC"),
+    (avro_framing.MAGIC, "Avro"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\xff\x06\x00\x00sNaPpY", "snappy"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+    (b"%PDF", "PDF"),
+    (b"\x89PNG", "PNG"),
+)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def framer(source: PayloadSpec | DeltaSourceSpec) -> Framer:
+    """What finds the events of a payload, by the source's format.
+
+    It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
+    """
+    find = _by_format(source)
+    text_is_expected = source.format not in ("parquet", "avro")
+
+    def found(payload: bytes) -> Iterator[tuple[Any, bytes]]:
+        content = payload.removeprefix(_BYTE_ORDER_MARK)
+        if not content or content.isspace():
+            raise Misfit(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
+        if text_is_expected:
+            _refuse_other_forms(payload, source.format)
+        return find(payload)
+
+    return found
+
+
+def _by_format(source: PayloadSpec | DeltaSourceSpec) -> Framer:
+    if isinstance(source, DeltaSourceSpec):
+        return framing.values
+    if source.format == "csv":
+        return CsvFramer(source.csv).values
+    if source.format == "tsv":
+        return FieldLineFramer(source.tsv).values
+    if source.format == "text":
+        return LineFramer(source.pattern or "").values
+    if source.format == "avro":
+        return avro_framing.values
+    return parquet_framing.values if source.format == "parquet" else framing.values
+
+
+def _refuse_other_forms(payload: bytes, declared: str) -> None:
+    for beginning, name in _OTHER_FORMS:
+        if payload.startswith(beginning):
+            raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")
+    if declared == "json" and payload[:64].lstrip()[:1] == b"<":
+        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it begins as XML or HTML does, not as json")

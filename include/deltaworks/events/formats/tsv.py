@@ -1,0 +1,58 @@
+"""Finds the events in lines of fields between tabs, as CloudFront and other servers log them (W3C's extended format).
+
+A line that begins with `#Fields:` names the fields of the lines behind it, with spaces between the names; other lines
+that begin with `#` say nothing. Where a date and a time are fields, `datetime` is both, in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.json import Malformed
+from deltaworks.events.formats.lines import bytes_of, lines_of
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.source import TsvSpec
+
+_DIRECTIVE = "#"
+_FIELDS = "#Fields:"
+#: The field that a date and a time make together.
+INSTANT_FIELD = "datetime"
+
+
+class FieldLineFramer:
+    """Reads lines of fields by the names that are declared, or that stand before them."""
+
+    def __init__(self, spec: TsvSpec) -> None:
+        self._columns = spec.columns
+        self._null = frozenset(spec.null_values)
+
+    def values(self, payload: bytes) -> Iterator[tuple[Any, bytes]]:
+        """Every line of fields as an event.
+
+        Raises:
+            Misfit: a line of fields comes before any names.
+        """
+        names = self._columns
+        found: list[tuple[tuple[str, ...], str]] = []
+        for line in lines_of(payload):
+            text = line.rstrip("\r\n")
+            if text.startswith(_FIELDS):
+                names = self._columns or tuple(text.removeprefix(_FIELDS).split())
+                continue
+            if text.strip() and not text.startswith(_DIRECTIVE):
+                if not names:
+                    detail = "no #Fields line names the fields, and the declaration has no columns"
+                    raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, detail)
+                found.append((names, text))
+        return (self._event(*each) for each in found)
+
+    def _event(self, names: tuple[str, ...], text: str) -> tuple[Any, bytes]:
+        raw, fields = bytes_of(text), text.split("\t")
+        if len(fields) != len(names):
+            return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw
+        event = {name: value for name, value in zip(names, fields, strict=True) if value not in self._null}
+        if "date" in event and "time" in event and INSTANT_FIELD not in event:
+            event[INSTANT_FIELD] = f"{event['date']}T{event['time']}Z"
+        return event, raw

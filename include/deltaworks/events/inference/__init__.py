@@ -1,0 +1,1 @@
+"""Schemas inferred from samples of payloads."""

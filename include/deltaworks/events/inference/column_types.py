@@ -1,0 +1,225 @@
+"""Which columns take what was seen, every value exactly; and which are added for what was not seen before.
+
+Kinds are never widened to text to make them fit together: where no type takes all values of a field, the column is of
+the kinds there are most of, and the rest is a conflict that is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from deltaworks.events.inference.shapes import (
+    ARRAY,
+    BOOLEAN,
+    DATE,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT53,
+    INT64,
+    LARGE,
+    MAP,
+    NULL,
+    OBJECT,
+    OPAQUE,
+    TEXT,
+    TIMESTAMP,
+    WRITTEN,
+    Shape,
+)
+from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
+
+#: More than these are no schema any more; fields beyond are rescued.
+MOST_COLUMNS = 1_000
+RESCUED = "_rescued_data"
+#: Columns that say where a row comes from; a field of such a name is none of them.
+TOLD = ("_bucket", "_key", "_seq", "_position")
+STRING = Primitive("string")
+
+_RESERVED = frozenset({*TOLD, RESCUED})
+_ALONE = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAMP: "timestamp"}
+_DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
+_IN_A_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
+_INSIDE = frozenset({OBJECT, ARRAY, MAP, OPAQUE})
+#: The grammar of types has these names for the fields of a struct.
+INNER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_NAME = re.compile(r"[^\s.,`<>():]+")
+_COLUMN_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+
+Columns = Mapping[str, ColumnType]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Values of a field that its column does not take."""
+
+    path: str
+    kind: str
+    values: int
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.values} {self.kind}"
+
+
+def narrowest(kinds: Collection[str]) -> ColumnType | None:
+    """The type of least room that takes every value of these plain kinds exactly; None where there is none."""
+    found = frozenset(kinds)
+    if any(kind.startswith(WRITTEN) for kind in found):
+        if not all(kind == TEXT or kind.startswith(WRITTEN) for kind in found):
+            return None
+        # What is written can always stay a text.
+        return narrowest({kind.removeprefix(WRITTEN) for kind in found}) or STRING
+    if len(found) == 1 and found <= _ALONE.keys():
+        return Primitive(_ALONE[next(iter(found))])
+    if found & {FLOAT32, FLOAT64}:
+        if found == {FLOAT32}:
+            return Primitive("float")
+        return Primitive("double") if found <= _IN_A_DOUBLE else None
+    return _exact_number(found)
+
+
+def _exact_number(kinds: Collection[str]) -> ColumnType | None:
+    before, behind = 0, 0
+    for kind in kinds:
+        if kind in _DIGITS:
+            before = max(before, _DIGITS[kind])
+            continue
+        decimal = parse_type(kind) if kind.startswith("decimal") else None
+        if not isinstance(decimal, Decimal):
+            return None
+        before, behind = max(before, decimal.precision - decimal.scale), max(behind, decimal.scale)
+    if all(kind in (INT32, INT53, INT64) for kind in kinds):
+        return Primitive("int" if set(kinds) == {INT32} else "long")
+    return Decimal(before + behind, behind) if before + behind <= 38 else None
+
+
+def type_of(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
+    """The type of a field that looks so; None where nothing was seen that a column takes.
+
+    Args:
+        conflicts: takes what the type does not.
+    """
+    chosen: ColumnType | None = None
+    plain: list[str] = []
+    for kind, count in sorted(shape.kinds.items(), key=lambda each: (-each[1], each[0])):
+        if kind == NULL:
+            continue
+        fits = None
+        if kind in _INSIDE and chosen is None:
+            fits = _inside(shape, kind, path, conflicts)
+        elif kind not in _INSIDE and (chosen is None or plain):
+            fits = narrowest([*plain, kind])
+            plain += [kind] if fits is not None else []
+        if fits is not None:
+            chosen = fits
+        elif conflicts is not None:
+            conflicts.append(Conflict(path, kind, count))
+    return chosen
+
+
+def _inside(shape: Shape, kind: str, path: str, conflicts: list[Conflict] | None) -> ColumnType | None:
+    if kind == OBJECT:
+        fields = tuple(_typed_fields(shape, INNER_NAME, f"{path}.", conflicts))
+        return Struct(fields) if fields else None
+    if kind == OPAQUE or shape.element is None:
+        return None
+    element = type_of(shape.element, path=f"{path}[]", conflicts=conflicts)
+    if element is None:
+        return None
+    return Map(element) if kind == MAP else Array(element)
+
+
+def _typed_fields(
+    shape: Shape, name_fits: re.Pattern[str], path: str, conflicts: list[Conflict] | None
+) -> Iterator[tuple[str, ColumnType]]:
+    """Fields that can be columns, in their order. Of names that differ in case alone, the one met most."""
+    found: dict[str, tuple[str, ColumnType]] = {}
+    for name in _by_count(shape, name_fits):
+        if name.lower() in found:
+            continue
+        kind = type_of(shape.fields[name], path=path + name, conflicts=conflicts)
+        if kind is not None:
+            found[name.lower()] = name, kind
+    yield from sorted(found.values(), key=lambda each: (shape.fields[each[0]].position, each[0]))
+
+
+def _by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
+    fitting = [name for name, inner in shape.fields.items() if inner.values and name_fits.fullmatch(name)]
+    return sorted(fitting, key=lambda name: (-shape.fields[name].values, name))
+
+
+def columns_of(
+    shape: Shape, *, typed: bool = True, conflicts: list[Conflict] | None = None, most: int = MOST_COLUMNS
+) -> dict[str, ColumnType]:
+    """Columns for events that look so, in the order of their fields. Not `typed`: all of them are texts."""
+    if typed:
+        found = dict(_typed_fields(shape, _COLUMN_NAME, "", conflicts))
+    else:
+        by_lower = {name.lower(): name for name in reversed(_by_count(shape, _COLUMN_NAME))}
+        in_order = sorted(by_lower.values(), key=lambda name: (shape.fields[name].position, name))
+        found = dict.fromkeys(in_order, STRING)
+    free = {name: kind for name, kind in found.items() if name.lower() not in _RESERVED}
+    if len(free) <= most:
+        return free
+    met_most = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:most])
+    return {name: kind for name, kind in free.items() if name in met_most}
+
+
+def with_added(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
+    """The columns, and those that fields become which none of them takes, also inside objects. No type changes."""
+    if _count(columns) >= MOST_COLUMNS:
+        return dict(columns)
+    together = {
+        name: _extended(kind, shape.fields[name]) if name in shape.fields else kind for name, kind in columns.items()
+    }
+    taken = {name.lower() for name in columns}
+    for name, kind in columns_of(shape, typed=typed).items():
+        if name.lower() not in taken:
+            together[name] = kind
+    return together
+
+
+def _extended(kind: ColumnType, shape: Shape) -> ColumnType:
+    if isinstance(kind, Struct):
+        inside = {
+            name: _extended(inner, shape.fields[name]) if name in shape.fields else inner for name, inner in kind.fields
+        }
+        taken = {name.lower() for name in inside}
+        for name, inner in _typed_fields(shape, INNER_NAME, "", None):
+            if name.lower() not in taken:
+                inside[name] = inner
+        return Struct(tuple(inside.items()))
+    if isinstance(kind, Array) and shape.element is not None:
+        return Array(_extended(kind.element, shape.element))
+    if isinstance(kind, Map) and shape.element is not None:
+        return Map(_extended(kind.value, shape.element))
+    return kind
+
+
+def new_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
+    """What `after` has that `before` has not, or has of another type: written as hints are."""
+    found = []
+    for name, kind in after.items():
+        path = above + (name if _PLAIN_NAME.fullmatch(name) else f"`{name}`")
+        present = before.get(name)
+        if present == kind:
+            continue
+        of_present, of_kind = _fields_of(present), _fields_of(kind)
+        if of_present is None or of_kind is None:
+            found.append(f"{path} {kind}")
+        else:
+            found += new_paths(of_present, of_kind, above=f"{path}.")
+    return found
+
+
+def _fields_of(kind: ColumnType | None) -> Columns | None:
+    """The fields of a struct, or of the structs in an array or a map."""
+    if isinstance(kind, Array | Map):
+        return _fields_of(kind.element if isinstance(kind, Array) else kind.value)
+    return dict(kind.fields) if isinstance(kind, Struct) else None
+
+
+def _count(columns: Columns) -> int:
+    return sum(1 + _count(_fields_of(kind) or {}) for kind in columns.values())

@@ -1,0 +1,180 @@
+"""The shape of Parquet and Avro objects: their own schema says it, and no value has to be looked at.
+
+Types are those of the values as the framing gives them: times of day and durations come as texts and numbers, bytes as
+text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deltaworks.events.inference.shapes import (
+    ARRAY,
+    BOOLEAN,
+    DATE,
+    DEEPEST,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    LARGE,
+    MAP,
+    NULL,
+    OBJECT,
+    OPAQUE,
+    TEXT,
+    TIMESTAMP,
+    Shape,
+)
+
+_AVRO_KINDS = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "int": INT32,
+    "long": INT64,
+    "float": FLOAT32,
+    "double": FLOAT64,
+    "bytes": TEXT,
+    "string": TEXT,
+    "fixed": TEXT,
+    "enum": TEXT,
+}
+_AVRO_LOGICAL_KINDS = {
+    "date": DATE,
+    "timestamp-millis": TIMESTAMP,
+    "timestamp-micros": TIMESTAMP,
+    "local-timestamp-millis": TIMESTAMP,
+    "local-timestamp-micros": TIMESTAMP,
+    "time-millis": TEXT,
+    "time-micros": TEXT,
+    "uuid": TEXT,
+}
+_MOST_DIGITS = 38
+
+
+def parquet_shape(payload: bytes) -> tuple[Shape, int]:
+    """The shape of a Parquet object and how many rows it has.
+
+    Raises:
+        pyarrow.ArrowException, OSError: its footer cannot be read.
+    """
+    file = pq.ParquetFile(pa.BufferReader(payload))
+    shape, rows = Shape(), file.metadata.num_rows
+    # A file without rows declares its columns all the same.
+    shape.kinds[OBJECT] += max(1, rows)
+    for position, column in enumerate(file.schema_arrow):
+        _note_arrow(shape.inside(column.name, position), column.type, max(1, rows), 1)
+    return shape, rows
+
+
+def _note_arrow(shape: Shape, kind: pa.DataType, count: int, depth: int) -> None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    shape.kinds[_arrow_kind(kind, depth)] += count
+    if depth >= DEEPEST:
+        return
+    if pa.types.is_struct(kind):
+        for position, inner in enumerate(kind):
+            _note_arrow(shape.inside(inner.name, position), inner.type, count, depth + 1)
+    elif pa.types.is_map(kind):
+        _note_arrow(shape.elements(), kind.item_type, count, depth + 1)
+    elif _is_list(kind):
+        _note_arrow(shape.elements(), kind.value_type, count, depth + 1)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _arrow_kind(kind: pa.DataType, depth: int) -> str:
+    if pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind):
+        if depth >= DEEPEST:
+            return OPAQUE
+        return OBJECT if pa.types.is_struct(kind) else MAP if pa.types.is_map(kind) else ARRAY
+    if pa.types.is_decimal(kind):
+        return _decimal_kind(kind.precision, kind.scale)
+    for is_one, found in _ARROW_KINDS:
+        if is_one(kind):
+            return found
+    return OPAQUE
+
+
+def _decimal_kind(precision: int, scale: int) -> str:
+    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= _MOST_DIGITS else TEXT
+
+
+_ARROW_KINDS = (
+    (pa.types.is_null, NULL),
+    (pa.types.is_boolean, BOOLEAN),
+    (pa.types.is_uint64, LARGE),
+    (lambda kind: pa.types.is_int64(kind) or pa.types.is_uint32(kind), INT64),
+    (pa.types.is_integer, INT32),
+    (pa.types.is_float64, FLOAT64),
+    (pa.types.is_floating, FLOAT32),
+    (pa.types.is_date, DATE),
+    (pa.types.is_timestamp, TIMESTAMP),
+    (pa.types.is_time, TEXT),
+    (pa.types.is_duration, FLOAT64),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), TEXT),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), TEXT),
+    (pa.types.is_fixed_size_binary, TEXT),
+)
+
+
+def avro_shape(payload: bytes) -> tuple[Shape, int]:
+    """The shape of an Avro container and how many records its blocks announce, up to one that cannot be read.
+
+    Raises:
+        Exception: whatever the bytes of a damaged header lead the reader into.
+    """
+    blocks = fastavro.block_reader(io.BytesIO(payload))
+    records = 0
+    try:
+        for block in blocks:
+            records += block.num_records
+    except Exception:  # the framing tells of what lies behind a torn block
+        records = max(1, records)
+    shape = Shape()
+    _note_avro(shape, blocks.writer_schema, max(1, records), {}, ())
+    return shape, records
+
+
+def _note_avro(shape: Shape, declared: Any, count: int, named: dict[str, Any], above: tuple[str, ...]) -> None:
+    """`named` are the types that have names so far, `above` the names of those this one lies in."""
+    if isinstance(declared, list):
+        for branch in declared:
+            _note_avro(shape, branch, count, named, above)
+        return
+    if isinstance(declared, str):
+        declared = named.get(declared, declared)
+    name = str(declared.get("name", "")) if isinstance(declared, Mapping) else ""
+    if name:
+        named[name] = declared
+    # A record inside itself has no end.
+    kind = OPAQUE if name and name in above else _avro_kind(declared, len(above))
+    shape.kinds[kind] += count
+    above = (*above, name)
+    if kind == OBJECT:
+        for position, inner in enumerate(declared["fields"]):
+            _note_avro(shape.inside(inner["name"], position), inner["type"], count, named, above)
+    elif kind in (ARRAY, MAP):
+        _note_avro(shape.elements(), declared["items" if kind == ARRAY else "values"], count, named, above)
+
+
+def _avro_kind(declared: Any, depth: int) -> str:
+    name = declared.get("type") if isinstance(declared, Mapping) else declared
+    if name in ("record", "array", "map"):
+        return OPAQUE if depth >= DEEPEST else {"record": OBJECT, "array": ARRAY, "map": MAP}[name]
+    if isinstance(declared, Mapping):
+        logical = declared.get("logicalType")
+        if logical == "decimal":
+            return _decimal_kind(int(declared.get("precision", 0)), int(declared.get("scale", 0)))
+        if logical in _AVRO_LOGICAL_KINDS:
+            return _AVRO_LOGICAL_KINDS[logical]
+    return _AVRO_KINDS.get(str(name), OPAQUE)

@@ -1,0 +1,302 @@
+"""From payloads to rows: read each event, route it to its tables, convert its columns.
+
+An event lands in every table whose condition matches, or in quarantine with its reasons; never in some tables and
+in quarantine too. So the columns of all tables of a chunk are converted first, and an event that fits not every
+one of its tables is then taken out of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.columns import Misfit, column
+from deltaworks.events.events import EventReader, IdReader, Router, holders
+from deltaworks.events.evolution import Evolved
+from deltaworks.events.findings import Findings
+from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.text import from_text
+from deltaworks.events.path_fields import PARTITION_FIELD, partition_fields
+from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.events.record_fields import RECORD_FIELD
+from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
+from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing
+from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
+from deltaworks.specs.source import TEXT_FORMATS, RecordSourceSpec, partition_columns_of
+from deltaworks.specs.types import Primitive
+
+#: An event in its payload: its position, and its value and bytes.
+Framed = tuple[int, tuple[Any, bytes]]
+_INSTANT = pa.timestamp("us", tz="UTC")
+#: Bytes of events that are converted at once; in Python objects they take some ten times as much.
+CHUNK_BYTES = 32 << 20
+_DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had.
+
+    `events` are single events of it with their positions, values and bytes, where not all are to be read.
+    `record` is what a record of a stream says of itself; its events have it below `_record`.
+    """
+
+    seq: int
+    key: str
+    data: bytes | None
+    problem: Reason | None = None
+    events: tuple[Framed, ...] | None = None
+    record: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStamp:
+    """What every row of a batch is stamped with.
+
+    `arrived_at_us` is what the age of events is judged by, where that is not `ingested_at_us`: for rows read again.
+    """
+
+    batch_id: int
+    ingested_at_us: int
+    fingerprint: str
+    arrived_at_us: int | None = None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Events on their way: parallel lists, one entry an event, and the events of each table by index."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    payloads: dict[int, Payload] = field(default_factory=dict)
+    rows_by_table: dict[str, list[int]] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+    raw_bytes: int = 0
+
+    def is_full(self, events: int) -> bool:
+        """Whether it holds as much as a task should convert at once."""
+        return len(self.events) + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
+
+
+class Parser:
+    """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
+
+    `findings` is what it found out beside rows, complete once `parse` has ended.
+    """
+
+    def __init__(self, spec: PipelineSpec, *, evolved: Evolved | None = None, chunk_events: int = 20_000) -> None:
+        self.findings = Findings()
+        self._reader = EventReader(spec)
+        self._router = Router(spec)
+        self._frame = framer(spec.source)
+        # In text an epoch is digits, and digits are read fastest as numbers.
+        of_text = spec.source.format in TEXT_FORMATS
+        self._times_as_text = of_text and spec.event.time.unit != "iso8601"
+        self._of_records = isinstance(spec.source, RecordSourceSpec)
+        self._partition_columns = partition_columns_of(spec.source)
+        self._ids = IdReader(spec)
+        self._id_text = ", ".join(spec.event.id)
+        self._time_path = tuple(spec.event.time.path.split("."))
+        self._time_text = spec.event.time.path
+        self._time_unit = spec.event.time.unit
+        self._columns = {
+            table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text)
+            for table in spec.event_tables
+        }
+        engine = RuleEngine()
+        self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
+        self._max_age_days = spec.event.time.max_age_days
+        self._max_future_minutes = spec.event.time.max_future_minutes
+        self._max_event_bytes = spec.source.max_event_bytes
+        self._retain = spec.quarantine.retain_raw_bytes
+        self._chunk_events = chunk_events
+
+    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
+
+        Raises:
+            ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
+        """
+        chunk = Chunk()
+        for payload in payloads:
+            if payload.problem is not None or (payload.data is None and payload.events is None):
+                problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
+                chunk.rejected.append(self._whole(payload, problem))
+                continue
+            try:
+                for position, found in self.framed(payload):
+                    self._take(chunk, payload, position, found)
+                    if chunk.is_full(self._chunk_events):
+                        yield from self._finish(chunk, stamp)
+                        chunk = Chunk()
+            except Misfit as misfit:  # told before the first event: there is no way into this payload
+                chunk.rejected.append(self._whole(payload, Reason(misfit.code, "", misfit.detail)))
+        yield from self._finish(chunk, stamp)
+
+    def framed(self, payload: Payload) -> Iterable[Framed]:
+        """Each event of a payload.
+
+        Raises:
+            Misfit: nothing of it can be read.
+        """
+        if payload.events is not None:
+            return payload.events
+        return enumerate(self._reader.spread(self._frame(payload.data or b"")))
+
+    def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
+        name = None
+        chunk.raw_bytes += len(found[1])
+        try:
+            if len(found[1]) > self._max_event_bytes:
+                raise Misfit(ReasonCode.TOO_LARGE, f"{len(found[1])} bytes, more than {self._max_event_bytes}")
+            event = self._reader.event(found[0])
+            if self._partition_columns:
+                event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
+            if payload.record is not None:
+                event[RECORD_FIELD] = payload.record
+            name = self._reader.name(event)
+            tables = self._router.tables(event, name)
+        except Misfit as misfit:
+            reason = Reason(misfit.code, "", misfit.detail)
+            chunk.rejected.append(_rejected(payload, position, found[1], name, (reason,)))
+            return
+        index = len(chunk.events)
+        chunk.events.append(event)
+        chunk.raws.append(found[1])
+        chunk.names.append(name)
+        chunk.seqs.append(payload.seq)
+        chunk.payloads[payload.seq] = payload
+        chunk.positions.append(position)
+        for table in tables:
+            chunk.rows_by_table.setdefault(table, []).append(index)
+
+    def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        envelope, reasons = self._envelope(chunk, stamp)
+        converted = {}
+        for name, rows in chunk.rows_by_table.items():
+            arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
+            converted[name] = pa.Table.from_arrays(
+                [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
+            )
+            for index, each in of_table.items():
+                known = reasons.setdefault(rows[index], [])
+                known.extend(reason for reason in each if reason not in known)
+        if self._rules:
+            self._hold_to_rules(chunk, converted, reasons)
+        for name, table in converted.items():
+            rows = chunk.rows_by_table[name]
+            fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
+            if fitting.num_rows and self._columns[name].keeps_other_fields:
+                events = [chunk.events[row] for row in rows if row not in reasons]
+                fitting = self._columns[name].complete(fitting, events, self.findings)
+            if fitting.num_rows:
+                yield name, self._columns[name].untouched(fitting)
+        rejected = chunk.rejected + [self._misfit(chunk, *each) for each in sorted(reasons.items())]
+        if rejected:
+            yield "quarantine", self._quarantine(rejected, stamp)
+
+    def _hold_to_rules(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
+        """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
+        fitting = frozenset(range(len(chunk.events))) - reasons.keys()
+        warned: list[tuple[str, list[int]]] = []
+        for name, checker in self._rules.items():
+            rows = [row for row in chunk.rows_by_table.get(name, ()) if row in fitting]
+            if not rows:
+                continue
+            table = converted[name]
+            if len(rows) < table.num_rows:
+                table = table.filter(pa.array([row in fitting for row in chunk.rows_by_table[name]]))
+            for rule, places in checker.failing(table):
+                failing = [rows[place] for place in places]
+                if rule.on_fail == "warn":
+                    warned.append((f"{name}.{rule.name}", failing))
+                    continue
+                if rule.on_fail == "fail":
+                    raise rule_failed(name, rule, seq=chunk.seqs[failing[0]], position=chunk.positions[failing[0]])
+                reason = Reason(ReasonCode.RULE, rule.name, f"{name}: not {rule.check}")
+                for row in failing:
+                    reasons.setdefault(row, []).append(reason)
+        for rule_name, failing in warned:
+            landing = sum(row not in reasons for row in failing)
+            if landing:
+                self.findings.rule_warnings[rule_name] += landing
+
+    def _envelope(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons]:
+        """The envelope columns of all events of the chunk, and the reasons of events without time or id."""
+        reasons: Reasons = {}
+        events = chunk.events
+        parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
+        found = [parent.get(self._time_path[-1]) for parent in parents]
+        if self._times_as_text:
+            found = [from_text(value, Primitive("long")) for value in found]
+        times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
+        note(reasons, misfits, self._time_text)
+        note_missing(reasons, times, misfits, self._time_text)
+        self._note_age(reasons, times, stamp)
+        ids = pa.array(self._ids.read(events), pa.string())
+        if self._ids.paths:
+            note_missing(reasons, ids, {}, self._id_text)
+        count = len(events)
+        arrays = [
+            ids,
+            pa.array(chunk.names, pa.string()),
+            times,
+            times.cast(pa.date32()),
+            pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(_INSTANT),
+            pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
+            pa.array(chunk.seqs, pa.int64()),
+            pa.array(chunk.positions, pa.int64()),
+        ]
+        return pa.Table.from_arrays(arrays, names=[name for name, _ in ENVELOPE_COLUMNS]), reasons
+
+    def _note_age(self, reasons: Reasons, times: pa.Array, stamp: BatchStamp) -> None:
+        """The reasons of events whose time lies further from their arrival than is declared."""
+        if self._max_age_days is None and self._max_future_minutes is None:
+            return
+        arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
+        micros = times.cast(pa.int64())
+        limits = []
+        if self._max_age_days is not None:
+            oldest, told = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
+            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, told))
+        if self._max_future_minutes is not None:
+            newest, told = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
+            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {told}"))
+        for beyond, code, told in limits:
+            for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
+                detail = f"{times[index].as_py().isoformat()} was {told} on arrival"
+                reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
+
+    def _whole(self, payload: Payload, reason: Reason) -> Rejected:
+        # An object can be read again. A record is gone once its stream has let go of it.
+        if self._of_records:
+            return _rejected(payload, WHOLE_OBJECT, payload.data or b"", None, (reason,))
+        self.findings.note_object(str(reason.code), payload.key)
+        return _rejected(payload, WHOLE_OBJECT, b"", None, (reason,))
+
+    @staticmethod
+    def _misfit(chunk: Chunk, index: int, reasons: list[Reason]) -> Rejected:
+        payload = chunk.payloads[chunk.seqs[index]]
+        return _rejected(payload, chunk.positions[index], chunk.raws[index], chunk.names[index], tuple(reasons))
+
+    def _quarantine(self, rejected: list[Rejected], stamp: BatchStamp) -> pa.Table:
+        return quarantine_rows(
+            rejected,
+            batch_id=stamp.batch_id,
+            ingested_at_us=stamp.ingested_at_us,
+            fingerprint=stamp.fingerprint,
+            retain_raw_bytes=self._retain,
+        )
+
+
+def _rejected(
+    payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
+) -> Rejected:
+    return Rejected(payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record)

@@ -1,0 +1,134 @@
+"""The columns of one table: declared ones, those it was given while it ran, and what it does with other fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.errors import ContractError
+from deltaworks.events.columns import Misfits, column
+from deltaworks.events.events import holders
+from deltaworks.events.evolution import EvolvedColumn, kind_of
+from deltaworks.events.extras import extra_fields, known_fields, leaves, put_back, rescued_text
+from deltaworks.events.findings import Findings
+from deltaworks.events.formats.text import from_text
+from deltaworks.events.path_fields import PARTITION_FIELD
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.specs.mutation import MUTABLE_COLUMNS
+from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, RESCUED_COLUMN, EventSpec, TableSpec
+from deltaworks.specs.types import parse_type
+from deltaworks.tables.arrow_types import arrow_schema
+
+Reasons = dict[int, list[Reason]]
+
+
+def note(reasons: Reasons, misfits: Misfits, path: str) -> None:
+    """Add misfits of the values at `path` to the reasons."""
+    for index, misfit in misfits.items():
+        reasons.setdefault(index, []).append(Reason(misfit.code, path, misfit.detail))
+
+
+def note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str) -> None:
+    """Add a reason for every value at `path` that is absent, and not merely a misfit."""
+    if not array.null_count:
+        return
+    for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
+        if index not in misfits:
+            missing = Reason(ReasonCode.MISSING_REQUIRED, path, f"{path} is missing")
+            reasons.setdefault(index, []).append(missing)
+
+
+class TableColumns:
+    """Makes the columns of one table out of events; `of_text` where all their fields are texts."""
+
+    def __init__(
+        self, table: TableSpec, event: EventSpec, evolved: tuple[EvolvedColumn, ...] = (), *, of_text: bool = False
+    ) -> None:
+        self._table = table
+        self._of_text = of_text
+        #: Whether rows that land have to be completed at all.
+        self.keeps_other_fields = table.evolve != "ignore"
+        self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
+        self._evolved = [(each, parse_type(each.type)) for each in evolved]
+        self._known = known_fields(table, event, tuple(each.path for each in evolved))
+        marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
+        self._marks = [(field.name, field.type) for field in marks]
+        self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
+
+    def convert(self, events: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Reasons]:
+        """The declared columns of `events`, and the reasons of those that do not fit, by index into `events`."""
+        reasons: Reasons = {}
+        arrays = []
+        parents: dict[tuple[str, ...], Sequence[dict[str, Any]]] = {(): events}
+        for spec, path, kind in self._columns:
+            parent = path[:-1]
+            if parent not in parents:
+                parents[parent] = holders(events, parent)
+            found = [holder.get(path[-1]) for holder in parents[parent]]
+            if self._of_text or path[0] == PARTITION_FIELD:
+                found = [from_text(value, kind) for value in found]
+            array, misfits = column(found, kind, unit=spec.unit)
+            note(reasons, misfits, spec.path)
+            if spec.required:
+                note_missing(reasons, array, misfits, spec.path)
+            arrays.append(array)
+        return arrays, reasons
+
+    def complete(self, rows: pa.Table, events: Sequence[dict[str, Any]], findings: Findings) -> pa.Table:
+        """`rows` of `events` that land, with what the table keeps of other fields.
+
+        Raises:
+            ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
+        """
+        evolve = self._table.evolve
+        extras = [extra_fields(event, self._known) for event in events]
+        if evolve == "fail":
+            self._refuse(rows, extras)
+            return rows
+        arrays = [self._evolved_column(index, events, extras) for index in range(len(self._evolved))]
+        if evolve == "add_columns":
+            self._report(extras, findings)
+        rows = rows.append_column(RESCUED_COLUMN, pa.array(map(rescued_text, extras), pa.string()))
+        for (each, _), array in zip(self._evolved, arrays, strict=True):
+            rows = rows.append_column(each.name, array)
+        return rows
+
+    def untouched(self, rows: pa.Table) -> pa.Table:
+        """`rows` with the columns in which mutations leave their marks: no mutation has touched what arrives.
+
+        The nulls are written, since a file without a column has no statistics of it, and nothing could skip it.
+        """
+        for name, field in self._marks:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, field))
+        return rows
+
+    def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
+        """The values of a column that was added; those of another type go to the rescued ones."""
+        each, kind = self._evolved[index]
+        parents = holders(events, each.path[:-1]) if len(each.path) > 1 else events
+        found = [parent.get(each.path[-1]) for parent in parents]
+        array, misfits = column(found, kind)
+        for row in misfits:
+            put_back(extras[row], each.path, found[row])
+        return array
+
+    def _report(self, extras: Sequence[dict[str, Any]], findings: Findings) -> None:
+        given = {each.path for each, _ in self._evolved}
+        for extra in extras:
+            for path, value in leaves(extra, self._known):
+                if path not in given:
+                    findings.note_field(self._table.name, path, kind_of(value))
+
+    def _refuse(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
+        for index, extra in enumerate(extras):
+            if extra:
+                path, value = leaves(extra, self._known)[0]
+                raise ContractError(
+                    "FIELD_UNDECLARED",
+                    f"Table {self._table.name!r} takes no field {'.'.join(path)!r}, such as {repr(value)[:80]} in "
+                    f"event {rows['_position'][index]} of file event {rows['_seq'][index]}; it declares evolve: fail.",
+                    hint="Declare a column for it, or another `evolve`, then start the stream again.",
+                )

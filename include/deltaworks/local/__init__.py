@@ -1,1 +1,0 @@
-"""The embedded stack: every real part on one machine, supervised."""

@@ -1,0 +1,124 @@
+"""Every table the catalog declares or implies, with its health: read by many threads, one table each at a time.
+
+A table whose log cannot be read is told with what is wrong, and the others are read all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deltaworks.control import paths
+from deltaworks.maintenance.table_health.measure import TableHealth, table_health
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+#: Tables of the engine itself, below a relay's or a pipeline's control folder.
+RELAY_TABLES = ("file_events", "message_quarantine")
+CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress", "zorder_ledger")
+#: Opening a table is waiting for its storage, and a little work outside of Python.
+READERS = 16
+#: How many commits of each table are looked at for its last operations, where there are many tables.
+COMMITS_EACH = 8
+_ERROR_LENGTH = 300
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table the catalog declares or implies. `health` is None while it has not been created, or with an `error`."""
+
+    owner: str
+    name: str
+    kind: str
+    key: str
+    health: TableHealth | None = None
+    error: str = ""
+
+
+def declared_tables(catalog: Catalog, *, pipeline: str = "", control: bool = True) -> list[KnownTable]:
+    """Every table of the catalog, none of them opened: pipelines first, then the engine's own where `control`.
+
+    Args:
+        pipeline: only this one's, or this relay's.
+    """
+    known = [KnownTable(*each) for each in _declared(catalog, control=control)]
+    return [each for each in known if pipeline in ("", each.owner)]
+
+
+def all_tables(
+    lake: Lake,
+    catalog: Catalog,
+    *,
+    pipeline: str = "",
+    control: bool = True,
+    partitions: bool = False,
+    history_commits: int = COMMITS_EACH,
+) -> list[KnownTable]:
+    """The tables of `declared_tables` with their health."""
+    declared = declared_tables(catalog, pipeline=pipeline, control=control)
+    return with_health(lake.storage, declared, partitions=partitions, history_commits=history_commits)
+
+
+def with_health(
+    storage: StorageSpec, tables: Sequence[KnownTable], *, partitions: bool = False, history_commits: int = COMMITS_EACH
+) -> list[KnownTable]:
+    """The same tables with their health, or with what keeps it from being read. Never raises for a single table."""
+
+    def read(lake: Lake, table: KnownTable) -> KnownTable:
+        health, error = None, ""
+        try:
+            health = table_health(lake, table.key, partitions=partitions, history_commits=history_commits)
+        except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
+            error = said_of(problem)
+        return KnownTable(table.owner, table.name, table.kind, table.key, health, error)
+
+    return list(for_each_table(storage, tables, read))
+
+
+def for_each_table(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
+    """What `do` makes of each table, in order: many at once, each thread with a lake of its own."""
+    own = threading.local()
+
+    def run(table: T) -> R:
+        if not hasattr(own, "lake"):
+            own.lake = Lake(storage)
+        return do(own.lake, table)
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tables") as pool:
+        yield from pool.map(run, tables)
+
+
+def said_of(problem: Exception) -> str:
+    """An error in a line."""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:_ERROR_LENGTH]
+
+
+def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
+    for name, spec in catalog.pipelines.items():
+        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {
+            "bronze": spec.tables,
+            "live": spec.live,
+            "gold": spec.gold.tables,
+        }
+        for kind, tables in kinds.items():
+            for table in tables:
+                yield name, table.name, kind, paths.table(name, table.name)
+        for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
+            yield name, kept, "mutations", paths.table(name, kept)
+        yield name, "quarantine", "quarantine", paths.table(name, "quarantine")
+    if not control:
+        return
+    for name in catalog.relays:
+        for table_name in RELAY_TABLES:
+            yield name, table_name, "control", paths.relay_control(name, table_name)
+    for name in catalog.pipelines:
+        for table_name in CONTROL_TABLES:
+            yield name, table_name, "control", paths.pipeline_control(name, table_name)

@@ -1,0 +1,168 @@
+"""What there is to say of every table: its health, its score by parts, and what maintenance would do with it and why.
+
+From the logs and the Z-order ledgers, without a JVM and without reading data; a table or a ledger that cannot be read
+is told with its error, and the others go on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from deltaworks.maintenance.choice import Choice, choose
+from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables
+from deltaworks.maintenance.survey import policy_of
+from deltaworks.maintenance.table_health.catalog_tables import (
+    COMMITS_EACH,
+    KnownTable,
+    declared_tables,
+    for_each_table,
+    said_of,
+)
+from deltaworks.maintenance.table_health.measure import TableHealth, table_health
+from deltaworks.maintenance.table_health.score import Score, score
+from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
+from deltaworks.maintenance.zorder_state import ZOrderState
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import TableSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.unreferenced import Unreferenced, unreferenced
+
+#: Kinds of tables that OPTIMIZE looks after.
+_OPTIMIZED = ("bronze", "live", "gold", "quarantine")
+#: How many commits of one table are looked at where it is the only one.
+COMMITS_OF_ONE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport:
+    """A table as it is. `health` and `score` are None while it does not exist, or with an `error`.
+
+    `choice` is what OPTIMIZE would do, of tables that it looks after. `unordered_share` is of the bytes of a table with
+    Z-order columns. `unreferenced` is None where it was not asked for or the table is too large to be listed.
+    """
+
+    owner: str
+    name: str
+    kind: str
+    key: str
+    health: TableHealth | None = None
+    score: Score | None = None
+    choice: Choice | None = None
+    unordered_share: float | None = None
+    unreferenced: Unreferenced | None = None
+    error: str = ""
+
+
+def report_tables(
+    catalog: Catalog,
+    *,
+    pipeline: str = "",
+    control: bool = False,
+    list_folders: bool = False,
+    now: dt.datetime,
+) -> list[TableReport]:
+    """The report of every declared table, many read at once. Reads only.
+
+    Args:
+        pipeline: only this one's.
+        control: the engine's own tables too.
+        list_folders: look for files that nothing needs, which lists every table's folder.
+    """
+    tables = declared_tables(catalog, pipeline=pipeline, control=control)
+    return _reports(catalog, tables, list_folders=list_folders, history_commits=COMMITS_EACH, now=now)
+
+
+def report_table(
+    catalog: Catalog, pipeline: str, table: str, *, list_folder: bool = False, now: dt.datetime
+) -> TableReport | None:
+    """The report of one table, its last operations looked for further back; None where none is declared so."""
+    tables = [each for each in declared_tables(catalog, pipeline=pipeline) if each.name == table]
+    found = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_OF_ONE, now=now)
+    return found[0] if found else None
+
+
+def _reports(
+    catalog: Catalog, tables: Sequence[KnownTable], *, list_folders: bool, history_commits: int, now: dt.datetime
+) -> list[TableReport]:
+    storage = catalog.environment.lake
+    owners = sorted({each.owner for each in tables if each.kind in _OPTIMIZED})
+    orders = dict(for_each_table(storage, owners, _order_of))
+    reader = _Reader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
+    return list(for_each_table(storage, tables, reader.report))
+
+
+def _order_of(lake: Lake, pipeline: str) -> tuple[str, KnownOrder | Exception]:
+    try:
+        return pipeline, read_order(lake, pipeline)
+    except Exception as problem:  # told with each table of the pipeline
+        return pipeline, problem
+
+
+class _Reader:
+    """Reads tables one at a time. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        orders: Mapping[str, KnownOrder | Exception],
+        *,
+        list_folders: bool,
+        history_commits: int,
+        now: dt.datetime,
+    ) -> None:
+        self._catalog = catalog
+        self._orders = orders
+        self._optimized = {owner: optimized_tables(catalog.pipeline(owner)) for owner in orders}
+        self._list_folders = list_folders
+        self._history_commits = history_commits
+        self._now = now
+
+    def report(self, lake: Lake, table: KnownTable) -> TableReport:
+        """The report of one table. Never raises."""
+        report = TableReport(owner=table.owner, name=table.name, kind=table.kind, key=table.key)
+        try:
+            health = table_health(lake, table.key, history_commits=self._history_commits)
+            if health is None:
+                return report
+            report = _scored(self._chosen(lake, replace(report, health=health), health), health)
+            if self._list_folders:
+                report = _scored(replace(report, unreferenced=unreferenced(lake, table.key)), health)
+            return report
+        except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
+            return replace(report, error=said_of(problem))
+
+    def _chosen(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
+        order = self._orders.get(report.owner) if report.kind in _OPTIMIZED else None
+        if order is None:
+            return report
+        if isinstance(order, Exception):
+            return replace(report, error=f"the Z-order ledger of {report.owner} cannot be read: {said_of(order)}")
+        table, ledger = self._optimized[report.owner][report.name], order.of(report.name)
+        policy = policy_of(self._catalog.pipeline(report.owner))
+        layout = layout_of(lake, report.owner, table)
+        choice = choose(health, layout, ledger=ledger, now=self._now, policy=policy)
+        share = None if table.declared is None else unordered_share(health, table.declared, ledger)
+        return replace(report, choice=choice, unordered_share=share)
+
+
+def _scored(report: TableReport, health: TableHealth) -> TableReport:
+    unneeded = report.unreferenced.bytes if report.unreferenced is not None else None
+    return replace(report, score=score(health, unordered_share=report.unordered_share, unreferenced_bytes=unneeded))
+
+
+def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:
+    """About which share of a table's bytes is not in Z-order; None where no order is declared.
+
+    A partition of one file has no order to be out of.
+    """
+    if not declared.zorder_by:
+        return None
+    unordered = 0.0
+    for each in health.partition_health:
+        entry = ledger.ordered.get(each.partition)
+        if each.files > 1:
+            known = entry is not None and entry.columns == declared.zorder_by
+            unordered += each.bytes * (entry.unordered_share(each) if known and entry is not None else 1.0)
+    return unordered / health.bytes if health.bytes else 0.0

@@ -1,0 +1,180 @@
+"""What keeps VACUUM back: readers and writers that still need files which newer versions have done without.
+
+A reader at a version needs the files of that version and of all after it, however long ago these were replaced. So a
+hold is an instant: no file that was removed later may go. Where a reader stands is read from what it leaves anyway:
+
+- a stream of this project that reads a Delta table: the ledger's offset, or the checkpoint of its first batch;
+- the query of a live table: its checkpoint;
+- a reader of changes through the change feed: the position in the table that it keeps;
+- a job that merges a table: its write turn;
+- a restore that has begun: the version it goes back to, whoever completes it;
+- anybody else: the word it has given (`control.readers`).
+
+Needs no JVM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pyarrow import fs
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.checkpoint import batch_numbers
+from deltaworks.control.records.generations import current_generation, read_generations
+from deltaworks.control.records.readers import read_readers
+from deltaworks.control.records.rollback import Rollbacks
+from deltaworks.control.records.start_over import newest_start_over, read_start_over
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.source import DeltaSourceSpec
+from deltaworks.tables.change_position import kept_position
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import read_commits
+from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.steps import CHECKPOINT_STORE, read_last_completed
+
+#: A turn is taken back after its time; what it wrote until then is committed or given up within this.
+_TURN_MARGIN = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Somebody needs what the table was at `since`; None where the log no longer says when that was."""
+
+    by: str
+    since: datetime | None
+
+
+def holds_on(catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, table: str) -> list[Hold]:
+    """Everything that keeps files of this table. Reads small objects, a few commits, and rows of ledgers.
+
+    Raises:
+        ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN: what it protects is not known.
+        ContractError: a generation or a turn that cannot be read.
+    """
+    key = paths.table(pipeline, table)
+    opened = lake.open(key)
+    if opened is None:
+        return []
+    needed = [*_streams(catalog, lake, objects, pipeline, table), *_live(catalog, objects, pipeline, table)]
+    needed += [*_followers(lake, str(opened.metadata().id)), *_words(objects, pipeline, table)]
+    needed += _restores(objects, pipeline, table)
+    found = [Hold(by=by, since=_made_at(lake, key, version)) for by, version in needed if version <= opened.version()]
+    return [*found, *_turn(objects, pipeline, table)]
+
+
+def _made_at(lake: Lake, key: str, version: int) -> datetime | None:
+    ((_, actions),) = read_commits(lake, key, [version])
+    said = next((action["commitInfo"] for action in actions or () if "commitInfo" in action), None)
+    if said is None or "timestamp" not in said:
+        return None
+    return datetime.fromtimestamp(int(said["timestamp"]) / 1000, tz=utc_now().tzinfo)
+
+
+def _streams(
+    catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, table: str
+) -> Iterator[tuple[str, int]]:
+    """Streams that read the table, with the version each reads next."""
+    key = paths.table(pipeline, table)
+    addresses = {lake.storage.uri(key), lake.storage.spark_uri(key)}
+    for name, spec in catalog.pipelines.items():
+        source = spec.source
+        if not isinstance(source, DeltaSourceSpec):
+            continue
+        if (source.pipeline, source.table) != (pipeline, table) and (source.uri or "").rstrip("/") not in addresses:
+            continue
+        offset = _ledger_offset(lake, objects, name) or _first_offset_of(objects, name)
+        if offset is not None:
+            yield f"the stream of {name}", int(offset["reservoirVersion"])
+
+
+def _ledger_offset(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, Any] | None:
+    generation = current_generation(objects, pipeline)
+    last = read_last_completed(lake, pipeline, generation)
+    key = paths.pipeline_control(pipeline, CHECKPOINT_STORE)
+    store = lake.open(key)
+    if last is None or store is None:
+        return None
+    wanted: dict[str, list[Any]] = {"batch_id": [last], "generation": [generation]}
+    rows = selected_rows(lake, key, store, columns=["end_offset"], values=wanted)
+    return _offset(rows[0]["end_offset"]) if rows else None
+
+
+def _first_offset_of(objects: ObjectStore, pipeline: str) -> dict[str, Any] | None:
+    known = read_generations(objects, pipeline)
+    if known is None:
+        return None
+    return _checkpoint_offset(objects, paths.checkpoint(pipeline, known.generation, known.current.ordinal))
+
+
+def _live(catalog: Catalog, objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+    """Queries of live tables that read the table, with the version each reads next."""
+    generation = current_generation(objects, pipeline)
+    for live in catalog.pipeline(pipeline).live:
+        if live.reads != table:
+            continue
+        offset = _checkpoint_offset(objects, paths.live_checkpoint(pipeline, generation, live.name))
+        if offset is not None:
+            yield f"the live table {live.name}", int(offset["reservoirVersion"])
+
+
+def _checkpoint_offset(objects: ObjectStore, folder: str) -> dict[str, Any] | None:
+    """Where the next batch of a checkpoint begins: the last one's end or, in the first batch, the snapshot it reads."""
+    done = batch_numbers(objects, f"{folder}/commits/")
+    started = batch_numbers(objects, f"{folder}/offsets/")
+    number = done[-1] if done else started[0] if started else None
+    found = objects.get(f"{folder}/offsets/{number}") if number is not None else None
+    return _offset(found.data.decode().splitlines()[-1]) if found is not None else None
+
+
+def _offset(text: str | None) -> dict[str, Any] | None:
+    offset = json.loads(text) if text else None
+    return offset if isinstance(offset, dict) and "reservoirVersion" in offset else None
+
+
+def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
+    """Readers through the change feed, with the version each reads next. Others need the newest version only."""
+    root = arrow_path(lake.storage, paths.readers())
+    for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        if info.type is not fs.FileType.Directory:
+            continue
+        position = kept_position(lake, paths.reader(info.base_name))
+        if position is not None and position.table_id == table_id and position.through == "change_feed":
+            yield f"the reader {info.base_name}", position.version + 1
+
+
+def _words(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+    now = utc_now()
+    for record in read_readers(objects, pipeline):
+        if record.table == table and record.counts_at(now):
+            yield f"the reader {record.reader} until {record.until[:16]}", record.version
+
+
+def _restores(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+    """What is put back, or was being put back when somebody died, with the version it goes back to."""
+    begun = Rollbacks(objects, pipeline).unfinished()
+    if begun is not None and begun.table == table:
+        yield f"rollback {begun.ordinal} of the table", begun.to_version
+    generation, ended = newest_start_over(objects, pipeline)
+    whole = None if ended else read_start_over(objects, pipeline, generation)
+    for each in whole.tables if whole is not None else ():
+        if each.table == table and each.restore_to is not None:
+            yield f"the rollback to generation {generation}", each.restore_to
+
+
+def _turn(objects: ObjectStore, pipeline: str, table: str) -> Iterator[Hold]:
+    """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
+    found = objects.get(paths.turn_request(pipeline, table))
+    turn = TurnRecord.decode(found.data) if found is not None else None
+    granted = parse_iso(turn.granted_at) if turn is not None and not turn.over else None
+    if turn is None or granted is None:
+        return
+    if utc_now() < granted + timedelta(seconds=turn.max_turn_seconds) + _TURN_MARGIN:
+        yield Hold(by=f"the write turn of {turn.run}", since=granted)

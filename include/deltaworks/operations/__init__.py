@@ -1,0 +1,1 @@
+"""Operations: what people and schedules ask of a pipeline, each declared once."""

@@ -1,0 +1,1 @@
+"""Quarantined rows: reading them, and landing them once the cause is mended."""

@@ -1,0 +1,169 @@
+"""Reads a pipeline's quarantine: which rows are open, counted and shown.
+
+A row is open while no replay has landed it, or its object was reprocessed since. Replays delete nothing here: what
+became of rows is in an append-only table beside. Everything is read through DuckDB, a batch of rows at a time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.events.reasons import QUARANTINE_SCHEMA
+from deltaworks.rework.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, REPROCESSED
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import REPLAYS
+
+#: What identifies a row, and what is needed to cut a selection into slices.
+KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineFilter:
+    """Which rows: all that meet every condition given. Both ends of a range are included."""
+
+    reasons: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    from_date: dt.date | None = None
+    to_date: dt.date | None = None
+    from_batch: int | None = None
+    to_batch: int | None = None
+    fingerprint: str | None = None
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """As SQL over a quarantine row, and its parameters."""
+        found: list[tuple[str, Any]] = []
+        if self.reasons:
+            found.append(("list_has_any(list_transform(reasons, lambda r: r.code), ?::VARCHAR[])", list(self.reasons)))
+        if self.events:
+            found.append(("list_contains(?::VARCHAR[], event_name)", list(self.events)))
+        for column, operator, value in (
+            ("quarantine_date", ">=", self.from_date),
+            ("quarantine_date", "<=", self.to_date),
+            ("_batch_id", ">=", self.from_batch),
+            ("_batch_id", "<=", self.to_batch),
+            ("spec_fingerprint", "=", self.fingerprint),
+        ):
+            if value is not None:
+                found.append((f"{column} {operator} ?", value))
+        return " AND ".join(text for text, _ in found) or "true", [value for _, value in found]
+
+
+class Quarantine:
+    """A pipeline's quarantine as it is now. Open a new one to see what was committed since. Used by one thread."""
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
+        self._connection = duckdb.connect(":memory:")
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._view(lake, "rows_", paths.table(pipeline, "quarantine"), QUARANTINE_SCHEMA)
+        self._view(lake, "replays", paths.pipeline_control(pipeline, REPLAYS), REPLAYS_SCHEMA)
+        self._connection.execute(
+            "CREATE VIEW landed AS SELECT _seq, _position FROM replays AS one"
+            f" WHERE outcome = '{LANDED}' AND NOT EXISTS (SELECT 1 FROM replays AS later"
+            f" WHERE later.outcome = '{REPROCESSED}' AND later._seq = one._seq AND later.replay >= one.replay)"
+        )
+        self._connection.execute(
+            "CREATE VIEW open_rows AS SELECT * FROM rows_ ANTI JOIN landed USING (_seq, _position)"
+        )
+
+    def _view(self, lake: Lake, name: str, key: str, schema: pa.Schema) -> None:
+        table = lake.open(key)
+        self._connection.register(
+            f"{name}_found", schema.empty_table() if table is None else table.to_pyarrow_dataset()
+        )
+        present = set(schema.names) if table is None else {field.name for field in table.schema().fields}
+        # Columns that came with a later release are null in a table that no stream has opened since.
+        columns = ", ".join(f'"{n}"' if n in present else f'NULL::BOOLEAN AS "{n}"' for n in schema.names)
+        self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_found")
+
+    def counts(self, wanted: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
+        """Rows by date, reason, event and fingerprint of the spec, most first; a row counts once for each reason."""
+        condition, values = wanted.condition()
+        return self._rows(
+            "SELECT quarantine_date, code, event_name, spec_fingerprint, count(*) AS rows FROM ("
+            "  SELECT quarantine_date, event_name, spec_fingerprint,"
+            "         unnest(list_distinct(list_transform(reasons, lambda r: r.code))) AS code"
+            f" FROM {_source(all_rows)} WHERE {condition}) AS each_"
+            " GROUP BY ALL ORDER BY rows DESC, quarantine_date, code, event_name",
+            values,
+        )
+
+    def rows(self, wanted: QuarantineFilter, *, limit: int, all_rows: bool = False) -> list[dict[str, Any]]:
+        """The rows themselves, newest first, at most `limit`."""
+        condition, values = wanted.condition()
+        return self._rows(
+            f"SELECT * FROM {_source(all_rows)} WHERE {condition} ORDER BY _seq DESC, _position DESC LIMIT ?",
+            [*values, limit],
+        )
+
+    def keys(self, wanted: QuarantineFilter, *, limit: int | None = None) -> pa.Table:
+        """KEY_COLUMNS of the open rows, in the order they arrived, at most the first `limit`."""
+        condition, values = wanted.condition()
+        query = f"SELECT {', '.join(KEY_COLUMNS)} FROM open_rows WHERE {condition} ORDER BY _seq, _position"
+        if limit is not None:
+            query, values = f"{query} LIMIT ?", [*values, limit]
+        return self._connection.sql(query, params=values).to_arrow_table()
+
+    def objects_needed(self) -> set[int]:
+        """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
+        rows = self._rows(
+            "SELECT DISTINCT _seq FROM open_rows"
+            " WHERE _position = -1 OR NOT coalesce(raw_complete, strlen(raw) = raw_bytes)",
+            [],
+        )
+        return {row["_seq"] for row in rows}
+
+    def closed_places(self, condition: str = "true") -> set[tuple[int, int]]:
+        """The places of rows that are in quarantine and not open, where `condition` on `_seq` holds."""
+        rows = self._rows(
+            f"SELECT _seq, _position FROM rows_ SEMI JOIN landed USING (_seq, _position) WHERE {condition}", []
+        )
+        return {(row["_seq"], row["_position"]) for row in rows}
+
+    def still_open(self, keys: pa.Table) -> list[dict[str, Any]]:
+        """The rows of these keys that are open, whole, in the order they arrived."""
+        if not keys.num_rows:
+            return []
+        seqs = keys.column("_seq").to_pylist()
+        self._connection.register("wanted", keys.select(["_seq", "_position"]))
+        try:
+            return self._rows(
+                "SELECT open_rows.*, coalesce(raw_complete, strlen(raw) = raw_bytes) AS is_complete,"
+                " epoch_us(_ingested_at) AS arrived_at_us"
+                " FROM open_rows SEMI JOIN wanted USING (_seq, _position)"
+                " WHERE _seq BETWEEN ? AND ? ORDER BY _seq, _position",
+                [min(seqs), max(seqs)],
+            )
+        finally:
+            self._connection.unregister("wanted")
+
+    def _rows(self, query: str, values: list[Any]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._connection.sql(query, params=values).to_arrow_table().to_pylist()
+        return found
+
+
+def _source(all_rows: bool) -> str:
+    return "rows_" if all_rows else "open_rows"
+
+
+def slices(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Keys in runs of bounded size; a whole object makes a run of its own."""
+    start = rows = size = 0
+    for index, row in enumerate(keys.select(["_position", "raw_bytes"]).to_pylist()):
+        position, raw_bytes = row["_position"], row["raw_bytes"]
+        alone = position < 0
+        if rows and (alone or rows >= max_rows or size + (raw_bytes or 0) > max_bytes):
+            yield keys.slice(start, index - start)
+            start, rows, size = index, 0, 0
+        rows, size = rows + 1, size + (raw_bytes or 0)
+        if alone:
+            yield keys.slice(start, 1)
+            start, rows, size = index + 1, 0, 0
+    if rows:
+        yield keys.slice(start)

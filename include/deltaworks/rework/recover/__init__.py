@@ -1,0 +1,1 @@
+"""Mends damaged tables, logs and checkpoints."""

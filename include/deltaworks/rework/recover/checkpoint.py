@@ -1,0 +1,100 @@
+"""Repairs what a stream refuses to start on: a damaged checkpoint of Spark, and a ledger that lost batches.
+
+A damaged checkpoint is retired: the next start goes on from the ledger with a new one. A ledger is made anew by landing
+the prepared batches again, oldest first: their steps are found landed in the tables, so nothing is written but the
+ledger's own rows. It starts as a dry run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltaworks.control import paths
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind, prepared_batches
+from deltaworks.control.records.generations import current_generation, read_generations, retire_checkpoint
+from deltaworks.control.records.start_over import refuse_unfinished_start_over
+from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
+from deltaworks.engine.start import open_batches
+from deltaworks.errors import ContractError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import read_last_completed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairResult:
+    """What was found and done. `ledger_batches` are those that were, or would be, recorded anew."""
+
+    pipeline: str
+    dry_run: bool
+    damaged: tuple[str, ...]
+    ledger: str
+    retired: bool
+    ledger_batches: int
+
+
+def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, retire: bool = False) -> RepairResult:
+    """Find what a start would refuse and, unless it is a dry run, mend it. Idempotent.
+
+    Takes the pipeline's lease, so that it never works beside a stream.
+
+    Args:
+        retire: retire the checkpoint also where nothing is wrong with it.
+
+    Raises:
+        ConcurrencyError: LEASE_HELD, the stream runs.
+        ContractError: START_OVER_UNFINISHED; LEDGER_NOT_REBUILDABLE, prepared batches are missing in between.
+    """
+    spec = catalog.pipeline(pipeline)
+    objects = open_objects(catalog.environment.lake)
+    lake = Lake(catalog.environment.lake)
+    refuse_unfinished_start_over(objects, pipeline)
+    generation = current_generation(objects, pipeline)
+    lease = Lease(
+        objects,
+        paths.pipeline_control(pipeline, "lease.json"),
+        ttl_seconds=spec.stream.lease_ttl_seconds,
+        name=pipeline,
+        known_epoch=lambda: known_owner_epoch(lake, pipeline),
+    )
+    epoch = lease.acquire(wait_seconds=spec.stream.lease_ttl_seconds * 1.5)
+    try:
+        known = read_generations(objects, pipeline)
+        last = read_last_completed(lake, pipeline, generation)
+        evidence = ledger_is_behind(objects, pipeline, known, generation=generation, last_completed=last)
+        waiting = _to_record(prepared_batches(objects, pipeline, generation), last, pipeline) if evidence else []
+        damaged = damaged_files(objects, pipeline, known) if known and not known.current.retired else []
+        if not dry_run:
+            if waiting:
+                if last is None and waiting[0] > 0:
+                    Ledger(lake, pipeline, generation).begin_after(waiting[0] - 1, owner=owner_step(pipeline, epoch))
+                processor, _ = open_batches(None, catalog, spec, objects, lease=lease, epoch=epoch, refuse_lost=False)
+                while processor.finish_torn() is not None:
+                    pass
+            if damaged or retire:
+                retire_checkpoint(objects, pipeline)
+    finally:
+        lease.release()
+    return RepairResult(
+        pipeline=pipeline,
+        dry_run=dry_run,
+        damaged=tuple(f"{each.key}: {each.problem}" for each in damaged),
+        ledger=evidence,
+        retired=bool(damaged or retire) and not dry_run,
+        ledger_batches=len(waiting),
+    )
+
+
+def _to_record(prepared: list[int], last: int | None, pipeline: str) -> list[int]:
+    """The prepared batches the ledger lacks, without a gap."""
+    missing = [batch for batch in prepared if last is None or batch > last]
+    first = missing[0] if last is None and missing else (last or 0) + 1
+    if missing != list(range(first, first + len(missing))) or not missing:
+        raise ContractError(
+            "LEDGER_NOT_REBUILDABLE",
+            f"Prepared batches of {pipeline!r} are missing between those the ledger lacks, so it cannot be made anew.",
+            hint="Restore checkpoint_store, or the prepared batches, from the storage's versions.",
+        )
+    return missing

@@ -1,0 +1,1 @@
+"""Reads landed objects again and replaces their rows."""

@@ -1,0 +1,146 @@
+"""Puts new rows of some `seq`s in the place of their old ones, in one Delta commit of one table.
+
+Spark deletes by condition and inserts in one transaction, so rows that other writers add meanwhile are never lost: they
+do not meet the condition, and files that hold both are rewritten from the transaction's own snapshot. What would
+happen otherwise, reading the table first and overwriting it after, loses whatever lands between.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 10
+#: Columns whose dates bound what is rewritten, and keep writers of other dates from conflicting.
+DATE_COLUMNS = ("event_date", "quarantine_date")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """What a replacement did. `outcome`: committed, already_committed, or unchanged where there was nothing to do."""
+
+    outcome: str
+    rows_out: int
+    rows_in: int
+    dates: tuple[str, ...]
+    version: int
+
+
+class RowReplacer:
+    """Replaces rows of one table of the lake. Idempotent by its step; safe beside writers of other rows."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, key: str) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._key = key
+        self._uri = lake.storage.spark_uri(key)
+
+    def landed(self, step: Step) -> int | None:
+        """The table's version, where the step has landed; None where it has not."""
+        table = self._lake.open(self._key)
+        if table is None:
+            return None
+        found = table.transaction_version(step.app_id)
+        return table.version() if found is not None and found >= step.version else None
+
+    def replace(
+        self,
+        ranges: SeqRanges,
+        staged: Sequence[str],
+        *,
+        step: Step,
+        user_metadata: str,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> Replaced:
+        """Take the rows of `ranges` out and put the staged rows in, once.
+
+        Args:
+            staged: addresses of Parquet files; every row of them has a seq of `ranges`.
+            before_commit: called before each attempt; what it raises ends the replacement.
+
+        Raises:
+            ConcurrencyError: DELTA_CONFLICT when every attempt met another writer of the same dates.
+        """
+        version = self.landed(step)
+        rows = self._spark.read.parquet(*staged) if staged else None
+        rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
+        if version is not None:
+            return self._done("already_committed", 0, rows_in, new_dates, version)
+        problem: DeltaworksError | None = None
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            present = self._spark.read.format("delta").load(self._uri)
+            rows_out, old_dates = self._dates(present.where(ranges.sql()))
+            if not rows_out and not rows_in:
+                return self._done("unchanged", 0, 0, set(), self._version())
+            before_commit()
+            new = present.limit(0) if rows is None else rows
+            try:
+                self._write(
+                    new, _condition(ranges, self._date_column(present), old_dates | new_dates), step, user_metadata
+                )
+            except Exception as error:
+                problem = as_deltaworks_error(error)
+                if not isinstance(problem, ConcurrencyError):
+                    raise
+                log.warning("table=%s attempt=%d met another writer: %s", self._key, attempt, problem.message)
+                time.sleep(random.uniform(0, min(5.0, 0.2 * 2**attempt)))
+                continue
+            return self._done("committed", rows_out, rows_in, old_dates | new_dates, self._version())
+        assert problem is not None
+        raise problem
+
+    def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
+        column = self._date_column(rows)
+        # Rebalanced, a small date becomes one file and a large one is still split.
+        writer = (rows.hint("rebalance", column) if column else rows).write.format("delta").mode("overwrite")
+        (
+            writer.option("replaceWhere", condition)
+            .option("txnAppId", step.app_id)
+            .option("txnVersion", step.version)
+            .option("userMetadata", user_metadata)
+            .save(self._uri)
+        )
+
+    @staticmethod
+    def _date_column(rows: DataFrame) -> str | None:
+        return next((name for name in DATE_COLUMNS if name in rows.columns), None)
+
+    def _dates(self, rows: DataFrame) -> tuple[int, set[dt.date | None]]:
+        column = self._date_column(rows)
+        if column is None:
+            return rows.count(), set()
+        found = {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}
+        return sum(found.values()), set(found)
+
+    def _version(self) -> int:
+        table = self._lake.open(self._key)
+        assert table is not None
+        return int(table.version())
+
+    @staticmethod
+    def _done(outcome: str, rows_out: int, rows_in: int, dates: set[dt.date | None], version: int) -> Replaced:
+        texts = tuple(sorted(date.isoformat() for date in dates if date is not None))
+        return Replaced(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
+
+
+def _condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
+    """The rows to take out. Dates are named where all are known: that alone tells Delta which partitions are read."""
+    if column is None or None in dates:
+        return ranges.sql()
+    listed = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(date for date in dates if date is not None))
+    return f"`{column}` IN ({listed}) AND {ranges.sql()}"

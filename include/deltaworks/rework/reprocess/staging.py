@@ -1,0 +1,155 @@
+"""Stages the new rows of a reprocess: the pass over the objects, and what it wrote as one record.
+
+Files lie in a folder of the reprocess's own until they are committed. Nothing here changes a table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.engine.file_target import FileTarget
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import Evolved, evolved_columns
+from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
+from deltaworks.events.row_places import places
+from deltaworks.rework.quarantine.open_rows import Quarantine
+from deltaworks.rework.reprocess.reread import Opener, Reread, Wanted, reread
+from deltaworks.rework.reprocess.selection import Resolved, Resolver
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KEYS_TOLD = 5
+#: Positions of rows in quarantine, by seq.
+Quarantined = dict[int, frozenset[int]]
+
+
+def staging_folder(plan: ReprocessPlan, table: str) -> str:
+    """Where the new rows of a table wait for their commit."""
+    return paths.reprocess(plan.pipeline, f"{plan.id}/staging/{table}")
+
+
+class Stager:
+    """Stages one plan. Used by one thread."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._objects = objects
+        self._spec = spec
+
+    def stage(self, plan: ReprocessPlan, opener: Opener) -> StagedFiles:
+        """Read the plan's objects and stage the rows of its tables.
+
+        Raises:
+            ContractError: REPROCESS_OBJECTS_GONE, unless the plan allows it; REPROCESS_STOPPED.
+        """
+        resolver = Resolver(self._lake, self._objects, self._spec)
+        resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        quarantined = self._quarantined(resolved.ranges) if plan.mode == "in_place" else {}
+        did = self._reread(plan, resolved, quarantined, opener)
+        newly_gone = self._newly_gone(plan, did, quarantined)
+        ranges = without(resolved, did.gone)
+        tables = [_staged_table(name, did, ranges) for name in plan.tables]
+        if plan.whole:
+            tables.append(_staged_table(QUARANTINE, did, ranges))
+        elif did.released:
+            tables.append(self._quarantine_without(plan, did.released))
+        return StagedFiles(
+            tables=tuple(tables),
+            gone=newly_gone,
+            not_fitting=did.not_fitting,
+            kept_in_quarantine=did.kept_in_quarantine,
+        )
+
+    def _reread(self, plan: ReprocessPlan, resolved: Resolved, quarantined: Quarantined, opener: Opener) -> Reread:
+        tables = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
+        beside = {} if plan.whole or plan.mode == "shadow" else quarantined
+        return reread(
+            self._spark,
+            resolved.objects,
+            opener=opener,
+            spec=self._spec,
+            wanted=Wanted(tables, plan.whole, beside),
+            target=self._target(plan, tables),
+            evolved=self._evolved(),
+        )
+
+    @staticmethod
+    def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
+        """Objects that could be read the first time. Those that could not are a row in quarantine, and stay one."""
+        before = {seq for seq, positions in quarantined.items() if WHOLE_OBJECT in positions}
+        gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
+        if gone and not plan.allow_missing:
+            raise ContractError(
+                "REPROCESS_OBJECTS_GONE",
+                f"{len(gone)} of {plan.objects} objects cannot be read any more: "
+                f"{', '.join(gone[:_KEYS_TOLD])}{', …' * (len(gone) > _KEYS_TOLD)}.",
+                hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
+            )
+        return gone
+
+    def _evolved(self) -> Evolved:
+        found = {}
+        for table in self._spec.tables:
+            if table.evolve == "add_columns":
+                handle = self._lake.open(paths.table(self._spec.pipeline, table.name))
+                found[table.name] = () if handle is None else evolved_columns(handle, table)
+        return found
+
+    def _target(self, plan: ReprocessPlan, tables: frozenset[str]) -> FileTarget:
+        folders = {name: staging_folder(plan, name) for name in tables}
+        return FileTarget.of(self._lake.storage, folders, partition_by=dict.fromkeys(tables, ()))
+
+    def _quarantined(self, ranges: SeqRanges) -> Quarantined:
+        key = paths.table(self._spec.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
+        # A row that a replay has landed is in its tables, though it is in quarantine still.
+        closed = Quarantine(self._lake, self._spec.pipeline).closed_places()
+        found: dict[int, set[int]] = {}
+        for row in rows.to_pylist() if rows is not None else ():
+            if (row["_seq"], row["_position"]) not in closed:
+                found.setdefault(row["_seq"], set()).add(row["_position"])
+        return {seq: frozenset(positions) for seq, positions in found.items()}
+
+    def _quarantine_without(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
+        """The rows in quarantine of the objects concerned, staged without those that fit now."""
+        ranges = SeqRanges.of(seq for seq, _ in released)
+        rows = self._lake.rows(paths.table(plan.pipeline, QUARANTINE), filters=ranges.expression())
+        assert rows is not None
+        kept = rows.filter(pa.array([place not in released for place in places(rows)], pa.bool_()))
+        if not kept.num_rows:
+            return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
+        root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))
+        file = write_file(self._lake.filesystem, root, kept, partition={})
+        return StagedTable(table=QUARANTINE, rows=kept.num_rows, files=(file.path,), ranges=ranges.ranges)
+
+
+def _staged_table(name: str, did: Reread, ranges: SeqRanges) -> StagedTable:
+    files = did.files.get(name, [])
+    return StagedTable(
+        table=name,
+        rows=sum(file.rows for file in files),
+        files=tuple(file.path for file in files),
+        ranges=ranges.ranges,
+    )
+
+
+def without(resolved: Resolved, gone: dict[int, str]) -> SeqRanges:
+    """The ranges without objects that are gone: their rows stay as they are."""
+    if not gone:
+        return resolved.ranges
+    kept: list[tuple[int, int]] = []
+    for first, last in resolved.ranges:
+        inside = [each.seq for each in resolved.objects if first <= each.seq <= last]
+        kept += SeqRanges.of((seq for seq in inside if seq not in gone), among=inside).ranges
+    return SeqRanges(tuple(kept))

@@ -1,0 +1,1 @@
+"""Puts tables back to an earlier version."""

@@ -1,0 +1,112 @@
+"""Which version of a table is meant by a batch or a time, and what its commits since then did.
+
+A table is taken as it was when the batch was complete. What merely rearranged rows after that is kept, so that files
+which maintenance has removed meanwhile are not needed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deltaworks.control.objects import open_objects
+from deltaworks.engine.history import BatchHistory
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import CommitInfo, commit_history
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """What to go back to: exactly one of a version of one table, a time, and a batch."""
+
+    version: int | None = None
+    time: dt.datetime | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.version, self.time, self.batch)) != 1:
+            raise ConfigError(
+                "RESTORE_POINT",
+                "Say what to go back to in exactly one way.",
+                hint="Give --to-version, --to-time or --to-batch.",
+            )
+
+
+def batch_of(commit: CommitInfo, pipeline: str, table: str) -> int | None:
+    """The batch whose rows this commit brought; None for every other commit."""
+    step = re.fullmatch(rf"{re.escape(pipeline)}/g\d+/{re.escape(table)}", str(commit.metadata.get("step")))
+    if step is None or not commit.changes_rows:
+        return None
+    return int(commit.metadata["step_version"])
+
+
+def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> int:
+    """The newest version of the table that was made at this instant or before, by what its commits say.
+
+    Raises:
+        ContractError: TABLE_VERSION_GONE.
+    """
+    for commit in commit_history(lake, key, newest=newest):
+        if commit.at <= at:
+            return commit.version
+    raise ContractError(
+        "TABLE_VERSION_GONE",
+        f"The log of {key} holds no version of {at.isoformat()} or before.",
+        hint="Choose a later time; the log keeps 30 days unless `delta.logRetentionDuration` says otherwise.",
+    )
+
+
+def version_at_batch(
+    lake: Lake, key: str, *, pipeline: str, table: str, newest: int, batch: int, completed_at: dt.datetime | None
+) -> int:
+    """The version of the table as it was when this batch was complete.
+
+    Args:
+        completed_at: changes of other kinds up to then belong to it; None, those right after its rows do not.
+    """
+    later: list[CommitInfo] = []
+    version = -1
+    for commit in commit_history(lake, key, newest=newest):
+        number = batch_of(commit, pipeline, table)
+        if number is not None and number <= batch:
+            version = commit.version
+            break
+        later.append(commit)
+    else:
+        version = later[-1].version - 1 if later else newest
+    for commit in reversed(later):
+        if batch_of(commit, pipeline, table) is not None:
+            break
+        if commit.changes_rows and (completed_at is None or commit.at > completed_at):
+            break
+        version = commit.version
+    return max(version, 0)
+
+
+def changes_since(lake: Lake, key: str, *, after: int, newest: int) -> list[CommitInfo]:
+    """The commits after a version that changed rows, oldest first."""
+    found = commit_history(lake, key, newest=newest, limit=newest - after) if newest > after else iter(())
+    return [commit for commit in reversed(list(found)) if commit.changes_rows]
+
+
+def completion_of(catalog: Catalog, pipeline: str, batch: int) -> dt.datetime | None:
+    """When a batch was complete, by the ledger.
+
+    Raises:
+        ConfigError: BATCH_UNKNOWN.
+    """
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    return BatchHistory(lake, objects, catalog.pipeline(pipeline)).detail(batch).summary.completed_at
+
+
+def told(commits: Sequence[CommitInfo]) -> tuple[str, ...]:
+    """Commits as people are told of them."""
+    return tuple(
+        f"version {commit.version}: {commit.metadata.get('operation') or commit.operation}"
+        f" by {commit.metadata.get('run') or 'somebody'} at {commit.at:%Y-%m-%d %H:%M:%S}"
+        for commit in commits
+    )

@@ -1,0 +1,350 @@
+"""Starts a pipeline over in a new generation: its tables are made anew, and its source is read from the beginning; or
+its tables go back to one batch, and the source is read from there.
+
+For edits that rows which have landed cannot follow: another source, another type or partitioning of a column. What is
+done is fixed by a record before anything changes; each step is guarded and can be repeated, so a run that dies is
+completed by the next one, and nothing else of the pipeline begins before that. Rows given up stay readable by time
+travel until VACUUM removes their files. Batches go on being numbered after those before, so that `_batch_id` never
+means two batches.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.table_files import files_leases
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.generations import begin_generation, current_generation
+from deltaworks.control.records.prepared import read_prepared
+from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.records.start_over import GivenUp, StartOver, end_start_over, fix_start_over, newest_start_over
+from deltaworks.control.records.start_over import read_start_over as read_record
+from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
+from deltaworks.engine.live_table import LIVE_PARTITION, live_columns
+from deltaworks.engine.start import open_batches
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.rework.quarantine.replay import complete_torn_replay, rereading, void_replays
+from deltaworks.rework.restore.followers import refuse_running_followers
+from deltaworks.rework.restore.pipeline_plan import PipelinePlanner, restored_versions, target_of
+from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log_state import state_at
+from deltaworks.tables.recreate import content, make_anew
+from deltaworks.tables.restore import RestoreCommit, commit_restored
+from deltaworks.tables.steps import read_last_completed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPERATION, ROLLBACK = "start_over", "restore"
+#: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
+Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOverResult:
+    """What was given up, or would be. `resumed`: it had been begun before; `made_anew` counts tables of this call."""
+
+    pipeline: str
+    dry_run: bool
+    generation: int
+    first_batch: int
+    resumed: bool
+    tables: tuple[GivenUp, ...]
+    made_anew: int
+    start: Mapping[str, Any] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables together."""
+        return sum(table.rows for table in self.tables)
+
+
+def start_over(
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    dry_run: bool = True,
+    max_rows: int | None = None,
+    reason: str = "",
+    back_to: RestorePoint | None = None,
+    spark: Callable[[], SparkSession] | None = None,
+    fault: Callable[[str], None] = lambda point: None,
+) -> StartOverResult:
+    """Make the bronze tables, quarantine and live tables of a pipeline anew, for a new generation. Idempotent.
+
+    The stream has to be stopped; its next start reads the source from the beginning with pipeline.yaml as it is. Gold
+    tables follow by their next build. Tables that are declared no more stay as they are.
+
+    Args:
+        max_rows: how many rows may be given up at most; needed unless it is a dry run.
+        reason: kept on record.
+        back_to: bring bronze tables and quarantine back to a batch instead of making them anew. Live tables count anew,
+            and what replays have landed may be replayed again.
+        spark: gives a session, where a table or a torn batch needs one.
+        fault: called at `planned`, `anew:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
+
+    Raises:
+        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
+        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
+        ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_MUTABLE, RESTORE_UNSUPPORTED,
+            RESTORE_FILES_GONE, RESTORE_GENERATION_OVER.
+        TransientError: SPARK_ABSENT.
+    """
+    operation = _Operation(catalog, pipeline, back_to, spark, fault)
+    if dry_run:
+        return operation.count()
+    with operation.leases():
+        return operation.run(max_rows, reason)
+
+
+class _Operation:
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: str,
+        back_to: RestorePoint | None,
+        spark: Callable[[], SparkSession] | None,
+        fault: Callable[[str], None],
+    ) -> None:
+        self._back_to = back_to
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._pipeline = pipeline
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._specs = SpecRecords(self._objects, pipeline)
+        self._spark = spark
+        self._fault = fault
+        self._lease = Lease(
+            self._objects,
+            paths.pipeline_control(pipeline, "lease.json"),
+            ttl_seconds=self._spec.stream.lease_ttl_seconds,
+            name=pipeline,
+            known_epoch=lambda: known_owner_epoch(self._lake, pipeline),
+        )
+
+    @contextmanager
+    def leases(self) -> Iterator[None]:
+        """Nobody else lands, replays or reprocesses meanwhile."""
+        self._lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5)
+        try:
+            alone = files_leases(self._objects, self._pipeline, self._put_back(), work="The restore")
+            with rereading(self._catalog, self._pipeline, starting_over=True), alone:
+                yield
+        finally:
+            self._lease.release()
+
+    def _put_back(self) -> list[str]:
+        """The tables whose files of an earlier version are to be there again."""
+        if (begun := self._begun()) is not None:
+            return [each.table for each in begun.tables if each.restore_to is not None]
+        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE]
+
+    def count(self) -> StartOverResult:
+        """What `run` would do."""
+        planned = self._begun()
+        return self._result(
+            planned or self._plan("", self._spec, refuse=False), resumed=planned is not None, dry_run=True
+        )
+
+    def run(self, max_rows: int | None, reason: str) -> StartOverResult:
+        """All of it, or what is left of it."""
+        begun = self._begun()
+        resumed = begun is not None
+        if begun is None:
+            self._settle()
+            plan = self._plan(reason, self._spec, refuse=True)
+            if self._back_to is not None:
+                names = tuple(table.table for table in plan.tables)
+                refuse_running_followers(self._catalog, self._objects, self._pipeline, names)
+            _refuse_unbounded(plan, max_rows)
+            self._specs.keep(self._spec)
+            begun = fix_start_over(self._objects, plan)
+        self._fault("planned")
+        made = self._perform(begun)
+        return self._result(begun, resumed=resumed, dry_run=False, made_anew=made)
+
+    def _begun(self) -> StartOver | None:
+        """A start over that was broken off."""
+        generation, ended = newest_start_over(self._objects, self._pipeline)
+        return None if ended else read_record(self._objects, self._pipeline, generation)
+
+    def _settle(self) -> None:
+        """Complete what is half done under the declaration it was begun with, and refuse what waits for somebody."""
+        before = self._specs.current() or self._spec
+        generation = current_generation(self._objects, self._pipeline)
+        last = read_last_completed(self._lake, self._pipeline, generation)
+        torn = read_prepared(self._objects, self._pipeline, generation, 0 if last is None else last + 1)
+        staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
+        processor, ledger = open_batches(
+            self._spark() if staged and self._spark else None,
+            self._catalog,
+            before,
+            self._objects,
+            lease=self._lease,
+            epoch=self._lease.epoch,
+            # What a table had is given up anyway, unless it is to go back.
+            refuse_dropped=self._back_to is not None,
+        )
+        while processor.finish_torn() is not None:
+            pass
+        held = ledger.uncommitted()
+        if held:
+            raise ConcurrencyError(
+                "START_OVER_TABLE_HELD",
+                f"Batches of {self._pipeline!r} hold rows back that {', '.join(sorted(held))} does not have yet.",
+                hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
+            )
+        complete_torn_replay(self._catalog, self._pipeline)
+
+    def _plan(self, reason: str, spec: PipelineSpec, *, refuse: bool) -> StartOver:
+        generation = current_generation(self._objects, self._pipeline)
+        last = read_last_completed(self._lake, self._pipeline, generation)
+        planner = PipelinePlanner(self._catalog, spec)
+        point = None if self._back_to is None else planner.point(self._back_to)
+        tables = [] if point is None else list(planner.tables(point, refuse=refuse))
+        put_back = {each.table for each in tables}
+        for name in _declared(spec):
+            table = self._lake.open(paths.table(self._pipeline, name))
+            if table is not None and name not in put_back:
+                tables.append(GivenUp(table=name, **asdict(content(table))))
+        return StartOver(
+            pipeline=self._pipeline,
+            generation=generation + 1,
+            first_batch=0 if last is None else last + 1,
+            start=None if point is None else point.start,
+            to_batch=None if point is None else point.batch,
+            spec_fingerprint=spec.fingerprint(),
+            code_version=__version__,
+            tables=tuple(tables),
+            by=getpass.getuser(),
+            reason=reason,
+            run=current_run(),
+            at=iso_now(),
+        )
+
+    def _perform(self, begun: StartOver) -> int:
+        """Every step, each of which is found done where it was; how many tables were made anew now."""
+        spec = self._specs.read(begun.spec_fingerprint)
+        if spec is None:
+            raise ContractError(
+                "START_OVER_UNREADABLE",
+                f"The declaration {begun.spec_fingerprint} that {begun.pipeline!r} was to start over with is gone.",
+                hint=f"Restore specs/{begun.spec_fingerprint}.json in its control folder from the storage's versions.",
+            )
+        declared = _declared(spec)
+        given_up = {each.table: each for each in begun.tables}
+        # Quarantine first: a replay that is under way somewhere then finds nothing to select once it has been voided.
+        first = [QUARANTINE] if QUARANTINE in given_up else []
+        made = sum(self._anew(begun, given_up[name], declared[name]) for name in first)
+        void_replays(self._catalog, begun.pipeline, replay_id=f"generation {begun.generation}")
+        self._fault("replays")
+        others = [name for name in declared if name in given_up and name != QUARANTINE]
+        made += sum(self._anew(begun, given_up[name], declared[name]) for name in others)
+        if begun.first_batch:
+            ledger = Ledger(self._lake, begun.pipeline, begun.generation)
+            ledger.begin_after(begun.first_batch - 1, owner=self._owner)
+        self._fault("ledger")
+        self._specs.record(spec, owner_epoch=self._lease.epoch)
+        self._fault("spec")
+        begin_generation(self._objects, begun)
+        self._fault("begun")
+        end_start_over(self._objects, begun, versions=restored_versions(self._lake, begun))
+        return made
+
+    @property
+    def _owner(self) -> Step:
+        return owner_step(self._pipeline, self._lease.epoch)
+
+    def _anew(self, begun: StartOver, given_up: GivenUp, declared: Declared) -> bool:
+        """Make a table anew, or put it back; whether that landed now."""
+        name = given_up.table
+        key = paths.table(begun.pipeline, name)
+        table = self._lake.open(key)
+        if table is None:
+            return False
+        # A job that had the table's turn has it no more.
+        self._objects.delete(paths.turn_request(begun.pipeline, name))
+        step = Step(f"{begun.pipeline}/start_over/{name}", begun.generation)
+        metadata = user_metadata(
+            pipeline=begun.pipeline,
+            batch="none",
+            operation=OPERATION if given_up.restore_to is None else ROLLBACK,
+            generation=begun.generation,
+            step=step.app_id,
+            step_version=step.version,
+        )
+        if given_up.restore_to is not None:
+            then = state_at(self._lake, self._objects, key, given_up.restore_to)
+            told: dict[str, str | None] = {"version": str(given_up.restore_to), "timestamp": None}
+            commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=told)
+            put_back = commit_restored(self._lake, self._objects, key, lambda now: target_of(then, now), commit=commit)
+            self._fault(f"anew:{name}")
+            return put_back.landed_now
+        made = make_anew(
+            table,
+            *declared,
+            step=step,
+            owner=self._owner,
+            user_metadata=metadata,
+            spark=self._spark,
+            uri=self._lake.storage.spark_uri(key),
+        )
+        self._fault(f"anew:{name}")
+        return made
+
+    def _result(self, plan: StartOver, *, resumed: bool, dry_run: bool, made_anew: int = 0) -> StartOverResult:
+        return StartOverResult(
+            pipeline=plan.pipeline,
+            dry_run=dry_run,
+            generation=plan.generation,
+            first_batch=plan.first_batch,
+            resumed=resumed,
+            tables=plan.tables,
+            made_anew=made_anew,
+            start=plan.start,
+        )
+
+
+def _declared(spec: PipelineSpec) -> dict[str, Declared]:
+    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
+    found: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
+    found[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
+    if spec.mutations is not None:
+        # Made of the requests, which are landed again.
+        found[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
+        found[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
+    return found | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.live}
+
+
+def _refuse_unbounded(plan: StartOver, max_rows: int | None) -> None:
+    rows = sum(table.rows for table in plan.tables)
+    if max_rows is None:
+        raise ConfigError(
+            "START_OVER_UNBOUNDED",
+            f"Starting {plan.pipeline!r} over gives up {rows} rows; it was not said how many may be.",
+            hint=f"Give the bound too: --max-rows {rows}.",
+        )
+    if rows > max_rows:
+        raise ConfigError(
+            "START_OVER_TOO_LARGE",
+            f"Starting {plan.pipeline!r} over would give up {rows} rows, more than {max_rows}.",
+            hint="Look at what the tables hold; then give a higher bound.",
+        )

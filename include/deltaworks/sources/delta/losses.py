@@ -1,0 +1,106 @@
+"""What maintenance of a Delta table has removed before a stream read it: commits of its log, or files of old versions.
+
+Neither comes back. Both end the stream by name, where Spark's own errors speak of a file, or would be tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.checkpoint import batch_numbers
+from deltaworks.control.records.generations import known_generations, read_end_offset
+from deltaworks.control.records.start_over import rolled_back_at
+from deltaworks.errors import ContractError
+from deltaworks.sources.base import RecordSlice, Task, Told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? ")
+_COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
+
+
+@dataclass(slots=True, kw_only=True)
+class TableSlice(RecordSlice):
+    """Rows of a table. `reader_name` is the pipeline, `place` what it reads."""
+
+    reader_name: str
+    place: str
+
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+        """See SourceSlice.
+
+        Raises:
+            ContractError: SOURCE_EXPIRED, a file of a version that is read was vacuumed.
+        """
+        try:
+            return RecordSlice.read(self, spark, task, tasks=tasks)
+        except Exception as error:
+            gone = _GONE.search(str(error))
+            if gone is None:
+                raise
+            what = f"a file of a version that is read was removed, {gone.group(1)}"
+            raise expired(self.reader_name, self.place, what) from error
+
+
+def expired(reader: str, place: str, what: str) -> ContractError:
+    """The error of a stream that comes too late to a table."""
+    return ContractError(
+        "SOURCE_EXPIRED",
+        f"{reader!r} has not read all of {place}, and {what}.",
+        hint=f"What the table has now can be read: `deltaworks pipelines start-over {reader}`. Keep its log "
+        "(delta.logRetentionDuration) and removed files for longer than the stream may be behind.",
+    )
+
+
+def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, latest: int) -> None:
+    """Refuse to go on where the log no longer has the version that comes next.
+
+    Args:
+        key: of the table, whose newest version is `latest`.
+
+    Raises:
+        ContractError: SOURCE_EXPIRED, with the versions that are gone.
+    """
+    following = _next_version(objects, reader)
+    if following is None or following > latest:
+        return
+    kept = _versions(objects.list(f"{key}/_delta_log/"))
+    first = min((version for version in kept if version >= following), default=latest + 1)
+    if first > following:
+        raise expired(reader, place, f"versions {following} to {first - 1} are not in its log any more")
+
+
+def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
+    """Refuse to go on across a rollback of the table's pipeline: what landed before it lands again after it.
+
+    Raises:
+        ContractError: DELTA_SOURCE_ROLLED_BACK.
+    """
+    following = _next_version(objects, reader)
+    ahead = [] if following is None else [v for v in rolled_back_at(objects, pipeline, table) if v >= following]
+    if ahead:
+        raise ContractError(
+            "DELTA_SOURCE_ROLLED_BACK",
+            f"{place} was rolled back in version {max(ahead)}: {reader!r} has landed rows that are gone there, and "
+            "that come again.",
+            hint=f"`deltaworks pipelines start-over {reader}` reads the table as it is; a change feed needs none.",
+        )
+
+
+def _versions(keys: Iterable[str]) -> list[int]:
+    return [int(found.group(1)) for found in map(_COMMIT.search, keys) if found]
+
+
+def _next_version(objects: ObjectStore, reader: str) -> int | None:
+    """The version the query goes on with behind its last batch; None where it has none, or works off a snapshot."""
+    known = known_generations(objects, reader)
+    folder = paths.checkpoint(reader, known.generation, known.current.ordinal)
+    done = batch_numbers(objects, f"{folder}/commits/")
+    offset = read_end_offset(objects, reader, known, done[-1]) if done else known.current.start
+    return None if offset is None or offset.get("isStartingVersion") else int(offset["reservoirVersion"])

@@ -1,0 +1,205 @@
+"""A Delta table as a source: its rows become events, with their columns as fields.
+
+Rows are written as JSON inside Spark and read like any other payload, so that types, rules and quarantine are the same.
+A row's `_seq` is the batch it came in: a table has no order of its own.
+
+What this project knows of a table is checked before it is read: rows that a merge, a rewrite in place or a gold build
+replaces would come again as new ones. The change data feed tells such changes apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.generations import read_generations
+from deltaworks.errors import ContractError
+from deltaworks.events.parse import Payload
+from deltaworks.sources.base import Record, RecordSlice
+from deltaworks.sources.delta.losses import TableSlice, check_versions, refuse_rolled_back
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import DeltaSourceSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+#: Columns of the change data feed, which are fields of the events too.
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+#: Operations that replace rows, as Delta's history names them.
+_REWRITES = frozenset({"MERGE", "UPDATE", "DELETE"})
+_COMMITS_LOOKED_AT = 50
+_JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+class DeltaSource:
+    """The table a pipeline declares."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, DeltaSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._reader = spec.pipeline
+        self._catalog = catalog
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        """Appended rows, or changes; limits by files and bytes a batch.
+
+        Raises:
+            ContractError: DELTA_SOURCE_MISSING, DELTA_SOURCE_REWRITTEN, DELTA_SOURCE_WITHOUT_CHANGES,
+                DELTA_SOURCE_MID_VERSION, DELTA_SOURCE_ROLLED_BACK, SOURCE_EXPIRED.
+        """
+        source = self._source
+        self._check(first_start=start is None and not self._has_checkpoint())
+        options = {
+            "maxFilesPerTrigger": str(source.max_files_per_batch),
+            "maxBytesPerTrigger": str(source.max_bytes_per_batch),
+            "readChangeFeed": str(source.change_feed).lower(),
+            "skipChangeCommits": str(source.skip_change_commits).lower(),
+            **self._beginning(start),
+        }
+        given = {name: value for name, value in options.items() if value != "false"}
+        return spark.readStream.format("delta").options(**given).load(self._address(for_spark=True))
+
+    def _beginning(self, start: dict[str, Any] | None) -> dict[str, str]:
+        if start is not None:
+            return {"startingVersion": str(self._version_after(start))}
+        if self._source.starting_version is not None:
+            return {"startingVersion": str(self._source.starting_version)}
+        if self._source.starting_timestamp is not None:
+            return {"startingTimestamp": self._source.starting_timestamp}
+        # The feed has no rows of versions before it was switched on; the first snapshot is read as inserts.
+        return {}
+
+    def _version_after(self, start: dict[str, Any]) -> int:
+        """The version a new checkpoint begins with, from the offset at which the former one ended.
+
+        A batch may end inside a version. Its files cannot be skipped by an option, and reading them again would double
+        their rows.
+        """
+        if start.get("isStartingVersion") or int(start.get("index", -1)) >= 0:
+            raise ContractError(
+                "DELTA_SOURCE_MID_VERSION",
+                f"{self._reader!r} lost its checkpoint in the middle of version {start.get('reservoirVersion')} of "
+                f"{self._source.place()}: where in it the next batch begins cannot be given to Spark.",
+                hint=f"Restore the checkpoint, or read all anew: `deltaworks pipelines start-over {self._reader}`.",
+            )
+        return int(start["reservoirVersion"])
+
+    def _address(self, *, for_spark: bool) -> str:
+        source, lake = self._source, self._catalog.environment.lake
+        if source.uri is not None:
+            return source.uri.replace("s3://", "s3a://", 1) if for_spark else source.uri
+        key = paths.table(str(source.pipeline), str(source.table))
+        return lake.spark_uri(key) if for_spark else lake.uri(key)
+
+    def _has_checkpoint(self) -> bool:
+        objects = open_objects(self._catalog.environment.lake)
+        known = read_generations(objects, self._reader)
+        if known is None:
+            return False
+        folder = paths.checkpoint(self._reader, known.generation, known.current.ordinal)
+        return objects.get(f"{folder}/metadata") is not None
+
+    def _check(self, *, first_start: bool) -> None:
+        source = self._source
+        if source.uri is not None:
+            return
+        key = paths.table(str(source.pipeline), str(source.table))
+        handle: DeltaTable | None = Lake(self._catalog.environment.lake).open(key)
+        if handle is None:
+            raise ContractError(
+                "DELTA_SOURCE_MISSING",
+                f"{self._reader!r} reads {source.place()}, which is not there.",
+                hint="Start the pipeline that writes it first, or mend `source`.",
+            )
+        feed = handle.metadata().configuration.get("delta.enableChangeDataFeed") == "true"
+        if source.change_feed and not feed:
+            raise ContractError(
+                "DELTA_SOURCE_WITHOUT_CHANGES",
+                f"{source.place()} keeps no change data feed.",
+                hint="Set delta.enableChangeDataFeed on it; changes before that are in no feed.",
+            )
+        objects = open_objects(self._catalog.environment.lake)
+        check_versions(objects, self._reader, source.place(), key=key, latest=handle.version())
+        if not source.change_feed:
+            refuse_rolled_back(
+                objects, self._reader, source.place(), pipeline=str(source.pipeline), table=str(source.table)
+            )
+        if first_start and not source.change_feed and not source.skip_change_commits:
+            self._refuse_rewritten(handle)
+
+    def _refuse_rewritten(self, handle: DeltaTable) -> None:
+        """Refuse a table whose rows are replaced: one that is rebuilt or counted on, or one that lately was merged."""
+        writer = self._catalog.pipeline(str(self._source.pipeline))
+        rebuilt = {table.name for table in writer.gold.tables} | {table.name for table in writer.live}
+        rewrote = "" if self._source.table not in rebuilt else "it is a gold or live table"
+        for commit in handle.history(_COMMITS_LOOKED_AT):
+            mode = (commit.get("operationParameters") or {}).get("mode")
+            if commit.get("operation") in _REWRITES or mode == "Overwrite":
+                rewrote = rewrote or f"{commit['operation']} rewrote rows in version {commit.get('version')}"
+        if rewrote:
+            raise ContractError(
+                "DELTA_SOURCE_REWRITTEN",
+                f"{self._reader!r} reads {self._source.place()}, where rows are rewritten, as no stream can read: "
+                f"{rewrote}.",
+                hint="Read the bronze table it is made of; or declare `change_feed: true` with the feed switched on, "
+                "which tells inserts from changes; or `skip_change_commits: true`, which leaves rewritten rows out.",
+            )
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+        """The batch's rows as JSON, with their number within the batch."""
+        from pyspark.sql import functions as F
+
+        columns = [F.col(f"`{field.name}`").cast(_as_json(field.dataType)).alias(field.name) for field in batch.schema]
+        row = F.to_json(F.struct(*columns), _JSON).alias("row")
+        frame = batch.select(F.monotonically_increasing_id().alias("position"), row)
+        rows = RowReader(key=self._source.place(), seq=batch_id)
+        return TableSlice(frame, rows, reader_name=self._reader, place=self._source.place())
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Versions of the table that no batch has read to the end."""
+        if not progress:
+            return {}
+        metrics = progress.get("metrics") or {}
+        waiting = {"backlog_files": "numFilesOutstanding", "backlog_bytes": "numBytesOutstanding"}
+        return {name: int(metrics[metric]) for name, metric in waiting.items() if metric in metrics}
+
+
+def _as_json(kind: DataType) -> DataType:
+    """The type with decimals as text: a number in JSON would lose digits on its way."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.DecimalType):
+        return T.StringType()
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_as_json(kind.elementType), kind.containsNull)
+    if isinstance(kind, T.MapType):
+        return T.MapType(T.StringType(), _as_json(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(each.name, _as_json(each.dataType), each.nullable) for each in kind])
+    return kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """Makes payloads of rows written as JSON, one for each piece a task is given."""
+
+    key: str
+    seq: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+        for batch in batches:
+            for position, row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                raw = row.encode()
+                event = ((position, (json.loads(row), raw)),)
+                yield Record(Payload(self.seq, self.key, raw, events=event, record={}), 0)

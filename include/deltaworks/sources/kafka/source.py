@@ -1,0 +1,203 @@
+"""Topics of Kafka as a source, through Spark's own connector: each record is a payload, read in a task.
+
+Only what is committed is read: records of aborted transactions are never seen. A record's `_seq` is made of its topic's
+place in the declaration, its partition and its offset.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks.control.clock import micros_as_iso
+from deltaworks.control.objects import open_objects
+from deltaworks.events.parse import Payload
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.record_fields import reads_record_fields
+from deltaworks.sources.base import LossCheck, Record, RecordSlice
+from deltaworks.sources.batch_span import batch_span
+from deltaworks.sources.kafka.brokers import KafkaBrokers
+from deltaworks.sources.kafka.losses import OffsetsSeen, lost_records
+from deltaworks.sources.kafka.offsets import Place, partition_seq, records_between, waiting_places
+from deltaworks.sources.kafka.security import client_properties
+from deltaworks.sources.kafka.topics import KnownTopics
+from deltaworks.sources.looked_up import LookedUp
+from deltaworks.sources.record_payloads import record_payload, text_of, unreadable
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import Compression, KafkaSourceSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OLDEST_LOOK_SECONDS = 60.0
+#: How far back the oldest that waits is looked for where topics keep records for good.
+_LONGEST_WAIT_SECONDS = 30 * 86_400.0
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
+
+
+class KafkaSource:
+    """The topics a pipeline declares."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, KafkaSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._pipeline = spec.pipeline
+        self._with_fields = reads_record_fields(spec)
+        self._tasks = spec.stream.tasks_per_batch
+        self._objects = open_objects(catalog.environment.lake)
+        self._topics = KnownTopics(self._objects, spec.pipeline)
+        self._spark: SparkSession | None = None
+        self._waiting: dict[Place, int] = {}
+        self._retention = LookedUp(self._retention_seconds, what="the retention of the topics")
+        self._oldest = LookedUp(self._oldest_ms, what="since when records wait", every_seconds=_OLDEST_LOOK_SECONDS)
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        """Records, committed ones only, at most `max_records_per_batch` a batch.
+
+        Raises:
+            ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
+            ContractError: KAFKA_TOPIC_REPLACED.
+        """
+        self._spark = spark
+        source, client = self._source, self._client()
+        options = {
+            "subscribe": ",".join(source.topics),
+            "startingOffsets": source.starting_offsets if start is None else json.dumps(start),
+            "maxOffsetsPerTrigger": str(source.max_records_per_batch),
+            "minPartitions": str(self._tasks),
+            "failOnDataLoss": str(not source.allow_data_loss).lower(),
+            "includeHeaders": str(self._with_fields).lower(),
+            "kafka.isolation.level": "read_committed",
+            **{f"kafka.{name}": value for name, value in client.items()},
+        }
+        self._topics.hold(KafkaBrokers(client).topic_ids(spark, source.topics))
+        return spark.readStream.format("kafka").options(**options).load()
+
+    def _client(self) -> dict[str, str]:
+        security = self._source.security
+        servers = {"bootstrap.servers": resolve_text(self._source.bootstrap_servers)}
+        return servers | (client_properties(security) if security else {})
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+        """The batch's records; the driver sees none of them.
+
+        Raises:
+            ContractError: KAFKA_TOPIC_REPLACED, before anything of the batch is read.
+        """
+        source, spark = self._source, batch.sparkSession
+        brokers = KafkaBrokers(self._client())
+        self._topics.hold(brokers.topic_ids(spark, source.topics))
+        columns = [*_COLUMNS, *(("key", "headers") if self._with_fields else ())]
+        reader = KafkaReader(
+            topics=source.topics,
+            tombstones_are_events=source.tombstones == "event",
+            with_fields=self._with_fields,
+            compression=source.compression,
+            max_bytes=source.max_event_bytes,
+        )
+
+        def lost(seen: Sequence[Any]) -> list[Payload]:
+            start, end = batch_span(self._objects, self._pipeline, batch_id)
+            earliest = brokers.earliest(spark, source.topics)
+            return lost_records(source.topics, seen, start=start, end=end, earliest=earliest)
+
+        # Where it is not allowed, Spark ends the query instead.
+        losses = LossCheck(OffsetsSeen, lost) if source.allow_data_loss else None
+        return RecordSlice(batch.select(*columns), reader, losses)
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Records that the brokers had when the query last looked and that no batch has read, and since when the
+        oldest of them waits; for how long the brokers keep it."""
+        if not progress or not progress.get("latestOffset"):
+            return {}
+        read, newest = _offsets(progress["endOffset"]), _offsets(progress["latestOffset"])
+        self._waiting = waiting_places(read, newest)
+        kept = self._retention.read()
+        oldest = self._oldest.read() if self._waiting else None
+        return {
+            "backlog_records": records_between(read, newest),
+            "oldest_pending_at": None if oldest is None else micros_as_iso(oldest * 1000),
+            "retention_seconds": kept,
+        }
+
+    def _retention_seconds(self) -> float | None:
+        return None if self._spark is None else self._watched().retention_seconds(self._spark, self._source.topics)
+
+    def _oldest_ms(self) -> int | None:
+        if self._spark is None:
+            return None
+        kept_ms, now_ms = 1000 * (self._retention.read() or _LONGEST_WAIT_SECONDS), int(1000 * time.time())
+        return self._watched().oldest_waiting_ms(
+            self._spark,
+            self._waiting,
+            earliest_ms=max(0, int(now_ms - kept_ms)),
+            now_ms=now_ms,
+            precision_ms=int(kept_ms / 1000),
+        )
+
+    def _watched(self) -> KafkaBrokers:
+        """Brokers that are not waited for long: watching must not keep the stream from being stopped."""
+        return KafkaBrokers(self._client() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
+
+
+def _offsets(told: Any) -> dict[str, dict[str, int]]:
+    found = json.loads(told) if isinstance(told, str) else told
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaReader:
+    """Makes payloads of Kafka's records inside a task."""
+
+    topics: tuple[str, ...]
+    tombstones_are_events: bool
+    with_fields: bool
+    compression: Compression
+    max_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+        numbers = {topic: number for number, topic in enumerate(self.topics)}
+        for batch in batches:
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            micros = columns["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+            fields = self._fields(columns, micros) if self.with_fields else [None] * batch.num_rows
+            places = (columns[name].to_pylist() for name in ("topic", "partition", "offset", "value"))
+            for topic, partition, offset, value, at, record in zip(*places, micros, fields, strict=True):
+                seq = partition_seq(numbers[topic], partition, offset)
+                key = f"{topic}/{partition}/{offset}"
+                yield Record(self._payload(seq, key, value, record), at or 0)
+
+    def _payload(self, seq: int, key: str, value: bytes | None, record: dict[str, Any] | None) -> Payload:
+        if value is not None:
+            return record_payload(
+                seq, key, value, record=record, compression=self.compression, max_bytes=self.max_bytes
+            )
+        if self.tombstones_are_events:
+            return Payload(seq, key, None, events=((0, ({}, b"{}")),), record=record)
+        reason = Reason(ReasonCode.TOMBSTONE, "", "the record has no value")
+        return unreadable(seq, key, b"", reason, record=record)
+
+    @staticmethod
+    def _fields(columns: Mapping[str, pa.Array], micros: list[int | None]) -> list[dict[str, Any]]:
+        names = ("topic", "partition", "offset", "key", "headers", "value")
+        rows = zip(*(columns[name].to_pylist() for name in names), micros, strict=True)
+        return [
+            {
+                "topic": topic,
+                "partition": partition,
+                "offset": offset,
+                "key": text_of(key),
+                "headers": {header["key"]: text_of(header["value"]) for header in headers or ()},
+                "tombstone": value is None,
+                "timestamp": None if at is None else micros_as_iso(at),
+            }
+            for topic, partition, offset, key, headers, value, at in rows
+        ]

@@ -1,0 +1,172 @@
+"""A Kinesis stream as a source: each record is a payload, read in a task.
+
+Tasks agree on where a batch of a shard ends in objects beside the pipeline's checkpoints. A record's `_seq` is made of
+its shard's number and of how many records of the shard came before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import micros_as_iso, utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.generations import current_generation
+from deltaworks.errors import ContractError
+from deltaworks.events.parse import Payload
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.record_fields import reads_record_fields
+from deltaworks.sources.base import LossCheck, NothingSeen, Record, RecordSlice
+from deltaworks.sources.batch_span import batch_span
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.sources.kinesis.options import options_of
+from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.shares import Gap
+from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.looked_up import LookedUp
+from deltaworks.sources.record_payloads import record_payload, unreadable
+from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.spark_formats import kinesis as data_source
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import Compression, KinesisSourceSpec
+from deltaworks.specs.storage import StorageSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
+
+
+class KinesisSource:
+    """The stream a pipeline declares, reached as the environment's messaging is."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, KinesisSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._environment = catalog.environment
+        self._pipeline = spec.pipeline
+        self._with_fields = reads_record_fields(spec)
+        self._retention = LookedUp(self._retention_seconds, what=f"the retention of {spec.source.stream}")
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        """Records of all shards, parents before their children; see `sources.kinesis`."""
+        source = self._source
+        options = options_of(
+            self._environment.messaging,
+            self._state_storage(),
+            stream=source.stream,
+            initialPosition=source.initial_position,
+            maxRecords=source.max_records_per_batch,
+            maxBytes=source.max_bytes_per_batch,
+            allowDataLoss=str(source.allow_data_loss).lower(),
+            startOffset=None if start is None else json.dumps(start),
+            consumerMode=source.consumer_mode,
+            consumerName=source.name_of_consumer(self._pipeline),
+        )
+        data_source.register(spark)
+        return spark.readStream.format(data_source.FORMAT).options(**options).load()
+
+    def _state_storage(self) -> StorageSpec:
+        lake = self._environment.lake
+        generation = current_generation(open_objects(lake), self._pipeline)
+        folder = paths.pipeline_control(self._pipeline, f"kinesis/g{generation:06d}")
+        return lake.model_copy(update={"root": lake.uri(folder)})
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+        """The batch's records; the driver sees none of them."""
+        reader = KinesisReader(
+            stream=self._source.stream,
+            with_fields=self._with_fields,
+            compression=self._source.compression,
+            max_bytes=self._source.max_event_bytes,
+        )
+
+        def lost(seen: Sequence[Any]) -> list[Payload]:
+            end = batch_span(open_objects(self._environment.lake), self._pipeline, batch_id)[1]
+            state = QueryState(open_objects(self._state_storage()))
+            return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
+
+        losses = LossCheck(NothingSeen, lost) if self._source.allow_data_loss else None
+        return RecordSlice(batch.select(*_COLUMNS), reader, losses)
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Since when the record waits that the slowest shard comes to next; Kinesis does not tell how many wait."""
+        told = progress.get("latestOffset") if progress else None
+        found = json.loads(told) if isinstance(told, str) else told
+        behind = max((found or {}).get("millis_behind_latest", {}).values(), default=0)
+        at = (utc_now() - timedelta(milliseconds=behind)).isoformat(timespec="milliseconds") if behind else None
+        return {"oldest_pending_at": at, "retention_seconds": self._retention.read()}
+
+    def _retention_seconds(self) -> float:
+        summary = KinesisStream(self._environment.messaging, name=self._source.stream).summary()
+        return summary.retention.total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisReader:
+    """Makes payloads of Kinesis' records inside a task."""
+
+    stream: str
+    with_fields: bool
+    compression: Compression
+    max_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+        for batch in batches:
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            micros = columns["approximate_arrival_timestamp"].cast(pa.int64()).to_pylist()
+            names = ("shard_id", "ordinal", "sequence_number", "partition_key", "data")
+            for shard, ordinal, number, key, data, at in zip(
+                *(columns[name].to_pylist() for name in names), micros, strict=True
+            ):
+                record = None
+                if self.with_fields:
+                    said = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
+                    record = {**said, "timestamp": micros_as_iso(at)}
+                payload = record_payload(
+                    record_seq(shard_number(shard), ordinal),
+                    f"{self.stream}/{shard}/{number}",
+                    data,
+                    record=record,
+                    compression=self.compression,
+                    max_bytes=self.max_bytes,
+                )
+                yield Record(payload, at)
+
+
+def lost_range(stream: str, gap: Gap) -> Payload:
+    """A gap as the payload that becomes its row in quarantine. How many records it held, Kinesis does not tell."""
+    begin = f"behind {gap.after}" if gap.after else "from the beginning"
+    end = f"before {gap.first}" if gap.first else "to the end"
+    return unreadable(
+        # Sequence numbers have no place in `_seq`, and the records have no ordinal: nobody counted them.
+        record_seq(shard_number(gap.shard_id), 0),
+        f"{stream}/{gap.shard_id}/{gap.after or ''}-{gap.first or ''}",
+        b"",
+        Reason(ReasonCode.RECORDS_LOST, "", f"records of {gap.shard_id} {begin} {end} may have expired unread"),
+        record={"stream": stream} | gap.to_json(),
+    )
+
+
+def shard_number(shard_id: str) -> int:
+    """The number in a shard's id; ids of a stream count up.
+
+    Raises:
+        ContractError: SHARD_ID_UNKNOWN.
+    """
+    _, _, digits = shard_id.rpartition("-")
+    if not digits.isdigit():
+        raise ContractError(
+            "SHARD_ID_UNKNOWN",
+            f"The shard id {shard_id!r} does not end with its number, as those of Kinesis do.",
+            hint="Report it with the server's name and version: rows could not be told apart.",
+        )
+    return int(digits)

@@ -1,0 +1,1 @@
+"""Objects in landing buckets, read in the order of a relay's file event log."""

@@ -1,0 +1,229 @@
+"""Reads the file event log: slices by `seq`, touching only the files whose statistics say they hold them.
+
+The log only grows and what a `seq` says never changes, so a slice read again is the same slice: a stream's
+replay rests on that. Compaction moves rows between files and changes neither.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from deltaworks.errors import ContractError
+from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key
+from deltaworks.specs.globs import glob_expression
+from deltaworks.tables.commit import refresh
+from deltaworks.tables.lake import Lake, arrow_path
+
+_READERS = 8
+_CACHED_ROWS = 200_000
+_PART_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One data file of the log and the `seq` it spans, both ends included."""
+
+    path: str
+    first_seq: int
+    last_seq: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a reader has not read yet. `oldest_at` is when the store made the oldest of it."""
+
+    files: int
+    bytes: int
+    oldest_at: datetime | None
+
+
+class FileEventLog:
+    """A relay's log as streams read it. One per thread; safe beside the relay that writes it.
+
+    A log that does not exist yet reads as empty. Errors of storage pass through as they are: callers decide
+    how long to wait.
+    """
+
+    def __init__(self, lake: Lake, relay: str) -> None:
+        self._lake = lake
+        self._key = file_events_key(relay)
+        self._table: DeltaTable | None = None
+        self._files: list[LogFile] = []
+        self._files_version = -1
+        self._cache: OrderedDict[str, pa.Table] = OrderedDict()
+
+    @property
+    def table_id(self) -> str:
+        """What tells this log from another one at the same place; empty while there is none."""
+        if self._table is None:
+            self.files()
+        return "" if self._table is None else str(self._table.metadata().id)
+
+    def check(self, position: Mapping[str, Any]) -> None:
+        """Refuse a position that was taken from another log, or from this one when it was longer.
+
+        A number says another object then, and what has numbers below it would never be read.
+
+        Args:
+            position: `seq`, and `log`, the id of the log it is of, where that is known.
+
+        Raises:
+            ContractError: LOG_REPLACED, LOG_SET_BACK.
+        """
+        seq, of_log = int(position["seq"]), str(position.get("log") or "")
+        last_seq = self.last_seq()
+        if of_log and of_log != self.table_id:
+            raise ContractError(
+                "LOG_REPLACED",
+                f"The file event log {self._key} was made anew: {seq} is a number of another one ({of_log}).",
+                hint="Put the former log back, or begin anew: `deltaworks pipelines start-over`.",
+            )
+        if seq > last_seq:
+            raise ContractError(
+                "LOG_SET_BACK",
+                f"The file event log {self._key} ends at {last_seq}, and was read to {seq}: it has been set back.",
+                hint="Stop the relay, put the log back as it was, or begin anew: `deltaworks pipelines start-over`.",
+            )
+
+    def last_seq(self) -> int:
+        """The newest `seq`; 0 in an empty log."""
+        return max((file.last_seq for file in self.files()), default=0)
+
+    def read(
+        self,
+        after_seq: int,
+        up_to_seq: int | None = None,
+        limit: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Events with `after_seq` < seq <= `up_to_seq`, at most the first `limit`, in the order of `seq`."""
+        if limit is not None:
+            # `seq` has no gaps, so a number of events is a range of it.
+            up_to_seq = after_seq + limit if up_to_seq is None else min(up_to_seq, after_seq + limit)
+        needed = [
+            file
+            for file in self.files()
+            if file.last_seq > after_seq and (up_to_seq is None or file.first_seq <= up_to_seq)
+        ]
+        wanted = list(columns or FILE_EVENT_SCHEMA.names)
+        tables = [table.select(wanted) for table in self._load(needed, after_seq, up_to_seq)]
+        if not tables:
+            return FILE_EVENT_SCHEMA.empty_table().select(wanted)
+        return pa.concat_tables(tables)
+
+    def parts(
+        self, after_seq: int = 0, up_to_seq: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """What `read` gives, in parts of a bounded size of which none is empty. `columns` have `seq` among them."""
+        while (part := self.read(after_seq, up_to_seq, _PART_ROWS, columns=columns)).num_rows:
+            yield part
+            after_seq = part.column("seq")[-1].as_py()
+
+    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> Backlog:
+        """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
+        files = size = 0
+        oldest: datetime | None = None
+        for each in self.parts(after_seq, self.last_seq()):
+            part = matching(each, bucket=bucket, prefix=prefix, glob=glob)
+            if part.num_rows == 0:
+                continue
+            files += part.num_rows
+            size += pc.sum(part.column("size")).as_py()
+            earliest = pc.min(part.column("event_time")).as_py()
+            oldest = earliest if oldest is None else min(oldest, earliest)
+        return Backlog(files=files, bytes=size, oldest_at=oldest)
+
+    def files(self) -> list[LogFile]:
+        """The log's data files now, by first `seq`."""
+        if self._table is None:
+            self._table = self._lake.open(self._key)
+            if self._table is None:
+                return []
+        else:
+            refresh(self._table)
+        if self._table.version() != self._files_version:
+            self._files = data_files(self._table)
+            self._files_version = self._table.version()
+        return self._files
+
+    def _load(self, files: list[LogFile], after_seq: int, up_to_seq: int | None) -> list[pa.Table]:
+        """The files' rows inside the bounds, each table sorted and the tables in order."""
+        if not files:
+            return []
+        missing = [file for file in files if file.path not in self._cache]
+        with ThreadPoolExecutor(max_workers=_READERS) as pool:
+            loaded = dict(zip((file.path for file in missing), pool.map(self._read_file, missing), strict=True))
+        tables = [loaded[file.path] if file.path in loaded else self._cache[file.path] for file in files]
+        self._remember(loaded)
+        parts = [_between(table, after_seq, up_to_seq) for table in tables]
+        if any(left.last_seq >= right.first_seq for left, right in pairwise(files)):
+            parts = [pa.concat_tables(parts).sort_by("seq")]
+        return [part for part in parts if part.num_rows]
+
+    def _read_file(self, file: LogFile) -> pa.Table:
+        path = arrow_path(self._lake.storage, f"{self._key}/{file.path}")
+        with self._lake.filesystem.open_input_file(path) as source:
+            table = pq.read_table(source)
+        return table.select(FILE_EVENT_SCHEMA.names).cast(FILE_EVENT_SCHEMA).sort_by("seq")
+
+    def _remember(self, loaded: dict[str, pa.Table]) -> None:
+        """Keep what was read last: planning a slice reads it more than once."""
+        self._cache.update(loaded)
+        rows = sum(table.num_rows for table in self._cache.values())
+        while rows > _CACHED_ROWS:
+            _, dropped = self._cache.popitem(last=False)
+            rows -= dropped.num_rows
+
+
+def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table:
+    seq = table.column("seq")
+    keep = pc.greater(seq, after_seq)
+    if up_to_seq is not None:
+        keep = pc.and_(keep, pc.less_equal(seq, up_to_seq))
+    return table.filter(keep)
+
+
+def matching(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
+    """The events of one bucket, or of all, whose key begins with `prefix` and, as a whole, fits `glob`."""
+    keep = pc.is_valid(events.column("bucket"))
+    if bucket is not None:
+        keep = pc.equal(events.column("bucket"), bucket)
+    if prefix:
+        keep = pc.and_(keep, pc.starts_with(events.column("key"), prefix))
+    if glob is not None:
+        keep = pc.and_(keep, pc.match_substring_regex(events.column("key"), f"^{glob_expression(glob)}$"))
+    return events.filter(keep)
+
+
+def data_files(table: DeltaTable) -> list[LogFile]:
+    """The files of a log table by first `seq`, from its statistics.
+
+    Raises:
+        ContractError: LOG_WITHOUT_STATISTICS when a file has none, so its `seq` cannot be known.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if actions.num_rows == 0:
+        return []
+    names = ("path", "min.seq", "max.seq", "num_records")
+    columns = [actions.column(name) if name in actions.column_names else None for name in names]
+    if any(column is None or column.null_count for column in columns):
+        raise ContractError(
+            "LOG_WITHOUT_STATISTICS",
+            f"{table.table_uri}: a data file has no statistics on seq, so what it holds cannot be told.",
+            hint="Only the relay may write this table: restore it to the version before.",
+        )
+    rows = zip(*(column.to_pylist() for column in columns if column is not None), strict=True)
+    return sorted((LogFile(*row) for row in rows), key=lambda file: (file.first_seq, file.last_seq))

@@ -1,0 +1,282 @@
+"""Writes the file event log: one guarded step per append, `seq` without gaps, each file event once.
+
+An append is fixed first (`prepare`) and then committed as often as it takes (`commit`): its number is a step
+that lands once, so a commit whose reply was lost is found instead of repeated. The owner epoch goes with every
+commit: once a successor has raised it, a former relay that was only paused can write nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ContractError, FencedError
+from deltaworks.sources.objects.identity import IdentitySet, identity
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.objects.schema import (
+    FILE_EVENT_SCHEMA,
+    MESSAGE_QUARANTINE_SCHEMA,
+    file_events_key,
+    message_quarantine_key,
+)
+from deltaworks.specs.relay import Overwrites
+from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
+from deltaworks.tables.files import WrittenFile, write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+_LOGGER = logging.getLogger(__name__)
+_COMPACT_ABOVE_FILES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEvent:
+    """A file event and how it came: `origin` is `sqs` or `listing`."""
+
+    event: FileEvent
+    message_id: str
+    received_at: datetime
+    origin: str = "sqs"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedMessage:
+    """A message that could not be used, with the reason."""
+
+    message_id: str
+    body: str
+    reason: str
+    received_at: datetime
+
+
+@dataclass(slots=True)
+class PendingAppend:
+    """One append, fixed: number, rows and, once written, their files. Empty when everything was known
+    already."""
+
+    number: int
+    events: pa.Table
+    messages: pa.Table
+    identities: tuple[bytes, ...]
+    duplicates: int
+    event_file: WrittenFile | None = None
+    message_file: WrittenFile | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.events.num_rows or self.messages.num_rows)
+
+
+class FileEventLogWriter:
+    """The one writer of a relay's log, under the lease's owner epoch. One thread.
+
+    Opening creates the tables, fences former owners, then loads the last `seq`, the append number and the
+    identities of every file event in the log, in that order: what a former owner still got in is known.
+
+    Raises:
+        FencedError: OWNER_FENCED when a later owner has been here already.
+    """
+
+    def __init__(self, lake: Lake, relay: str, *, epoch: int, overwrites: Overwrites = "latest") -> None:
+        self._lake = lake
+        self._relay = relay
+        self._overwrites = overwrites
+        self._owner = Step(f"{relay}/owner", epoch)
+        self._in_doubt: PendingAppend | None = None
+        created = user_metadata(pipeline=relay, batch=0, operation="create_relay_table")
+        self._events = lake.ensure(file_events_key(relay), FILE_EVENT_SCHEMA, user_metadata=created)
+        self._messages = lake.ensure(message_quarantine_key(relay), MESSAGE_QUARANTINE_SCHEMA, user_metadata=created)
+        for table in (self._events, self._messages):
+            self._take_over(table)
+        self._compact_if_scattered()
+        self._number = max(
+            self._events.transaction_version(self._event_step(0).app_id) or 0,
+            self._messages.transaction_version(self._message_step(0).app_id) or 0,
+        )
+        self._last_seq, self._identities = self._load_events()
+        self._message_ids = self._load_message_ids()
+
+    @property
+    def last_seq(self) -> int:
+        """The newest `seq` committed."""
+        return self._last_seq
+
+    @property
+    def number(self) -> int:
+        """The number of the last append."""
+        return self._number
+
+    def append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
+        """`prepare` and `commit` at once, for callers without a retry of their own."""
+        pending = self.prepare(events, messages)
+        self.commit(pending)
+        return pending
+
+    def prepare(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
+        """Fix the next append: what the log has already is left out, the rest gets the next `seq` in order.
+
+        Raises:
+            ContractError: APPEND_IN_DOUBT while an earlier append has not been committed: repeat that one.
+        """
+        if self._in_doubt is not None:
+            raise ContractError(
+                "APPEND_IN_DOUBT",
+                f"Append {self._in_doubt.number} of relay {self._relay!r} may or may not have landed.",
+                hint="Commit the same append again, or open the log anew.",
+            )
+        number = self._number + 1
+        new: dict[bytes, ReceivedEvent] = {}
+        for received in events:
+            event = received.event
+            name = identity(event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites)
+            if name not in self._identities:
+                new.setdefault(name, received)
+        unseen = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}
+        return PendingAppend(
+            number=number,
+            events=_event_rows(new.values(), first_seq=self._last_seq + 1, number=number),
+            messages=_message_rows(unseen.values(), number=number),
+            identities=tuple(new),
+            duplicates=len(events) - len(new),
+        )
+
+    def commit(self, pending: PendingAppend) -> None:
+        """Make the append part of the log. Repeat it with the same append after an error that may pass.
+
+        Messages go first: a crash in between brings everything back, and message ids tell what is there.
+
+        Raises:
+            FencedError: OWNER_FENCED, a successor has taken over; nothing of the append counts.
+            ConcurrencyError: COMMIT_CONTENDED.
+        """
+        if pending.is_empty:
+            return
+        self._in_doubt = pending
+        if pending.messages.num_rows:
+            if pending.message_file is None:
+                pending.message_file = self._write(message_quarantine_key(self._relay), pending.messages)
+            step = self._message_step(pending.number)
+            self._commit_file(self._messages, pending.message_file, step, "quarantine_messages")
+        if pending.events.num_rows:
+            if pending.event_file is None:
+                pending.event_file = self._write(file_events_key(self._relay), pending.events)
+            step = self._event_step(pending.number)
+            self._commit_file(self._events, pending.event_file, step, "append_file_events")
+        self._in_doubt = None
+        self._number = pending.number
+        self._last_seq += pending.events.num_rows
+        for name in pending.identities:
+            self._identities.add(name)
+        self._message_ids.update(pending.messages.column("message_id").to_pylist())
+
+    def _write(self, key: str, rows: pa.Table) -> WrittenFile:
+        return write_file(self._lake.filesystem, arrow_path(self._lake.storage, key), rows, partition={})
+
+    def _commit_file(self, table: DeltaTable, file: WrittenFile, step: Step, operation: str) -> None:
+        metadata = self._metadata(operation, batch=step.version, step=step)
+        outcome = commit_step(table, [file.add_action()], step=step, owner=self._owner, user_metadata=metadata)
+        if not outcome.landed_now:
+            # Ours with a lost reply, unless a successor used the same number for an append of its own.
+            self._check_still_owner(table)
+
+    def _take_over(self, table: DeltaTable) -> None:
+        metadata = self._metadata("raise_owner", batch=f"owner-{self._owner.version}", step=self._owner)
+        outcome: CommitOutcome = raise_owner(table, self._owner, user_metadata=metadata)
+        if not outcome.landed_now:
+            self._check_still_owner(table)
+
+    def _check_still_owner(self, table: DeltaTable) -> None:
+        current = table.transaction_version(self._owner.app_id) or 0
+        if current > self._owner.version:
+            raise FencedError(
+                "OWNER_FENCED",
+                f"{table.table_uri}: owner epoch {current} has taken over from epoch {self._owner.version}.",
+                hint="Nothing: the successor goes on where this one stopped.",
+            )
+
+    def _compact_if_scattered(self) -> None:
+        """Merge the many small files appends leave, so that opening and reading stay fast. Never fatal."""
+        if len(FileEventLog(self._lake, self._relay).files()) <= _COMPACT_ABOVE_FILES:
+            return
+        metadata = self._metadata("compact_file_events", batch=f"owner-{self._owner.version}")
+        properties = CommitProperties(custom_metadata={"userMetadata": metadata})
+        try:
+            self._events.optimize.compact(commit_properties=properties)
+        except (DeltaError, OSError) as error:
+            _LOGGER.warning("The file event log of relay %s stays in many files: %s", self._relay, error)
+        refresh(self._events)
+
+    def _load_events(self) -> tuple[int, IdentitySet]:
+        log = FileEventLog(self._lake, self._relay)
+        known: list[bytes] = []
+        position = 0
+        for part in log.parts():
+            position = part.column("seq")[-1].as_py()
+            rows = zip(
+                *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),
+                strict=True,
+            )
+            known += (identity(*row, overwrites=self._overwrites) for row in rows)
+        return position, IdentitySet(known)
+
+    def _load_message_ids(self) -> set[str]:
+        # A queue keeps a message for 14 days at most: older ones cannot come back.
+        recent = pc.field("received_at") > utc_now() - timedelta(days=15)
+        rows = self._messages.to_pyarrow_dataset().to_table(columns=["message_id"], filter=recent)
+        return set(rows.column("message_id").to_pylist())
+
+    def _event_step(self, number: int) -> Step:
+        return Step(f"{self._relay}/file_events", number)
+
+    def _message_step(self, number: int) -> Step:
+        return Step(f"{self._relay}/message_quarantine", number)
+
+    def _metadata(self, operation: str, *, batch: str | int, step: Step | None = None) -> str:
+        extra = {"step": step.app_id, "step_version": step.version} if step else {}
+        return user_metadata(pipeline=self._relay, batch=batch, operation=operation, **extra)
+
+
+def _event_rows(received: Iterable[ReceivedEvent], *, first_seq: int, number: int) -> pa.Table:
+    rows = [
+        {
+            "seq": seq,
+            "bucket": item.event.bucket,
+            "key": item.event.key,
+            "size": item.event.size,
+            "etag": item.event.etag,
+            "version_id": item.event.version_id,
+            "event_time": item.event.event_time,
+            "event_name": item.event.event_name,
+            "sequencer": item.event.sequencer,
+            "message_id": item.message_id,
+            "origin": item.origin,
+            "received_at": item.received_at,
+            "batch": number,
+        }
+        for seq, item in enumerate(received, start=first_seq)
+    ]
+    return pa.Table.from_pylist(rows, schema=FILE_EVENT_SCHEMA)
+
+
+def _message_rows(messages: Iterable[QuarantinedMessage], *, number: int) -> pa.Table:
+    rows = [
+        {
+            "message_id": message.message_id,
+            "body": message.body,
+            "reason": message.reason,
+            "received_at": message.received_at,
+            "batch": number,
+        }
+        for message in messages
+    ]
+    return pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)

@@ -1,0 +1,1 @@
+"""The relay: turns notifications and listings into the file event log, each object once."""

@@ -1,0 +1,124 @@
+"""Moves what arrived into the file event log: append first, then delete the messages it came in."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from deltaworks.control.clock import utc_now
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend, QuarantinedMessage, ReceivedEvent
+from deltaworks.sources.objects.relay.intake import Intake
+from deltaworks.sources.objects.relay.lister import ListedPage
+from deltaworks.sources.objects.relay.messages import parse_message
+from deltaworks.sources.objects.relay.queue import BATCH, Message, NotificationQueue
+from deltaworks.sources.outages import through_outages
+from deltaworks.specs.relay import RelaySpec
+
+_LOG_PATIENCE_SECONDS = 300.0
+#: How many lost objects are named where they are told.
+MOST_EXAMPLES = 10
+
+
+@dataclass(slots=True)
+class RelayCounts:
+    """What a relay has done since it started.
+
+    `redelivered` are messages that had been delivered before; `delete_expired` and `extend_expired` receipts that were
+    too old to delete a message by, or to keep it by. `saturated` are receipts refused for too many in flight. `lost`
+    are listed objects no message came about.
+    """
+
+    messages: int = 0
+    events: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    appends: int = 0
+    deleted: int = 0
+    delete_expired: int = 0
+    delete_failed: int = 0
+    redelivered: int = 0
+    extended: int = 0
+    extend_expired: int = 0
+    saturated: int = 0
+    listed: int = 0
+    lost: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+class Appender:
+    """Appends to one opened log. For one thread."""
+
+    def __init__(
+        self,
+        spec: RelaySpec,
+        opened: FileEventLogWriter,
+        counts: RelayCounts,
+        *,
+        deleters: ThreadPoolExecutor,
+        give_up: threading.Event,
+    ) -> None:
+        self._spec = spec
+        self._opened = opened
+        self._counts = counts
+        self._deleters = deleters
+        self._give_up = give_up
+
+    @property
+    def number(self) -> int:
+        """The number of the last append."""
+        return self._opened.number
+
+    def messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
+        """Append what the messages say, then delete them."""
+        self._append(*self._parsed(messages))
+        self._counts.messages += len(messages)
+        batches = [messages[start : start + BATCH] for start in range(0, len(messages), BATCH)]
+        for outcome in self._deleters.map(queue.delete, batches):
+            self._counts.deleted += outcome.done
+            self._counts.delete_expired += outcome.expired
+            self._counts.delete_failed += outcome.failed
+        intake.done(messages)
+
+    def page(self, page: ListedPage) -> tuple[int, list[str]]:
+        """Append what a page of a listing shows and the log lacks; how many, and the lost ones among them."""
+        now = utc_now()
+        pending = self._append([ReceivedEvent(event, "", now, "listing") for event in page.events])
+        lost = _older(pending, page.lost_before)
+        self._counts.listed += len(page.events)
+        self._counts.lost += len(lost)
+        return pending.events.num_rows, lost
+
+    def _parsed(self, messages: Sequence[Message]) -> tuple[list[ReceivedEvent], list[QuarantinedMessage]]:
+        events: list[ReceivedEvent] = []
+        quarantined: list[QuarantinedMessage] = []
+        for message in messages:
+            parsed = parse_message(message.body, buckets=self._spec.buckets)
+            events += (ReceivedEvent(event, message.message_id, message.received_at) for event in parsed.events)
+            self._counts.ignored.update(parsed.ignored)
+            if parsed.problems:
+                quarantined.append(
+                    QuarantinedMessage(message.message_id, message.body, parsed.reason, message.received_at)
+                )
+        return events, quarantined
+
+    def _append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
+        pending = self._opened.prepare(events, messages)
+        through_outages(
+            lambda: self._opened.commit(pending), patience_seconds=_LOG_PATIENCE_SECONDS, give_up=self._give_up
+        )
+        self._counts.events += pending.events.num_rows
+        self._counts.duplicates += pending.duplicates
+        self._counts.quarantined += pending.messages.num_rows
+        self._counts.appends += not pending.is_empty
+        return pending
+
+
+def _older(pending: PendingAppend, than: datetime | None) -> list[str]:
+    if than is None:
+        return []
+    rows = zip(*(pending.events.column(name).to_pylist() for name in ("bucket", "key", "event_time")), strict=True)
+    return [f"{bucket}/{key}" for bucket, key, at in rows if at < than]

@@ -1,0 +1,204 @@
+"""What stands between the queue and the log: receiving threads, a bounded buffer, a watch over held messages.
+
+What is held is bounded, so a log that cannot be written stops receiving instead of filling memory. A message is
+held from its receipt until `done`; one held for half the visibility timeout gets the timeout anew, so an outage
+of the log's storage neither doubles work nor drives messages into the dead-letter queue. One whose receipt has
+expired all the same is left alone: it comes back, and the log knows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from deltaworks.errors import DeltaworksError
+from deltaworks.sources.objects.relay.queue import BATCH, SATURATED, Message, NotificationQueue
+from deltaworks.sources.outages import error_code, through_outages
+
+_LOGGER = logging.getLogger(__name__)
+_SATURATED_PAUSE_SECONDS = 2.0
+
+
+class Intake:
+    """Receives from a queue with several threads until closed; `take` and `done` are for one thread.
+
+    Args:
+        max_in_flight: messages held at most, what the caller has taken and not yet done included. A receipt brings
+            up to ten, so it is kept short of by as much.
+        patience_seconds: how long a queue may fail to answer before the intake fails.
+    """
+
+    def __init__(
+        self,
+        source: NotificationQueue,
+        *,
+        threads: int,
+        max_in_flight: int,
+        patience_seconds: float = 120.0,
+    ) -> None:
+        self._source = source
+        self._buffer: queue.Queue[list[Message]] = queue.Queue()
+        self._bound = max(BATCH, max_in_flight)
+        self._receiving = 0
+        self._patience_seconds = patience_seconds
+        self._closed = threading.Event()
+        self._failure: BaseException | None = None
+        self._held: dict[str, tuple[Message, float]] = {}
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self.visibility_seconds = source.visibility_seconds()
+        self.extended = self.extend_expired = self.saturated = self.redelivered = 0
+        #: Receipts in a row, over all threads, that brought nothing.
+        self.empty_receives = 0
+        self._last_received = time.monotonic()
+        self._receivers = [
+            threading.Thread(target=self._receive, name=f"receive-{number}", daemon=True) for number in range(threads)
+        ]
+        self._keeper = threading.Thread(target=self._keep, name="visibility", daemon=True)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has been received."""
+        return time.monotonic() - self._last_received
+
+    def start(self) -> None:
+        """Begin to receive."""
+        for thread in (*self._receivers, self._keeper):
+            thread.start()
+
+    def take(self, *, at_most: int, within_seconds: float, wake: threading.Event) -> list[Message]:
+        """Messages collected until there are `at_most` or the first is `within_seconds` old; none when `wake`
+        is set or that time passes without any.
+
+        Raises:
+            ConfigError, ClientError, BotoCoreError: what ended a receiving thread.
+        """
+        taken: list[Message] = []
+        deadline = time.monotonic() + within_seconds
+        while len(taken) < at_most and not wake.is_set():
+            if self._failure is not None:
+                raise self._failure
+            # Past its time an append still takes all that waits already: small ones would let the buffer grow old.
+            remaining = max(0.0, deadline - time.monotonic())
+            try:
+                batch = self._buffer.get(timeout=min(remaining, 0.2)) if remaining else self._buffer.get_nowait()
+            except queue.Empty:
+                if remaining:
+                    continue
+                break
+            if not taken:
+                deadline = min(message.held_since for message in batch) + within_seconds
+            taken += batch
+        return taken
+
+    def done(self, messages: Iterable[Message]) -> None:
+        """Stop watching over messages that have been deleted."""
+        with self._room:
+            for message in messages:
+                self._held.pop(message.receipt, None)
+            self._room.notify_all()
+
+    def close(self, *, join_seconds: float) -> list[Message]:
+        """Stop receiving; what is still in the buffer, once the threads are done or the time is over."""
+        self._closed.set()
+        rest: list[Message] = []
+        deadline = time.monotonic() + join_seconds
+        while True:
+            rest += self._drain()
+            if not any(thread.is_alive() for thread in self._receivers) or time.monotonic() >= deadline:
+                return rest + self._drain()
+            time.sleep(0.02)
+
+    def held(self) -> list[Message]:
+        """Everything received and not yet done."""
+        with self._lock:
+            return [message for message, _ in self._held.values()]
+
+    def _drain(self) -> list[Message]:
+        drained: list[Message] = []
+        while True:
+            try:
+                drained += self._buffer.get_nowait()
+            except queue.Empty:
+                return drained
+
+    def _receive(self) -> None:
+        try:
+            while not self._closed.is_set():
+                if not self._has_room():
+                    continue
+                messages: list[Message] = []
+                try:
+                    messages = through_outages(
+                        self._received, patience_seconds=self._patience_seconds, give_up=self._closed
+                    )
+                finally:
+                    self._hold(messages)
+        except (ClientError, BotoCoreError, DeltaworksError) as error:
+            self._failure = error
+
+    def _received(self) -> list[Message]:
+        try:
+            return self._source.receive()
+        except ClientError as error:
+            if error_code(error) != SATURATED:
+                raise
+        # Too many are in flight, here or at somebody else's: however long that lasts, the queue is well.
+        self.saturated += 1
+        self._closed.wait(random.uniform(0.5, 1) * _SATURATED_PAUSE_SECONDS)
+        return []
+
+    def _has_room(self) -> bool:
+        """Whether one more receipt keeps within the bound; waits a little where it does not."""
+        with self._room:
+            if len(self._held) + BATCH * (self._receiving + 1) > self._bound:
+                self._room.wait(timeout=0.2)
+                return False
+            self._receiving += 1
+            return True
+
+    def _hold(self, messages: Sequence[Message]) -> None:
+        with self._lock:
+            self._receiving -= 1
+            self.empty_receives = 0 if messages else self.empty_receives + 1
+            if messages:
+                self._last_received = time.monotonic()
+            self._held.update({message.receipt: (message, message.held_since) for message in messages})
+            self.redelivered += sum(message.deliveries > 1 for message in messages)
+        if messages:
+            self._buffer.put(list(messages))
+
+    def _keep(self) -> None:
+        pause = min(1.0, self.visibility_seconds / 8)
+        while not self._closed.wait(pause):
+            self.extend_long_held()
+
+    def extend_long_held(self) -> int:
+        """Give messages held for half the visibility timeout the whole of it anew; how many got it."""
+        now = time.monotonic()
+        with self._lock:
+            due = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
+        if not due:
+            return 0
+        try:
+            outcome = self._source.extend(due, seconds=self.visibility_seconds)
+        except (ClientError, BotoCoreError, DeltaworksError) as error:
+            _LOGGER.warning("Could not keep %d messages invisible: %s", len(due), error)
+            return 0
+        expired = frozenset(outcome.expired_receipts)
+        with self._room:
+            for message in due:
+                if message.receipt in expired:
+                    self._held.pop(message.receipt, None)
+                elif message.receipt in self._held and not outcome.failed:
+                    self._held[message.receipt] = (message, now)
+            self._room.notify_all()
+        self.extended += outcome.done
+        self.extend_expired += outcome.expired
+        return outcome.done

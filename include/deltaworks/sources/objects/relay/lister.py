@@ -1,0 +1,247 @@
+"""Lists a relay's buckets: for objects that were there before it, and for those no message ever came about.
+
+A pass goes through all keys once, page by page; the relay appends what its log lacks, so a pass that is cut short is
+simply made again. When the last one ended, and what it found, is kept in an object beside the log: a relay that is
+started anew lists no sooner for it.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import relay_control
+from deltaworks.errors import DeltaworksError
+from deltaworks.sources.objects.relay.listing import list_pages
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.outages import through_outages
+from deltaworks.specs.relay import ListingSpec, RelaySpec
+from deltaworks.specs.storage import StorageSpec
+
+_PAGES_AHEAD = 4
+_PATIENCE_SECONDS = 300.0
+_LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingRecord:
+    """What is known of a relay's listings. Times are ISO 8601; counts are of the last complete pass.
+
+    `lost` objects were in the bucket for longer than a message may take, and no message had come about them.
+    """
+
+    first_started_at: str
+    passes: int = 0
+    last_pass_at: str | None = None
+    seconds: float = 0.0
+    listed: int = 0
+    new: int = 0
+    lost: int = 0
+    lost_examples: tuple[str, ...] = ()
+
+
+def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | None:
+    """The record, or None where the relay has never listed."""
+    found = objects.get(relay_control(relay, "listing.json"))
+    if found is None:
+        return None
+    record = json.loads(found.data)
+    return ListingRecord(**{**record, "lost_examples": tuple(record["lost_examples"])})
+
+
+def request_listing(objects: ObjectStore, relay: str, *, by: str) -> None:
+    """Ask the relay to list its buckets soon, whenever it would be due."""
+    objects.put(_request_key(relay), json.dumps({"at": iso_now(), "by": by}).encode())
+
+
+def listing_requested(objects: ObjectStore, relay: str) -> bool:
+    """Whether a request waits for the relay."""
+    return objects.get(_request_key(relay)) is not None
+
+
+def _request_key(relay: str) -> str:
+    return relay_control(relay, "listing_request.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """Objects listed together. `lost_before`: one the log lacks is lost if it is older; None where that is not told.
+
+    The last page of a pass says so, and may be empty.
+    """
+
+    events: tuple[FileEvent, ...]
+    lost_before: datetime | None
+    is_last: bool = False
+
+
+@dataclass(slots=True)
+class _Pass:
+    started: float = field(default_factory=time.monotonic)
+    listed: int = 0
+    new: int = 0
+    lost: list[str] = field(default_factory=list)
+
+
+class Lister:
+    """Lists in a thread of its own, some pages ahead of the one that appends them (`take`, then `appended`).
+
+    Args:
+        storage: how the buckets are reached; its own bucket does not matter.
+        queue_waits: about how many messages wait, None where there is no queue. While some do, an object the log
+            lacks is not told lost: its message may be among them.
+    """
+
+    def __init__(
+        self,
+        spec: RelaySpec,
+        listing: ListingSpec,
+        storage: StorageSpec,
+        objects: ObjectStore,
+        *,
+        queue_waits: Callable[[], int] | None,
+        most_examples: int = 10,
+    ) -> None:
+        self._spec = spec
+        self._listing = listing
+        self._storage = storage
+        self._objects = objects
+        self._queue_waits = queue_waits
+        self._most_examples = most_examples
+        self._pages: queue.Queue[ListedPage] = queue.Queue(maxsize=_PAGES_AHEAD)
+        self._closed = threading.Event()
+        self._failure: BaseException | None = None
+        self._pass = _Pass()
+        self._record = ListingRecord(first_started_at=iso_now())
+        #: Passes this one has completed.
+        self.passes = 0
+        self._thread = threading.Thread(target=self._run, name="lister", daemon=True)
+
+    @property
+    def record(self) -> ListingRecord:
+        """What is known of the listings."""
+        return self._record
+
+    def start(self) -> None:
+        """Begin. The time of the first start is kept before anything is listed."""
+        found = read_listing_record(self._objects, self._spec.relay)
+        if found is None:
+            self._write(self._record)
+        else:
+            self._record = found
+        self._thread.start()
+
+    def take(self, *, within_seconds: float) -> ListedPage | None:
+        """The next page, or None where none came in time.
+
+        Raises:
+            ConfigError, ClientError, BotoCoreError: what ended the listing.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._pages.get(timeout=within_seconds) if within_seconds else self._pages.get_nowait()
+        except queue.Empty:
+            return None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a page waits to be taken."""
+        return not self._pages.empty()
+
+    def appended(self, page: ListedPage, new: int, lost: list[str]) -> None:
+        """A page is in the log; after the last one of a pass its record is written."""
+        current = self._pass
+        current.listed += len(page.events)
+        current.new += new
+        current.lost += lost
+        if not page.is_last:
+            return
+        self._record = replace(
+            self._record,
+            passes=self._record.passes + 1,
+            last_pass_at=iso_now(),
+            seconds=round(time.monotonic() - current.started, 3),
+            listed=current.listed,
+            new=current.new,
+            lost=len(current.lost),
+            lost_examples=tuple(current.lost[: self._most_examples]),
+        )
+        self._write(self._record)
+        self._pass = _Pass()
+        self.passes += 1
+
+    def close(self) -> None:
+        """Stop listing; the pass under way is forgotten."""
+        self._closed.set()
+
+    def _write(self, record: ListingRecord) -> None:
+        key = relay_control(self._spec.relay, "listing.json")
+        through_outages(
+            lambda: self._objects.put(key, json.dumps(asdict(record)).encode()),
+            patience_seconds=_PATIENCE_SECONDS,
+            give_up=self._closed,
+        )
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.is_set():
+                if self._is_due():
+                    self._objects.delete(_request_key(self._spec.relay))
+                    done = self.passes
+                    for page in self._one_pass():
+                        self._put(page)
+                    while self.passes == done and not self._closed.wait(0.1):
+                        pass
+                self._closed.wait(_LOOK_SECONDS)
+        except Exception as error:  # raised to the relay, which knows what it means
+            self._failure = error
+
+    def _is_due(self) -> bool:
+        last = parse_iso(self._record.last_pass_at) if self._record.last_pass_at else None
+        if last is None or utc_now() - last >= timedelta(hours=self._listing.backfill_interval_hours):
+            return True
+        try:
+            return listing_requested(self._objects, self._spec.relay)
+        except DeltaworksError:  # looked at again in seconds
+            return False
+
+    def _one_pass(self) -> Iterator[ListedPage]:
+        self._pass.started = time.monotonic()
+        lost_before = self._lost_before()
+        ignore_before = None if self._listing.include_existing else parse_iso(self._record.first_started_at)
+        for bucket in self._spec.buckets:
+            pages = list_pages(
+                self._storage,
+                bucket,
+                prefix=self._listing.prefix,
+                glob=self._listing.glob,
+                versions=self._spec.overwrites == "every_version",
+                patience_seconds=_PATIENCE_SECONDS,
+                give_up=self._closed,
+            )
+            for events in pages:
+                wanted = tuple(each for each in events if ignore_before is None or each.event_time >= ignore_before)
+                yield ListedPage(wanted, lost_before)
+        yield ListedPage((), lost_before, is_last=True)
+
+    def _lost_before(self) -> datetime | None:
+        """Objects of the first pass were there before the relay, and those of a queue that is behind are announced."""
+        if self._queue_waits is None or not self._record.passes or self._queue_waits():
+            return None
+        return utc_now() - timedelta(minutes=self._listing.grace_minutes)
+
+    def _put(self, page: ListedPage) -> None:
+        while not self._closed.is_set():
+            try:
+                self._pages.put(page, timeout=0.2)
+                return
+            except queue.Full:
+                continue

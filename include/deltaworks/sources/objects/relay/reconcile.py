@@ -1,0 +1,93 @@
+"""Compares what lies in a relay's buckets with its log: what nobody was told of, and what went before it was read.
+
+Reads only. Safe beside the running relay; what lands while it runs may be counted either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from deltaworks.control.clock import utc_now
+from deltaworks.sources.objects.identity import identity
+from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.relay.listing import list_pages
+from deltaworks.specs.relay import ListingSpec, RelaySpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+_COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A pipeline that reads the log: which part of it, and up to which `seq` it has."""
+
+    pipeline: str
+    bucket: str
+    prefix: str
+    glob: str | None
+    seq: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciliation:
+    """What the comparison found.
+
+    `unannounced` objects are in a bucket, older than a message may take, and not in the log; `young` ones may still be
+    announced. `gone` are in the log, not in the bucket any more, and not read by each pipeline that reads them.
+    """
+
+    listed: int = 0
+    logged: int = 0
+    unannounced: list[str] = field(default_factory=list)
+    young: int = 0
+    gone: list[str] = field(default_factory=list)
+
+
+def reconcile(
+    spec: RelaySpec, lake: Lake, landing: StorageSpec, readers: Sequence[Reader], *, prefix: str = ""
+) -> Reconciliation:
+    """Compare the buckets of a relay with its log, below `prefix`.
+
+    Raises:
+        ConfigError: LISTING_REFUSED.
+    """
+    listing = spec.listing or ListingSpec()
+    result = Reconciliation()
+    there: set[tuple[str, str]] = set()
+    listed: dict[bytes, tuple[str, bool]] = {}
+    oldest_young = utc_now() - timedelta(minutes=listing.grace_minutes)
+    for bucket in spec.buckets:
+        for page in list_pages(landing, bucket, prefix=prefix or listing.prefix, glob=listing.glob):
+            for event in page:
+                there.add((bucket, event.key))
+                name = identity(bucket, event.key, event.etag, overwrites=_comparable(spec))
+                listed[name] = (f"{bucket}/{event.key}", event.event_time > oldest_young)
+    result.listed = len(listed)
+    for part in FileEventLog(lake, spec.relay).parts(columns=_COLUMNS):
+        for row in part.to_pylist():
+            result.logged += 1
+            listed.pop(identity(row["bucket"], row["key"], row["etag"], overwrites=_comparable(spec)), None)
+        result.gone += _gone(part, there, readers, prefix)
+    result.unannounced = sorted(name for name, young in listed.values() if not young)
+    result.young = sum(young for _, young in listed.values())
+    return result
+
+
+def _comparable(spec: RelaySpec) -> Any:
+    """A listing shows the newest version of a key alone, so versions are not told apart here."""
+    return "latest" if spec.overwrites == "every_version" else spec.overwrites
+
+
+def _gone(part: Any, there: set[tuple[str, str]], readers: Sequence[Reader], prefix: str) -> list[str]:
+    """Objects of a part of the log that are deleted, and that some pipeline has yet to read."""
+    found: dict[str, None] = {}
+    for reader in readers:
+        for row in matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():
+            unread = row["seq"] > reader.seq and row["key"].startswith(prefix)
+            if unread and (row["bucket"], row["key"]) not in there:
+                found[f"{row['bucket']}/{row['key']}"] = None
+    return list(found)

@@ -1,0 +1,111 @@
+"""Puts messages back into a relay's queue: those in its dead-letter queue, and quarantined ones that can be used now.
+
+Nothing is written to the log here: the relay receives the messages as any others, and what its log has already it
+drops. So repeating a redrive, or ending it half-way, neither loses nor doubles a file event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from deltaworks.sources.objects.identity import identity
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.relay.messages import parse_message
+from deltaworks.sources.objects.relay.queue import NotificationQueue
+from deltaworks.sources.objects.schema import message_quarantine_key
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.tables.lake import Lake
+
+_EMPTY_RECEIVES = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class RedriveResult:
+    """What a redrive found and did.
+
+    `dead_letters` is the queue's own approximate count; `dead_letters_moved` were put back. Of the quarantined
+    messages `usable` can be read now and hold files the log lacks, `sent` were put back, `landed` hold nothing new, and
+    the others stay for their reasons.
+    """
+
+    dry_run: bool
+    dead_letters: int | None = None
+    dead_letters_moved: int = 0
+    quarantined: int = 0
+    usable: int = 0
+    sent: int = 0
+    landed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def redrive(
+    spec: RelaySpec, lake: Lake, queue: NotificationQueue, *, dry_run: bool = True, limit: int = 10_000
+) -> RedriveResult:
+    """Put back what can be used, at most `limit` messages of each kind. Safe beside the running relay.
+
+    Raises:
+        ConfigError: QUEUE_REFUSED.
+    """
+    result = RedriveResult(dry_run=dry_run)
+    dead = queue.dead_letters()
+    if dead is not None:
+        result.dead_letters = dead.approximate_backlog()
+        if not dry_run:
+            result.dead_letters_moved = _move(dead, queue, limit)
+    usable = _usable(spec, lake, result)[:limit]
+    if not dry_run:
+        result.sent = len(usable) - len(queue.send(usable))
+    return result
+
+
+def _move(dead: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
+    """A message is deleted from the dead-letter queue only after the other one has taken it."""
+    moved = empty = 0
+    while moved < limit and empty < _EMPTY_RECEIVES:
+        messages = dead.receive()
+        empty = 0 if messages else empty + 1
+        refused = queue.send([message.body for message in messages])
+        taken = [message for message in messages if message.body not in refused]
+        dead.delete(taken)
+        moved += len(taken)
+        if messages and not taken:
+            break
+    return moved
+
+
+def _usable(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
+    """The bodies of quarantined messages without a problem now, that hold a file event the log lacks."""
+    rows = lake.rows(message_quarantine_key(spec.relay), columns=["body"])
+    bodies: list[str] = [] if rows is None else list(dict.fromkeys(rows.column("body").to_pylist()))
+    result.quarantined = len(bodies)
+    names: dict[str, set[bytes]] = {}
+    for body in bodies:
+        parsed = parse_message(body, buckets=spec.buckets)
+        if parsed.problems:
+            result.reasons[parsed.reason] += 1
+            continue
+        names[body] = {
+            identity(event.bucket, event.key, event.etag, event.version_id, overwrites=spec.overwrites)
+            for event in parsed.events
+        }
+    known = _known(spec, lake, set().union(*names.values()))
+    usable = [body for body, wanted in names.items() if wanted - known]
+    result.usable, result.landed = len(usable), len(names) - len(usable)
+    return usable
+
+
+def _known(spec: RelaySpec, lake: Lake, wanted: set[bytes]) -> set[bytes]:
+    """Those of the identities that are in the log."""
+    found: set[bytes] = set()
+    if not wanted:
+        return found
+    columns = ("seq", "bucket", "key", "etag", "version_id")
+    for part in FileEventLog(lake, spec.relay).parts(columns=columns):
+        for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
+            name = identity(*parts, overwrites=spec.overwrites)
+            if name in wanted:
+                found.add(name)
+        if found == wanted:
+            break
+    return found

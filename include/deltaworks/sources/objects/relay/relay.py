@@ -1,0 +1,316 @@
+"""The relay: moves file events from a notification queue, and from listings, into the file event log, each once.
+
+One thread appends. A message is deleted only after the append that holds its events has been committed, so a
+crash anywhere brings messages back, and the log drops what it has. One relay runs at a time by lease; one
+that was paused past its lease is fenced by the owner epoch in every commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import relay_control
+from deltaworks.errors import ConfigError, DeltaworksError, FencedError, TransientError
+from deltaworks.sources.objects.log_writer import FileEventLogWriter
+from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
+from deltaworks.sources.objects.relay.intake import Intake
+from deltaworks.sources.objects.relay.lister import Lister
+from deltaworks.sources.objects.relay.queue import NotificationQueue
+from deltaworks.sources.objects.relay.queue_settings import warnings_of
+from deltaworks.sources.outages import is_outage, through_outages
+from deltaworks.specs.relay import Overwrites, RelaySpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+_LOGGER = logging.getLogger(__name__)
+_STOP_POLL_SECONDS = 2.0
+_BACKLOG_POLL_SECONDS = 10.0
+_LOG_PATIENCE_SECONDS = 300.0
+#: Messages in flight at a predecessor that was killed come back within the queue's visibility timeout; the relay that
+#: drains waits so long for them, and no longer.
+_DRAIN_PATIENCE_SECONDS = 300.0
+
+LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
+
+
+def log_opener(overwrites: Overwrites) -> LogOpener:
+    """Opens a log for writing under an owner epoch."""
+
+    def opened(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
+        return FileEventLogWriter(lake, relay, epoch=epoch, overwrites=overwrites)
+
+    return opened
+
+
+class Relay:
+    """One run of a relay. `run` returns when its time is over or a stop is asked for, and raises on failure.
+
+    Args:
+        queue: what the spec's `queue_url` names; None for a relay that only lists.
+        landing: how the buckets are reached, for a relay that lists; on local disk the folder that is the bucket.
+        open_log: how the log is opened under an owner epoch. lease_wait_seconds: how long to wait for another
+        relay's lease; by default its time to live and a half.
+        until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
+    """
+
+    def __init__(
+        self,
+        spec: RelaySpec,
+        *,
+        lake: StorageSpec,
+        queue: NotificationQueue | None,
+        landing: StorageSpec | None = None,
+        open_log: LogOpener | None = None,
+        lease_wait_seconds: float | None = None,
+        until_drained: bool = False,
+    ) -> None:
+        if spec.listing is not None and landing is None:
+            raise ConfigError(
+                "LANDING_MISSING",
+                f"Relay {spec.relay!r} lists its buckets, and is not told how they are reached.",
+                hint="Give the environment a `landing`.",
+            )
+        self._spec = spec
+        self._lake = lake
+        self._queue = queue
+        self._landing = landing
+        self._open_log = open_log or log_opener(spec.overwrites)
+        self._lease_wait = spec.lease_ttl_seconds * 1.5 if lease_wait_seconds is None else lease_wait_seconds
+        self._until_drained = until_drained
+        self._objects = open_objects(lake)
+        self._stop = threading.Event()
+        self._at_once = False
+        self._fenced = False
+        self._intake: Intake | None = None
+        self._lister: Lister | None = None
+        self.counts = RelayCounts()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End soon: what is in hand is appended first or, `at_once`, given back to the queue. Callable from a
+        signal handler."""
+        self._at_once = self._at_once or at_once
+        self._stop.set()
+
+    def run(self) -> RelayCounts:
+        """Relay until the end.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD, another relay is running.
+            FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
+            ConfigError: the queue, a bucket or a table cannot be used at all.
+        """
+        lease = Lease(
+            self._objects,
+            self._key("lease.json"),
+            ttl_seconds=self._spec.lease_ttl_seconds,
+            name=self._spec.relay,
+        )
+        lease.acquire(wait_seconds=self._lease_wait)
+        try:
+            watch(lease, self._on_lease_lost)
+            with self._heartbeat(lease) as heartbeat:
+                try:
+                    self._relay_under(lease, heartbeat)
+                except Exception as error:
+                    raise self._verdict(error) from error
+                if self._fenced:
+                    raise self._lease_lost()
+        finally:
+            lease.release()
+        return self.counts
+
+    def _relay_under(self, lease: Lease, heartbeat: HeartbeatWriter) -> None:
+        opened = through_outages(
+            lambda: self._open_log(Lake(self._lake), self._spec.relay, lease.epoch),
+            patience_seconds=_LOG_PATIENCE_SECONDS,
+            give_up=self._stop,
+        )
+        self._open_sides()
+        observer = threading.Thread(target=self._observe, args=(heartbeat,), name="observe", daemon=True)
+        with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
+            appender = Appender(self._spec, opened, self.counts, deleters=deleters, give_up=self._stop)
+            for side in (self._intake, self._lister):
+                if side is not None:
+                    side.start()
+            observer.start()
+            try:
+                self._append_until_end(appender, heartbeat)
+                if not self._at_once and self._intake is not None and self._queue is not None:
+                    rest = self._intake.close(join_seconds=10)
+                    if rest:
+                        appender.messages(rest, self._queue, self._intake)
+                        self._tell(appender, heartbeat)
+            finally:
+                self._stop.set()
+                self._close_sides()
+
+    def _open_sides(self) -> None:
+        spec = self._spec
+        if self._queue is not None:
+            self._intake = Intake(self._queue, threads=spec.receive_threads, max_in_flight=spec.max_in_flight)
+        if spec.listing is not None and self._landing is not None:
+            waits = self._queue.approximate_backlog if self._queue is not None else None
+            self._lister = Lister(
+                spec, spec.listing, self._landing, self._objects, queue_waits=waits, most_examples=MOST_EXAMPLES
+            )
+
+    def _close_sides(self) -> None:
+        if self._lister is not None:
+            self._lister.close()
+        if self._intake is None or self._queue is None:
+            return
+        # Let the next relay have at once what this one did not handle.
+        self._intake.close(join_seconds=0)
+        held = self._intake.held()
+        if held:
+            with contextlib.suppress(Exception):  # they come back by themselves after the visibility timeout
+                self._queue.give_back(held)
+
+    def _append_until_end(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
+        ends_at = time.monotonic() + self._spec.max_run_seconds
+        heartbeat.update(state="idle")
+        while not self._stop.is_set() and time.monotonic() < ends_at:
+            busy = self._append_messages(appender)
+            busy = self._append_page(appender) or busy
+            if busy:
+                self._tell(appender, heartbeat)
+            elif heartbeat.current.state != "idle":
+                heartbeat.update(state="idle")
+            if not busy and self._until_drained and self._is_drained():
+                return
+
+    def _append_messages(self, appender: Appender) -> bool:
+        if self._intake is None or self._queue is None:
+            return False
+        within = min(self._spec.append_seconds, self._intake.visibility_seconds / 4)
+        if self._lister is not None and self._lister.waiting:
+            within = 0.0
+        taken = self._intake.take(at_most=self._spec.max_events_per_append, within_seconds=within, wake=self._stop)
+        if not taken or self._at_once:
+            return False
+        appender.messages(taken, self._queue, self._intake)
+        return True
+
+    def _append_page(self, appender: Appender) -> bool:
+        if self._lister is None or self._at_once:
+            return False
+        page = self._lister.take(within_seconds=0.0 if self._intake is not None else 0.2)
+        if page is None:
+            return False
+        self._lister.appended(page, *appender.page(page))
+        return True
+
+    def _is_drained(self) -> bool:
+        """Whether all that was there has been taken. An empty receipt alone does not mean an empty queue."""
+        if self._lister is not None and not self._lister.passes:
+            return False
+        if self._intake is None or self._queue is None:
+            return True
+        if self._intake.held() or self._intake.empty_receives < 2 * self._spec.receive_threads:
+            return False
+        waiting, in_flight = self._queue.approximate_counts()
+        patience = min(self._intake.visibility_seconds + 10.0, _DRAIN_PATIENCE_SECONDS)
+        return not waiting and (not in_flight or self._intake.quiet_seconds > patience)
+
+    def _tell(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
+        counts, intake = self.counts, self._intake
+        if intake is not None:
+            counts.extended, counts.extend_expired = intake.extended, intake.extend_expired
+            counts.saturated, counts.redelivered = intake.saturated, intake.redelivered
+        heartbeat.update(
+            state="running",
+            batch_id=appender.number,
+            last_batch_at=iso_now(),
+            rows=counts.events,
+            quarantined=counts.quarantined,
+        )
+
+    def _observe(self, heartbeat: HeartbeatWriter) -> None:
+        """Look for a stop request and at what the queue holds, apart from the appends."""
+        flag = StopFlag(self._objects, self._key("stop.json"))
+        dead: NotificationQueue | None = None
+        with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
+            dead = self._queue.dead_letters() if self._queue is not None else None
+            for warning in warnings_of(self._queue) if self._queue is not None else ():
+                _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
+        look_due = 0.0
+        while not self._stop.is_set():
+            with contextlib.suppress(Exception):  # observing never ends a relay
+                if flag.read() is not None:
+                    self.stop()
+            if time.monotonic() >= look_due:
+                look_due = time.monotonic() + _BACKLOG_POLL_SECONDS
+                with contextlib.suppress(Exception):  # observing never ends a relay
+                    heartbeat.update(**self._watched(dead))
+            self._stop.wait(_STOP_POLL_SECONDS)
+
+    def _watched(self, dead: NotificationQueue | None) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self._lister is not None:
+            record = self._lister.record
+            found |= {"lost_files": record.lost, "lost_examples": record.lost_examples}
+        if self._queue is not None:
+            found["backlog_files"] = self._queue.approximate_backlog()
+            found["retention_seconds"] = float(self._queue.retention_seconds())
+        if dead is not None:
+            found["dead_letters"] = dead.approximate_backlog()
+        return found
+
+    @contextlib.contextmanager
+    def _heartbeat(self, lease: Lease) -> Iterator[HeartbeatWriter]:
+        writer = HeartbeatWriter(
+            self._objects,
+            self._key("heartbeat.json"),
+            pipeline=self._spec.relay,
+            trigger_seconds=self._spec.append_seconds,
+        )
+        writer.update(owner=lease.owner, epoch=lease.epoch)
+        writer.start()
+        try:
+            yield writer
+        except Exception as error:
+            unknown = {"condition": type(error).__name__, "message": str(error)}
+            record = error.as_record() if isinstance(error, DeltaworksError) else unknown
+            # Once the lease is lost the object is the successor's.
+            if not lease.lost:
+                writer.close(state="failed", error=record)
+            raise
+        writer.close(state="ended")
+
+    def _verdict(self, error: Exception) -> Exception:
+        """What a failure means: a lost lease explains whatever failed with it, an outage is worth another
+        run."""
+        if self._fenced and not isinstance(error, FencedError):
+            return self._lease_lost()
+        if is_outage(error) and not isinstance(error, DeltaworksError):
+            return TransientError(
+                "RELAY_OUTAGE",
+                f"Relay {self._spec.relay!r} waited in vain for its queue or its log: {error}.",
+                hint="Nothing is lost; start it again once queue and storage answer.",
+            )
+        return error
+
+    def _lease_lost(self) -> FencedError:
+        return FencedError(
+            "LEASE_LOST",
+            f"Relay {self._spec.relay!r} lost its lease to a successor or to storage that did not answer.",
+            hint="Nothing where another relay runs; else check the lake's storage.",
+        )
+
+    def _on_lease_lost(self) -> None:
+        _LOGGER.warning("Relay %s lost its lease", self._spec.relay)
+        self._fenced = True
+        self.stop(at_once=True)
+
+    def _key(self, name: str) -> str:
+        return relay_control(self._spec.relay, name)

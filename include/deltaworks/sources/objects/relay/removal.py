@@ -1,0 +1,120 @@
+"""Removes landed objects, or moves them to an archive, only while they are what was announced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from botocore.exceptions import ClientError
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.objects.fetch import is_announced
+from deltaworks.sources.objects.relay.bucket_client import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.outages import error_code
+from deltaworks.specs.storage import StorageSpec
+
+#: `changed`: another content lies at the key, with a file event of its own. It stays.
+Removal = Literal["removed", "gone", "changed"]
+#: Somebody else writes the key at the same moment.
+_CONFLICT = "ConditionalRequestConflict"
+#: What S3 copies in one request, at most.
+_ONE_COPY_BYTES = 5 << 30
+
+
+class ObjectRemover:
+    """The objects below one landing storage, and where they are archived. Safe to use from several threads.
+
+    An object that was moved and not yet removed when its process was killed is moved again under the same key.
+    """
+
+    def __init__(self, landing: StorageSpec, *, archive: StorageSpec | None = None, versions: bool = False) -> None:
+        self._landing = landing
+        self._archive = archive
+        self._versions = versions
+        self._client: Any = bucket_client(landing) if landing.scheme == "s3" else None
+
+    def lies_there(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
+        """What removing it would say; nothing is changed."""
+        if self._client is None:
+            return _local_state(Path(self._landing.prefix) / key, etag)
+        return self._asked(bucket, lambda: self._client.head_object(**self._named(bucket, key, etag, version_id)))
+
+    def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
+        """Remove the object, or move it to the archive. Of a bucket that keeps versions the one that was read.
+
+        The storage itself is asked for the tag when it removes; one that does not know that condition has been asked
+        for it the moment before.
+
+        Raises:
+            ConfigError: OBJECT_NOT_REMOVABLE.
+        """
+        if self._client is None:
+            return self._remove_local(key, etag)
+        state = self.lies_there(bucket, key, etag, version_id)
+        if state != "removed":
+            return state
+        if self._archive is not None:
+            state = self._asked(bucket, lambda: self._copy(bucket, key, etag, version_id))
+        if state != "removed":
+            return state
+        named = self._named(bucket, key, etag, version_id)
+        return self._asked(bucket, lambda: self._client.delete_object(**named))
+
+    def _named(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
+        if self._versions and version_id is not None:
+            return {"Bucket": bucket, "Key": key, "VersionId": version_id}
+        return {"Bucket": bucket, "Key": key, **({"IfMatch": f'"{etag}"'} if etag else {})}
+
+    def _copy(self, bucket: str, key: str, etag: str, version_id: str | None) -> None:
+        assert self._archive is not None
+        source = {"Bucket": bucket, "Key": key}
+        if self._versions and version_id is not None:
+            source["VersionId"] = version_id
+        target = {"Bucket": self._archive.bucket, "Key": "/".join(filter(None, [self._archive.prefix, bucket, key]))}
+        size = self._client.head_object(**source)["ContentLength"]
+        if size > _ONE_COPY_BYTES:
+            self._client.copy(source, target["Bucket"], target["Key"])
+        else:
+            only = {"CopySourceIfMatch": f'"{etag}"'} if etag and "VersionId" not in source else {}
+            self._client.copy_object(CopySource=source, **target, **only)
+
+    def _asked(self, bucket: str, call: Any) -> Removal:
+        try:
+            call()
+        except ClientError as error:
+            code = error_code(error)
+            if code in GONE:
+                return "gone"
+            if code in CHANGED or code == _CONFLICT:
+                return "changed"
+            if code in REFUSED:
+                raise ConfigError(
+                    "OBJECT_NOT_REMOVABLE",
+                    f"Objects of {bucket} may not be removed or archived: {code}.",
+                    hint="Grant s3:GetObject and s3:DeleteObject (with versions s3:DeleteObjectVersion) on the bucket, "
+                    "and s3:PutObject on the archive.",
+                ) from error
+            raise
+        return "removed"
+
+    def _remove_local(self, key: str, etag: str) -> Removal:
+        path = Path(self._landing.prefix) / key
+        state = _local_state(path, etag)
+        if state != "removed":
+            return state
+        if self._archive is None:
+            path.unlink(missing_ok=True)
+        else:
+            target = Path(self._archive.prefix) / key
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+        return "removed"
+
+
+def _local_state(path: Path, etag: str) -> Removal:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return "gone"
+    return "removed" if is_announced(data, etag) else "changed"

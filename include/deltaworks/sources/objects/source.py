@@ -1,0 +1,95 @@
+"""Objects as a source: the file events of a relay's log, in slices, each object opened in a task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.looked_up import LookedUp
+from deltaworks.sources.objects import stream
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.sources.objects.relay.bucket_retention import bucket_retention_seconds
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import objects_of
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class FileSource:
+    """A bucket and prefix of a relay's file event log."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        self._environment = catalog.environment
+        self._project = catalog.root
+        self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="its stream reads no file events")
+        self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
+        self._retention = LookedUp(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
+        self._opener = FileOpener.of(catalog.environment.landing, self._source)
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        """Slices bounded by files and bytes; see `sources.file_events.stream`."""
+        stream.register(spark)
+        reader = (
+            spark.readStream.format(stream.FORMAT)
+            .option("environment", self._environment.environment)
+            .option("project", str(self._project))
+            .option("relay", self._source.relay)
+            .option("bucket", self._source.bucket)
+            .option("prefix", self._source.prefix)
+            .option("maxfiles", self._source.max_files_per_batch)
+            .option("maxbytes", self._source.max_bytes_per_batch)
+            .option("startseq", (start or {}).get("seq", 0))
+            .option("startlog", (start or {}).get("log", ""))
+        )
+        return (reader if self._source.glob is None else reader.option("glob", self._source.glob)).load()
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> ObjectSlice:
+        """The batch's file events, brought to the driver: they are few and small."""
+        return object_slice(batch.toArrow(), self._opener)
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""
+        found = self._log.backlog(
+            _position(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
+        )
+        return {
+            "backlog_files": found.files,
+            "backlog_bytes": found.bytes,
+            "oldest_pending_at": found.oldest_at.isoformat() if found.oldest_at else None,
+            "retention_seconds": self._retention.read(),
+        }
+
+    def _retention_seconds(self) -> float | None:
+        return bucket_retention_seconds(self._environment.landing, self._source.bucket, self._source.prefix)
+
+
+def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
+    """The file events of a batch as references, largest facts beside them for the ledger."""
+    rows = events.sort_by("seq").to_pylist()
+    references = [FileReference(row["seq"], row["key"], row["etag"], row.get("version_id")) for row in rows]
+    sizes = [max(1, row["size"] or 1) for row in rows]
+    metadata: dict[str, Any] = {"files": len(rows), "bytes": sum(sizes)}
+    if rows:
+        metadata |= {
+            "first_seq": rows[0]["seq"],
+            "last_seq": rows[-1]["seq"],
+            "oldest_event_time": min(row["event_time"] for row in rows).isoformat(),
+            "newest_event_time": max(row["event_time"] for row in rows).isoformat(),
+        }
+    return ObjectSlice(references, sizes, metadata, opener)
+
+
+def _position(progress: Mapping[str, Any] | None) -> int:
+    """The seq a query has finished; 0 before the first."""
+    offset = progress["endOffset"] if progress else None
+    if offset is None:
+        return 0
+    return int((json.loads(offset) if isinstance(offset, str) else offset)["seq"])

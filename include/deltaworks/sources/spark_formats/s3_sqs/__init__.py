@@ -1,0 +1,1 @@
+"""The format `s3-sqs`: objects announced through a queue, as a streaming DataFrame."""

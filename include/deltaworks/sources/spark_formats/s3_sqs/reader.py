@@ -1,0 +1,152 @@
+"""The reader of `format("s3-sqs")`: plans batches of files from the state's log, and reads them in tasks.
+
+An offset is {"seq": n, "log": id}, n the last file included and id that of the log whose number it is. Everything else
+that a query needs to know is in its `stateLocation`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from deltaworks.control.objects import open_objects
+from deltaworks.sources.base import balanced
+from deltaworks.sources.objects.payloads import resolved_variables
+from deltaworks.sources.objects.planning import patiently, slice_limits
+from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import version_of
+from deltaworks.sources.spark_formats.s3_sqs.new_columns import ColumnWatch, NewFields
+from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.receiving import Receiving
+from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader, Unread, batches_of
+from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
+from deltaworks.tables.lake import Lake
+
+
+class FilesPartition(InputPartition):
+    """The files of one task, with the values of the references that reach them."""
+
+    def __init__(self, files: list[Located], variables: dict[str, str]) -> None:
+        self.files = files
+        self.variables = variables
+
+
+class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process of the driver, reads in tasks. An exception in planning ends the query, so servers are
+    waited for inside."""
+
+    def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        inference = options.inference
+        self._version = None if inference is None else version_of(schema, inference)
+        # Columns that were found change while the query stays the same.
+        columns = schema.json() if inference is None else inference.location.root
+        self._query = query_name(columns, options.source.model_dump_json())
+        RowReader(schema, options.source)  # refuses what it cannot make before anything runs
+        self._planning: _Planning | None = None
+        self._target: int | None = None
+        self._checked = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What plans has threads and connections, and is nothing to a task.
+        return self.__dict__ | {"_planning": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"seq": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxFiles(self._options.source.max_files_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        planning = self._planned()
+        patiently(planning.receiving.drain)
+        self._target = patiently(planning.log.last_seq)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        planning = self._planned()
+        self._check(start)
+        if self._target is None:
+            planning.receiving.keep_on()
+        # Asked for the next batch, Spark is done with the one that ends here.
+        patiently(lambda: planning.unread.take_in(start["seq"]))
+        source = self._options.source
+        limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
+        end = patiently(lambda: planning.slices.end_of_next(start["seq"], limits, up_to=self._target))
+        return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start["seq"] >= end["seq"]:
+            return []
+        planning = self._planned()
+        self._check(end)
+        found = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
+        files, sizes = [where for where, _ in found], [max(1, size) for _, size in found]
+        variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
+        parts = balanced(files, sizes, self._options.max_partitions) if files else []
+        return [FilesPartition(part, variables) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FilesPartition)
+        for name, value in partition.variables.items():
+            os.environ.setdefault(name, value)
+        watch = self._watch()
+        reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=watch)
+        objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
+        for index, (bucket, reference) in enumerate(partition.files):
+            unread: list[Unread] = []
+            payload = opener((bucket, reference))
+            try:
+                yield from batches_of(reader.read(payload, bucket=bucket, unread=unread))
+            except NewFields:
+                assert watch is not None
+                following = chain([payload], map(opener, partition.files[index + 1 :]))
+                raise watch.end_query(f"s3://{bucket}/{reference.key}", following) from None
+            if unread:
+                note_unread(
+                    objects,
+                    self._query,
+                    seq=reference.seq,
+                    bucket=bucket,
+                    key=reference.key,
+                    etag=reference.etag,
+                    found=unread,
+                )
+
+    def stop(self) -> None:
+        if self._planning is not None:
+            self._planning.receiving.stop()
+
+    def _check(self, position: dict[str, Any]) -> None:
+        """Compare the log with the first position of a run; each run opens it anew."""
+        if not self._checked:
+            log = self._planned().log
+            patiently(lambda: log.check(position))
+            self._checked = True
+
+    def _watch(self) -> ColumnWatch | None:
+        inference = self._options.inference
+        if self._version is None or inference is None or not inference.mode.watches:
+            return None
+        return ColumnWatch(self._version, inference, self._options.source)
+
+    def _planned(self) -> _Planning:
+        if self._planning is None:
+            self._planning = _Planning(self._options, self._query)
+        return self._planning
+
+
+class _Planning:
+    """What the planner process holds open."""
+
+    def __init__(self, options: S3SqsOptions, query: str) -> None:
+        self.log, self.slices = open_log(options)
+        self.unread = UnreadTable(Lake(options.state), open_objects(options.state), query)
+        self.receiving = Receiving(options)

@@ -1,0 +1,168 @@
+"""What columns do not take of an event, kept as JSON in a column of its own: nothing of an event vanishes.
+
+That is: fields of no column, also of another case and inside objects; values that are not of their column's type, the
+rest of their object staying in its column; an array as a whole where something in it has no place. Null is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from deltaworks.events.columns import Misfit, column
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
+
+_DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
+_EXACT_IN_A_DOUBLE = 1 << 53
+_ZERO_FIRST = re.compile(r"[+-]?0[0-9]")
+#: Gives what of a value no type takes, or None.
+_Beyond = Callable[[Any], Any]
+
+
+class Rescue:
+    """Finds what columns leave of events.
+
+    Args:
+        columns: those that are read from events; a field of any other name is left over.
+    """
+
+    def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
+        self._names = frozenset(name for name, _ in columns)
+        self._inside = [(name, found) for name, kind in columns if (found := _beyond_of(kind)) is not None]
+
+    def beyond(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields nobody takes, where they were in the event; empty where there are none."""
+        found = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
+        for name, inner in self._inside:
+            value = event.get(name)
+            left = None if value is None else inner(value)
+            if left is not None:
+                found[name] = left
+        return found
+
+
+def rescued_json(left: Mapping[str, Any], *, object_uri: str) -> str:
+    """What is kept of an event's leftovers.
+
+    Raises:
+        Misfit: they are nested too deeply to be written.
+    """
+    return json_text({"object": object_uri, "fields": left})
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON.
+
+    Raises:
+        Misfit: it is nested too deeply to be written.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # nested deeper than orjson writes, though it reads it
+        pass
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise Misfit(ReasonCode.MALFORMED, f"a field that no column takes cannot be kept: {error}") from None
+
+
+def split(value: Any, kind: ColumnType) -> tuple[Any, Any]:
+    """What of a value its type takes, and what it does not, either None where there is none."""
+    if value is None:
+        return None, None
+    if isinstance(kind, Struct) and isinstance(value, dict):
+        kept, left = {}, {}
+        for name, inner in kind.fields:
+            fits, rest = split(value.get(name), inner)
+            if fits is not None:
+                kept[name] = fits
+            if rest is not None:
+                left[name] = rest
+        return kept, left or None
+    if column([value], kind)[1] or not stays_exact(value, kind):
+        # JSON has no number for it, and would be written as null.
+        return None, str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return value, None
+
+
+def has_doubles(kind: ColumnType) -> bool:
+    """Whether values of a type hold numbers that are rounded."""
+    match kind:
+        case Struct(fields):
+            return any(has_doubles(inner) for _, inner in fields)
+        case Array(inner) | Map(inner):
+            return has_doubles(inner)
+    return kind in (_DOUBLE, _FLOAT)
+
+
+def stays_exact(value: Any, kind: ColumnType) -> bool:
+    """Whether every number in a value is the same in its type; declared columns round, those that were found do not."""
+    match kind:
+        case Struct(fields) if isinstance(value, dict):
+            return all(stays_exact(value.get(name), inner) for name, inner in fields)
+        case Array(inner) if isinstance(value, list):
+            return all(stays_exact(each, inner) for each in value)
+        case Map(inner) if isinstance(value, dict):
+            return all(stays_exact(each, inner) for each in value.values())
+    if kind == _DOUBLE:
+        return type(value) is not int or abs(value) <= _EXACT_IN_A_DOUBLE
+    return kind != _FLOAT or not isinstance(value, int | float) or _of_32_bits(value)
+
+
+def _of_32_bits(value: float) -> bool:
+    try:
+        return bool(struct.unpack("<f", struct.pack("<f", value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def tells_the_text(text: str, value: Any) -> bool:
+    """Whether a text is what its number would be written as: `007` as 7 is not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    if isinstance(value, int):
+        return text.strip() == str(value)
+    return math.isfinite(value) and not _ZERO_FIRST.match(text.strip()) and Decimal(text) == Decimal(repr(value))
+
+
+def joined(one: Any, other: Any) -> Any:
+    """Leftovers of the same field together; a whole value takes in its parts."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name: joined(one.get(name), other.get(name)) for name in {**one, **other}}
+    return one if other is None else other
+
+
+def _beyond_of(kind: ColumnType) -> _Beyond | None:
+    """What finds leftovers inside values of a type; None for a type that takes its values whole."""
+    if isinstance(kind, Struct):
+        inside = Rescue(kind.fields)
+        return lambda value: (inside.beyond(value) or None) if isinstance(value, dict) else None
+    if isinstance(kind, Array):
+        element = _beyond_of(kind.element)
+        return None if element is None else lambda value: _whole_array(value, element)
+    if isinstance(kind, Map):
+        held = _beyond_of(kind.value)
+        return None if held is None else lambda value: _entries(value, held)
+    return None
+
+
+def _whole_array(value: Any, element: _Beyond) -> Any:
+    # Parts of an array would not tell which of its elements they are of.
+    if isinstance(value, list) and any(each is not None and element(each) is not None for each in value):
+        return value
+    return None
+
+
+def _entries(value: Any, held: _Beyond) -> Any:
+    if not isinstance(value, dict):
+        return None
+    found = {name: held(each) for name, each in value.items() if each is not None}
+    return {name: left for name, left in found.items() if left is not None} or None

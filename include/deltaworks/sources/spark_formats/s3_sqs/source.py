@@ -1,0 +1,34 @@
+"""The streaming source `s3-sqs` as Spark looks it up; options and reader are imported when they are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class S3SqsDataSource(DataSource):
+    """The streaming source `s3-sqs`; its options are described in `deltaworks.sources.spark_formats.s3_sqs.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "s3-sqs"
+
+    def schema(self) -> StructType:
+        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, schema_missing
+
+        options = S3SqsOptions.parse(self.options)
+        if options.inference is None:
+            raise schema_missing()
+        from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import inferred_schema
+
+        return inferred_schema(options, options.inference)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+        from deltaworks.sources.spark_formats.s3_sqs.reader import S3SqsStreamReader
+
+        return S3SqsStreamReader(S3SqsOptions.parse(self.options), schema)

@@ -1,0 +1,100 @@
+"""What could not be read, on its way into the table `file_quarantine` of the state, each once.
+
+A task writes one object for each file with something unread: what is in it follows from the file and the schema
+alone, so a task that runs twice writes the same one again. Once a batch is done, the driver takes its objects into the
+table in one guarded step and removes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import user_metadata
+from deltaworks.sources.spark_formats.s3_sqs.rows import Unread
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+TABLE = "file_quarantine"
+SCHEMA = pa.schema(
+    [
+        pa.field("bucket", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("etag", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("raw", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("noted_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def query_name(schema_json: str, source_json: str) -> str:
+    """What tells queries over one state apart: what they read, and into which columns."""
+    return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
+
+
+def note_unread(
+    objects: ObjectStore, query: str, *, seq: int, bucket: str, key: str, etag: str, found: Sequence[Unread]
+) -> None:
+    """Keep what could not be read of one file until its batch is done."""
+    rows = [
+        {
+            "bucket": bucket,
+            "key": key,
+            "etag": etag,
+            "seq": seq,
+            "position": each.position,
+            "reason": ",".join(reason["code"] for reason in each.reasons),
+            "detail": "; ".join(f"{reason['path']} {reason['detail']}".strip() for reason in each.reasons),
+            "raw": each.raw.decode("utf-8", "backslashreplace"),
+            "query": query,
+        }
+        for each in found
+    ]
+    objects.put(f"{_folder(query)}{seq:019d}.json", json.dumps(rows).encode())
+
+
+class UnreadTable:
+    """Takes what tasks noted into the table. For one thread, of one driver at a time."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, query: str) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._query = query
+
+    def take_in(self, up_to_seq: int) -> int:
+        """Commit what was noted of files up to `up_to_seq`, whose batch is done; how many rows. Repeatable."""
+        due = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
+        if not due:
+            return 0
+        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="note_unread")
+        table = self._lake.ensure(TABLE, SCHEMA, user_metadata=made)
+        step = Step(f"s3-sqs/{self._query}", up_to_seq)
+        landed = table.transaction_version(step.app_id) or 0
+        rows: list[dict[str, object]] = []
+        for key in due:
+            found = self._objects.get(key)
+            if found is not None and _seq_of(key) > landed:
+                rows += [{**row, "noted_at": utc_now()} for row in json.loads(found.data)]
+        if rows:
+            self._lake.append(table, TABLE, pa.Table.from_pylist(rows, SCHEMA), step=step, user_metadata=made)
+        for key in due:
+            self._objects.delete(key)
+        return len(rows)
+
+
+def _folder(query: str) -> str:
+    return f"unread/{query}/"
+
+
+def _seq_of(key: str) -> int:
+    return int(key.rpartition("/")[2].removesuffix(".json"))

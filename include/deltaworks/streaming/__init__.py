@@ -1,1 +1,0 @@
-"""The streaming engine: a batch of source events lands in all its tables exactly once."""

@@ -1,1 +1,0 @@
-"""Flags copies that producers sent again, while a batch is written: against earlier batches, and within the batch."""

@@ -1,1 +1,0 @@
-"""Parsing: from the bytes of a payload to the rows of each table, and what does not fit with its reasons."""

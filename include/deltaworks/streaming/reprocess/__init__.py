@@ -1,1 +1,0 @@
-"""Reading again what has landed, with the declaration of now, in place or beside."""

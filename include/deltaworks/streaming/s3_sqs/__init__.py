@@ -1,1 +1,0 @@
-"""`format("s3-sqs")`: objects announced through a queue, as a streaming source for anybody's Spark code."""

@@ -1,0 +1,1 @@
+"""Delta through Spark: the session, commit metadata, retries after conflicts."""

@@ -1,0 +1,83 @@
+"""Opens the Spark session every job uses: Deltaworks' settings, the storages of the environment, UTC."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import PROJECT_ROOT, project_root
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.spark_conf import check_log_store, project_paths, session_conf, submit_conf
+
+
+def build_session(
+    environment: EnvironmentSpec, *, app_name: str, master: str | None = None, ui: bool = False
+) -> SparkSession:
+    """The session of this process, created on first use.
+
+    Under spark-submit the master and the class path come from there; started as plain Python, from here.
+
+    Args:
+        master: used where spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
+        ui: serve Spark's own pages on a free port.
+
+    Raises:
+        ConfigError: JARS_MISSING, or LOG_STORE_UNSAFE when the lake is shared and its log store is not ours.
+    """
+    root = project_root()
+    conf = session_conf(environment)
+    check_log_store(conf, shared=environment.lake.scheme == "s3")
+    builder = SparkSession.builder.appName(app_name)
+    if not _launched_by_spark_submit():
+        _check_jars(root)
+        # Workers start whatever `python3` is found otherwise, which lacks the environment's libraries.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
+        builder = builder.master(master)
+        conf = submit_conf(environment, root) | conf
+        if master.startswith("local"):
+            # The driver may have found this package by other ways than the PYTHONPATH its workers inherit.
+            conf["spark.executorEnv.PYTHONPATH"] = str(PROJECT_ROOT / "include")
+    conf["spark.ui.enabled"] = str(ui).lower()
+    # Any free port: several drivers share a machine, and the heartbeat and the task's link say which it is.
+    conf["spark.ui.port"] = "0"
+    conf["spark.executorEnv.TZ"] = "UTC"
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    _ship_library(spark)
+    return spark
+
+
+def _launched_by_spark_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _check_jars(root: Path) -> None:
+    jars, _ = project_paths(root)
+    if not any(jars.glob("delta-spark*.jar")):
+        raise ConfigError(
+            "JARS_MISSING",
+            f"{jars} has no Delta jar.",
+            hint="Run `make jars`, which resolves and compiles them once with Maven.",
+        )
+
+
+def _ship_library(spark: SparkSession) -> None:
+    """Send this package to executors on other machines; on this one they import it from where it is."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return
+    spec = importlib.util.find_spec("deltaworks")
+    if spec is None or not spec.submodule_search_locations:
+        return
+    package = Path(next(iter(spec.submodule_search_locations)))
+    folder = tempfile.mkdtemp(prefix="deltaworks-package-")
+    archive = shutil.make_archive(f"{folder}/deltaworks", "zip", root_dir=package.parent, base_dir=package.name)
+    spark.sparkContext.addPyFile(archive)

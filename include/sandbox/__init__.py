@@ -1,0 +1,1 @@
+"""A whole lakehouse on one machine: the embedded stack, the demo and experiments. The product never imports it."""

@@ -1,0 +1,111 @@
+"""`deltaworks demo`: everything end to end, with every answer held against the truth."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import typer
+from rich.table import Table
+
+from deltaworks.cli.context import console
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import project_root
+from generator.settings import GamesSettings
+from sandbox import stack
+from sandbox.cli.stack import print_addresses, say
+from sandbox.demo import Demo, DemoSettings, find_edits
+from sandbox.demo_report import DemoReport
+from sandbox.home import StackHome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(demo)
+
+
+def demo(
+    events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
+    game_events: int = typer.Option(60_000, help="About how many games events to generate."),
+    days: int = typer.Option(9, help="Days of play they span."),
+    seed: int = typer.Option(1, help="The same seed gives the same events."),
+    landing_seconds: float = typer.Option(75.0, help="Over how long the objects land."),
+    keep: bool = typer.Option(False, help="Leave everything running."),
+    fresh: bool = typer.Option(True, help="Start with an empty lake."),
+) -> None:
+    """Send real and generated events, wait for the KPIs and compare each with the truth.
+
+    Exits with 1 where one is wrong.
+    """
+    edits = find_edits(project_root(), events)
+    if events is not None and (edits is None or not edits.is_file()):
+        raise ConfigError("EVENTS_MISSING", f"There is no file {events}.", hint="Give a file of JSON lines.")
+    if fresh:
+        empty_lake()
+    settings = DemoSettings(
+        # An object an hour of play: few enough to land in minutes, enough for copies to lie in different ones.
+        games=GamesSettings(target_events=game_events, days=days, seed=seed, buffer_seconds=3_600),
+        edits=edits,
+        landing_seconds=landing_seconds,
+        keep_running=keep,
+    )
+    report = Demo(settings, progress=say).run()
+    print_report(report)
+    raise typer.Exit(0 if report.right else 1)
+
+
+def empty_lake() -> None:
+    """Remove the lake and the Airflow history of an earlier demo; refuses while the stack runs."""
+    home = StackHome.default()
+    if stack.status(home=home).running:
+        raise ConfigError(
+            "STACK_RUNNING",
+            "The stack is running, and the demo would empty its lake.",
+            hint="`deltaworks down` first, or `deltaworks demo --no-fresh` on an empty lake.",
+        )
+    # Airflow's own database goes too: runs of an earlier demo would be finished first.
+    for folder in (home.lake, home.airflow):
+        if folder.exists():
+            say(f"emptying {folder}")
+            shutil.rmtree(folder)
+    # So does what `down` noted to unpause: the new Airflow has no such DAGs yet.
+    home.state_file.unlink(missing_ok=True)
+
+
+def print_report(report: DemoReport) -> None:
+    """The answers beside the truth, and how it went."""
+    answers = Table("pipeline", "question", "answer", "truth", "", title="Answers and truth")
+    for answer in report.answers:
+        verdict = "[green]right[/]" if answer.right else "[bold red]WRONG[/]"
+        answers.add_row(answer.pipeline, answer.question, shown(answer.found), shown(answer.truth), verdict)
+    console.print(answers)
+    facts = Table(show_header=False, title="How it went")
+    for each in report.freshness:
+        facts.add_row(
+            f"{each.pipeline}: landing to gold",
+            f"p50 {each.gold_p50_seconds:.0f} s, p95 {each.gold_p95_seconds:.0f} s over {each.objects} objects "
+            f"(to bronze p50 {each.bronze_p50_seconds:.0f} s, p95 {each.bronze_p95_seconds:.0f} s)",
+        )
+    if report.provenance is not None:
+        found = report.provenance
+        facts.add_row("commits naming pipeline, batch, run", f"{found.commits - len(found.unnamed)} of {found.commits}")
+        for line in found.unnamed[:5]:
+            facts.add_row("  [red]not named[/]", line)
+    facts.add_row("list requests to the landing bucket", str(report.landing_lists))
+    facts.add_row("streams", report.health)
+    for line in report.maintenance:
+        facts.add_row("maintenance", line)
+    if report.memory is not None:
+        facts.add_row("peak memory", f"{report.memory.total_bytes / 2**30:.1f} GiB ({report.memory.measure})")
+    facts.add_row("seconds", ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items()))
+    facts.add_row("report", str(report.html))
+    console.print(facts)
+    if report.addresses is not None:
+        console.print("Look around: `make up` starts it again with these tables; `make down` ends it.")
+        print_addresses(report.addresses)
+    console.print("[bold green]Every answer was right.[/]" if report.right else "[bold red]Something was wrong.[/]")
+
+
+def shown(value: object) -> str:
+    """A value for people."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,154 @@
+"""`deltaworks experiment`: two ways of doing one thing, measured on this machine or in this lake."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from deltaworks.cli.context import catalog, console
+from deltaworks.cli.sizes import readable_bytes
+from deltaworks.control import paths
+from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from sandbox.home import StackHome
+
+if TYPE_CHECKING:
+    from sandbox.experiments.file_sizes import FileSizes
+    from sandbox.experiments.partitioning import PartitioningResult
+
+app = typer.Typer(help="Experiments on layouts of tables, in a folder of their own.", no_args_is_help=True)
+
+
+@app.callback()
+def experiment() -> None:
+    """Experiments on layouts of tables, in a folder of their own."""
+
+
+@app.command()
+def partitioning(
+    rows: Annotated[int, typer.Option(help="Rows loaded beforehand.")] = 1_000_000,
+    orgs: Annotated[int, typer.Option(help="Organisations.")] = 100,
+    exponent: Annotated[float, typer.Option(help="Of the power law of their sizes; 0 makes all alike.")] = 1.1,
+    days: Annotated[int, typer.Option(help="Days over which the rows arrive.")] = 24,
+    batches_per_day: Annotated[int, typer.Option(help="Batches a stream lands in a day; more make more files.")] = 1,
+    batches_per_round: Annotated[int, typer.Option(help="Batches between two OPTIMIZEs, and inserted per round.")] = 12,
+    update_share: Annotated[float, typer.Option(help="The share of contacts a mutation batch renames.")] = 0.02,
+    repeats: Annotated[int, typer.Option(help="Counted rounds, after one that warms up.")] = 3,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows and requests.")] = 1,
+    file_mib: Annotated[int, typer.Option(help="How large OPTIMIZE makes files, in MiB.")] = 2,
+    deletion_vectors: Annotated[bool, typer.Option(help="A third side: the new layout, merge on read.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Work below this folder; by default below the checkout's .deltaworks.")
+    ] = None,
+    lake: Annotated[bool, typer.Option(help="Work below experiments/ of the environment's lake instead.")] = False,
+    keep: Annotated[bool, typer.Option(help="Leave the tables there in the end.")] = False,
+    chart: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
+) -> None:
+    """Partitions by (org_id, date) against org_id with Z-order by date: the same reads, updates and inserts on both.
+
+    Prints sizes of files, times and ratios beside the published ones. Touches nothing outside its folder.
+    """
+    from deltaworks.tables.spark.session import build_session
+    from sandbox.experiments.engagement_rows import Workload
+    from sandbox.experiments.partitioning import run_partitioning
+
+    workload = Workload(
+        rows=rows,
+        orgs=orgs,
+        exponent=exponent,
+        days=days,
+        batches_per_day=batches_per_day,
+        batches_per_round=batches_per_round,
+        update_share=update_share,
+        seed=seed,
+    )
+    environment = catalog().environment if lake else _environment_of(folder)
+    prefix = paths.experiment("partitioning", uuid.uuid4().hex[:12])
+    spark = build_session(environment, app_name="experiment.partitioning")
+    try:
+        result = run_partitioning(
+            spark,
+            environment.lake,
+            workload,
+            prefix=prefix,
+            repeats=repeats,
+            max_file_bytes=file_mib << 20,
+            deletion_vectors=deletion_vectors,
+            keep=keep,
+            progress=lambda line: console.print(line, highlight=False),
+        )
+    finally:
+        spark.stop()
+    _print(result)
+    if chart is not None:
+        from sandbox.experiments.partitioning_chart import write_chart
+
+        console.print(f"Charts: {write_chart(result, chart)}")
+    if keep:
+        console.print(f"The tables are left at {environment.lake.uri(prefix)}.")
+
+
+def _environment_of(folder: Path | None) -> EnvironmentSpec:
+    """A session's environment whose lake is a folder on local disk."""
+    here = StorageSpec(root=f"file://{(folder or StackHome.default().root).absolute()}")
+    spark = SparkSpec(driver_memory="2g", shuffle_partitions=2)
+    return EnvironmentSpec(environment="experiment", lake=here, landing=here, messaging=AwsSpec(), spark=spark)
+
+
+def _print(result: PartitioningResult) -> None:
+    console.print(_files(result))
+    console.print(_times(result))
+    console.print(_verdict(result))
+    console.print(
+        "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
+        "batches, one file for each organisation, OPTIMIZE after every "
+        f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "
+        f"{len(result.sides[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows.",
+        highlight=False,
+    )
+
+
+def _files(result: PartitioningResult) -> Table:
+    from sandbox.experiments.file_sizes import PERCENTILES
+
+    listing = Table("layout", "organisations", "files", "size", *(f"p{point}" for point in PERCENTILES))
+    listing.title = "Files in the end"
+    for side in result.sides:
+        kinds: dict[str, FileSizes] = {"all": side.files.all, "huge": side.files.huge, "others": side.files.others}
+        for kind, sizes in kinds.items():
+            points = (readable_bytes(sizes.percentiles[point]) for point in PERCENTILES)
+            who = f"{kind} ({sizes.orgs})"
+            listing.add_row(side.scheme.name, who, f"{sizes.files:,}", readable_bytes(sizes.bytes), *points)
+    return listing
+
+
+def _times(result: PartitioningResult) -> Table:
+    listing = Table("seconds per round", *(side.scheme.name for side in result.sides))
+    listing.title = "What a round took"
+    for name in sorted({name for side in result.sides for name in side.parts}):
+        listing.add_row(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.sides))
+    listing.add_row("load, once", *(f"{side.load_seconds:.1f}" for side in result.sides))
+    return listing
+
+
+def _verdict(result: PartitioningResult) -> Table:
+    from sandbox.experiments.partitioning import PUBLISHED
+
+    old, *new = result.sides
+    ratios = (f"{side.scheme.name} / old" for side in new)
+    listing = Table("operation", *(side.scheme.name for side in result.sides), *ratios, "published, at most", "")
+    listing.title = "New layout against old"
+    for operation, published in PUBLISHED.items():
+        found = [result.ratio(operation, side.scheme) for side in new]
+        listing.add_row(
+            operation,
+            *(f"{side.median(operation):.2f} s" for side in (old, *new)),
+            *(f"{ratio:.3f}" for ratio in found),
+            f"{published:.3f}",
+            "reached" if found[0] <= published else "missed",
+        )
+    return listing

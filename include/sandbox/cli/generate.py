@@ -1,0 +1,120 @@
+"""`deltaworks generate`: events, deterministic by seed, with the right answers about them: of the games pipeline, and
+with `deltaworks generate engagement` of that one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from deltaworks.cli.context import catalog, console
+from deltaworks.errors import ConfigError
+from generator.delivery import Sink
+from generator.engagement import generate_engagement, write_engagement
+from generator.engagement_settings import EngagementSettings
+from generator.engagement_truth import EngagementTruth
+from generator.games import generate_games, write_files
+from generator.settings import GamesSettings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command and the one below it."""
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(generate)
+    group.command()(engagement)
+    app.add_typer(group, name="generate")
+
+
+def generate(
+    context: typer.Context,
+    events: int = typer.Option(100_000, help="About how many events."),
+    days: int = typer.Option(10, help="Days of play."),
+    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    events_per_file: int = typer.Option(1_000, help="Events in one object."),
+    directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
+    land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
+    post: str = typer.Option("", help="Post them to a collector, such as http://127.0.0.1:8090/v1/events."),
+    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land, or as many events that are posted."),
+    truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
+) -> None:
+    """Generate events of the games pipeline, Firehose-style, and the right answers about them.
+
+    Events that are posted get the collector's time, so that answers by hour or day are not those of --truth.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    settings = GamesSettings(target_events=events, days=days, seed=seed, events_per_file=events_per_file)
+    if [directory is not None, land, bool(post)].count(True) != 1:
+        raise ConfigError(
+            "GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH, --land and --post URL."
+        )
+    if directory is not None:
+        answers = write_files(settings, directory)
+    else:
+        answers = generate_games(settings, _sink(post), pause_seconds=pause_seconds)
+        if truth is not None:
+            answers.write(truth)
+    console.print(
+        f"{answers.pieces:,} pieces in {answers.files:,} objects: {answers.accepted:,} events "
+        f"({answers.distinct_events:,} distinct), {answers.quarantined:,} that will be quarantined."
+    )
+
+
+def _sink(post: str) -> Sink:
+    if post:
+        from sandbox.collector_sink import collector_sink
+
+        return collector_sink(post)
+    from sandbox.landing_sink import landing_sink
+
+    return landing_sink(catalog().environment.landing)
+
+
+def engagement(
+    activities: int = typer.Option(100_000, help="How many activities."),
+    organisations: int = typer.Option(300, help="Organisations, of sizes of a power law."),
+    requests_per_hundred: float = typer.Option(20.0, help="Requests for each hundred activities."),
+    days: int = typer.Option(30, help="Days they span."),
+    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    directory: Path | None = typer.Option(None, help="Write a file for each topic, and the right answers beside them."),
+    send: bool = typer.Option(False, help="Send them to the broker of the running stack."),
+    truth: Path | None = typer.Option(None, help="With --send: a folder for the right answers."),
+) -> None:
+    """Generate activities and requests of the engagement pipeline, and what every row must end as."""
+    settings = EngagementSettings(
+        activities=activities,
+        organisations=organisations,
+        requests_per_hundred=requests_per_hundred,
+        days=days,
+        seed=seed,
+    )
+    if (directory is not None) == send:
+        raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --send.")
+    if directory is not None:
+        answers = write_engagement(settings, directory)
+    else:
+        answers = _send(settings)
+        if truth is not None:
+            answers.write(truth)
+    console.print(
+        f"{answers.activities:,} activities of {answers.rows.num_rows:,} events, {answers.requests:,} requests, "
+        f"{answers.malformed:,} records that will be quarantined."
+    )
+
+
+def _send(settings: EngagementSettings) -> EngagementTruth:
+    from sandbox.environment import KAFKA_BOOTSTRAP
+    from sandbox.kafka_broker import BrokerAddress
+    from sandbox.topic_sink import topic_sink
+
+    catalog()
+    bootstrap = os.environ.get(KAFKA_BOOTSTRAP)
+    if not bootstrap:
+        raise ConfigError(
+            "GENERATE_WHERE",
+            "There is no broker to send to: the stack does not run, or runs no pipeline that reads Kafka.",
+            hint="Start it with `deltaworks up`, or write files with --directory PATH.",
+        )
+    with topic_sink(BrokerAddress(bootstrap)) as send:
+        return generate_engagement(settings, send)

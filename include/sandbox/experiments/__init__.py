@@ -1,0 +1,1 @@
+"""Layouts of a table, measured with sizes of one's own."""

@@ -1,0 +1,65 @@
+"""The partition experiment as one HTML page, readable without a server or internet access."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from deltaworks.maintenance.table_health.chart_page import write_chart_page
+from sandbox.experiments.partitioning import PUBLISHED, PartitioningResult
+
+
+def write_chart(result: PartitioningResult, path: Path) -> Path:
+    """Write the page and return its path: times, ratios beside the published ones, files by organisation."""
+    figures = (_times(result), _ratios(result), _files(result), _sizes(result))
+    workload = result.workload
+    said = (
+        f"{result.rows:,} rows of {workload.orgs:,} organisations (power law, exponent {workload.exponent}) "
+        f"in the end; {workload.rows_per_batch:,} rows a batch, OPTIMIZE after {workload.batches_per_round} batches, "
+        f"up to {workload.requests:,} renames a round; medians of {len(result.sides[0].seconds['read'])} rounds."
+    )
+    return write_chart_page(path, title="Partition experiment", said=said, figures=figures)
+
+
+def _times(result: PartitioningResult) -> go.Figure:
+    names = sorted({name for side in result.sides for name in side.parts})
+    bars = [
+        go.Bar(name=side.scheme.name, x=names, y=[side.parts.get(name, 0) for name in names]) for side in result.sides
+    ]
+    return go.Figure(bars).update_layout(title="Seconds per round", barmode="group", yaxis_title="seconds")
+
+
+def _ratios(result: PartitioningResult) -> go.Figure:
+    operations = list(PUBLISHED)
+    bars = [
+        go.Bar(
+            name=f"{side.scheme.name} / old", x=operations, y=[result.ratio(name, side.scheme) for name in operations]
+        )
+        for side in result.sides[1:]
+    ]
+    bars.append(go.Bar(name="published, at most", x=operations, y=list(PUBLISHED.values())))
+    figure = go.Figure(bars).add_hline(y=1, line_dash="dot")
+    return figure.update_layout(title="New layout's time / old layout's time", barmode="group", yaxis_title="ratio")
+
+
+def _files(result: PartitioningResult) -> go.Figure:
+    lines = [
+        go.Scatter(name=side.scheme.name, y=[files for _, files, _ in side.files.by_org], mode="lines")
+        for side in result.sides
+    ]
+    figure = go.Figure(lines).update_yaxes(type="log")
+    return figure.update_layout(
+        title="Files of each organisation", xaxis_title="organisation, the largest first", yaxis_title="files"
+    )
+
+
+def _sizes(result: PartitioningResult) -> go.Figure:
+    lines = [
+        go.Scatter(name=side.scheme.name, y=[size / files / 1024 for _, files, size in side.files.by_org], mode="lines")
+        for side in result.sides
+    ]
+    figure = go.Figure(lines).update_yaxes(type="log")
+    return figure.update_layout(
+        title="Average file of each organisation", xaxis_title="organisation, the largest first", yaxis_title="KiB"
+    )

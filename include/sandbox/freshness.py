@@ -1,0 +1,99 @@
+"""How long an object took from landing to being in an answer, object by object.
+
+Three records tell it: the file event log when the store made the object, the ledger which batch and table version
+took it, and a gold table's commits which version of its input each build read.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.sources.objects.schema import file_events_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.source import objects_of
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Seconds from landing to bronze and to gold."""
+
+    pipeline: str
+    objects: int
+    bronze_p50_seconds: float
+    bronze_p95_seconds: float
+    bronze_p99_seconds: float
+    gold_p50_seconds: float
+    gold_p95_seconds: float
+    gold_p99_seconds: float
+
+
+def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
+    """Freshness over all objects that have reached gold; None while none has."""
+    spec = catalog.pipeline(pipeline)
+    gold, table = spec.gold.tables[0], spec.gold.tables[0].reads[0]
+    lake = Lake(catalog.environment.lake)
+    batches = _batches(lake, pipeline, table)
+    builds = _builds(lake, paths.table(pipeline, gold.name), table)
+    source = objects_of(spec.source, pipeline=pipeline, wanted="there are no landing times to measure from")
+    events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
+    if not batches or not builds or events is None:
+        return None
+    bronze, answered = [], []
+    for event in events.to_pylist():
+        if not event["key"].startswith(source.prefix):
+            continue
+        batch = next((each for each in batches if each[0] <= event["seq"] <= each[1]), None)
+        if batch is None:
+            continue
+        bronze.append((batch[2] - event["event_time"]).total_seconds())
+        built = next((at for version, at in builds if version >= batch[3]), None)
+        if built is not None:
+            answered.append((built - event["event_time"]).total_seconds())
+    if not answered:
+        return None
+    return Freshness(pipeline, len(answered), *_percentiles(bronze), *_percentiles(answered))
+
+
+def _batches(lake: Lake, pipeline: str, table: str) -> list[tuple[int, int, datetime, int]]:
+    """First and last seq, completion and the table's version of every complete batch, in order."""
+    import json
+
+    store = lake.rows(paths.pipeline_control(pipeline, "checkpoint_store"))
+    steps = lake.rows(paths.pipeline_control(pipeline, "batch_metadata_store"))
+    if store is None or steps is None:
+        return []
+    versions = {row["batch_id"]: row["delta_version"] for row in steps.to_pylist() if row["table_name"] == table}
+    found = []
+    last_version = 0
+    for row in sorted(store.to_pylist(), key=lambda each: each["batch_id"]):
+        source = json.loads(row["source_metadata"])
+        last_version = versions.get(row["batch_id"], last_version)
+        if "first_seq" in source:
+            found.append((source["first_seq"], source["last_seq"], row["completed_at"], last_version))
+    return found
+
+
+def _builds(lake: Lake, key: str, table: str) -> list[tuple[int, datetime]]:
+    """The version of `table` each build of the gold table read, and when it was committed, oldest first."""
+    handle = lake.open(key)
+    if handle is None:
+        return []
+    commits = sorted(commit_history(lake, key, newest=handle.version()), key=lambda commit: commit.version)
+    return [(_read_version(commit.metadata, table), commit.at) for commit in commits if "built_from" in commit.metadata]
+
+
+def _read_version(metadata: dict[str, Any], table: str) -> int:
+    return int(metadata["built_from"].get(table, -1))
+
+
+def _percentiles(seconds: list[float]) -> tuple[float, float, float]:
+    if len(seconds) == 1:
+        return seconds[0], seconds[0], seconds[0]
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return cuts[49], cuts[94], cuts[98]

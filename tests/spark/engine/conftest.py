@@ -1,0 +1,239 @@
+"""A pipeline on local disk whose batches are landed one by one, as often and by as many owners as a test likes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.generations import Generations, current_checkpoint, read_end_offset
+from deltaworks.engine.batches import BatchProcessor, Ownership
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.table_set import TableSet
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.lake import Lake
+
+RICH_COLUMNS = [
+    {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True},
+    {"name": "level", "path": "params.level", "type": "int"},
+    {"name": "score", "path": "params.score", "type": "double"},
+    {"name": "bought_at", "path": "params.at", "type": "timestamp", "unit": "epoch_millis"},
+    {"name": "born", "path": "params.born", "type": "date"},
+    {"name": "is_gift", "path": "params.gift", "type": "boolean"},
+    {"name": "tags", "path": "params.tags", "type": "array<string>"},
+    {"name": "counts", "path": "params.counts", "type": "map<string,long>"},
+    {"name": "items", "path": "params.items", "type": "array<struct<sku: string, price: decimal(9,4)>>"},
+    {"name": "device", "path": "device", "type": "struct<os: string, screen: struct<width: int, ratio: float>>"},
+]
+DECLARED = {
+    "pipeline": "shop",
+    "description": "orders",
+    "owner": "tests",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+    "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+    "tables": [
+        {"name": "events", "catch_all": True},
+        {"name": "orders", "when": {"name": "order"}, "columns": RICH_COLUMNS},
+        {"name": "orders_by_spark", "when": {"name": "order"}, "columns": RICH_COLUMNS, "writer": "spark"},
+        {
+            "name": "logins",
+            "when": {"name": "login"},
+            "partition_by": ["event_date", "country"],
+            "columns": [{"name": "country", "path": "country", "type": "string"}],
+        },
+    ],
+}
+DAY = 86_400
+
+
+def order(number: int, **params: Any) -> dict[str, Any]:
+    """One order; every third lacks its optional values."""
+    full: dict[str, Any] = {
+        "amount": number + 0.99,
+        "level": number,
+        "score": number / 7,
+        "at": 1_700_000_000_123 + number,
+        "born": "1985-10-26",
+        "gift": number % 2 == 0,
+        "tags": ["a", None, f"ü{number}"],
+        "counts": {"x": number, "y z": None},
+        "items": [{"sku": "s", "price": 1.2345}, {"sku": None}, None],
+    }
+    kept = {"amount": full["amount"]} if number % 3 == 0 else full
+    device = {"os": "x", "screen": {"width": 7, "ratio": 0.1}} if number % 5 else None
+    time = 1_700_000_000 + number % 3 * DAY
+    return {"name": "order", "id": f"o{number}", "time": time, "device": device, "params": kept | params}
+
+
+def login(number: int) -> dict[str, Any]:
+    """One login; countries are awkward partition values."""
+    country = ["de", None, "a/b", "c=d %é"][number % 4]
+    return {"name": "login", "id": f"l{number}", "time": 1_700_000_000, "country": country}
+
+
+def payload(seq: int) -> bytes:
+    """Orders and logins one behind the other, with a misfit, an unknown event and broken bytes among them."""
+    good = [order(seq * 100 + number) for number in range(9)] + [login(number) for number in range(4)]
+    bad = [order(1, amount="much"), {"name": "unknown", "id": "u", "time": 1}]
+    return "".join(json.dumps(event, ensure_ascii=False) for event in good + bad).encode() + b'{"broken"'
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+@dataclass
+class Shop:
+    """The pipeline's folders and what is needed to land batches in them."""
+
+    spark: SparkSession
+    root: Path
+    spec: PipelineSpec
+    environment: EnvironmentSpec
+    epoch: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.environment.lake)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.environment.lake)
+
+    def opener(self) -> FileOpener:
+        """Opens landed objects inside a task."""
+        return FileOpener(self.environment.landing, compression="auto")
+
+    def land_files(self, *seqs: int) -> ObjectSlice:
+        """Put one object for each seq into the landing folder, and name them as a batch does."""
+        for seq in seqs:
+            path = self.root / "landing" / f"f{seq}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(payload(seq))
+            self.sizes[seq] = path.stat().st_size
+        references = [FileReference(seq, f"f{seq}.json", "") for seq in seqs]
+        sizes = [self.sizes[seq] for seq in seqs]
+        return ObjectSlice(references, sizes, {"files": len(seqs), "bytes": sum(sizes)}, self.opener())
+
+    def generations(self) -> Generations:
+        ledger = Ledger(self.lake, "shop", 1)
+        last = ledger.last_completed()
+        end = None if last is None else ledger.end_offset(last)
+        return current_checkpoint(self.objects, "shop", last_completed=last, end_offset=end)
+
+    def keep_checkpoint(self, spark_batch_id: int, seq: int) -> None:
+        """Write what Spark leaves in its checkpoint before a batch is processed."""
+        folder = paths.checkpoint("shop", 1, self.generations().current.ordinal)
+        self.objects.put(f"{folder}/offsets/{spark_batch_id}", f'v1\n{{}}\n{{"seq":{seq}}}\n'.encode())
+
+    def end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        """What Spark's offset log says, or, where a test keeps none, always the same."""
+        folder = paths.checkpoint("shop", 1, generations.current.ordinal)
+        if self.objects.get(f"{folder}/offsets/{spark_batch_id}") is None:
+            return {"seq": 1_000 + spark_batch_id}
+        return read_end_offset(self.objects, "shop", generations, spark_batch_id)
+
+    def processor(
+        self,
+        *,
+        fault: Callable[[str], None] = lambda point: None,
+        takeover: bool = True,
+        generations: Generations | None = None,
+    ) -> BatchProcessor:
+        """A new owner, as a new process makes it: tables opened and fenced."""
+        if generations is None:
+            generations = self.generations()
+            started = paths.checkpoint("shop", generations.generation, generations.current.ordinal)
+            self.objects.put(f"{started}/metadata", b"{}")  # what Spark writes first
+        self.epoch += takeover
+        owner = owner_step("shop", self.epoch)
+        tables = TableSet(self.lake, self.spec, spark=self.spark)
+        tables.open()
+        if takeover:
+            tables.fence(owner)
+        return BatchProcessor(
+            self.spark,
+            self.spec,
+            self.lake,
+            self.objects,
+            generations=generations,
+            ledger=Ledger(self.lake, "shop", 1),
+            tables=tables,
+            ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
+            fault=fault,
+            end_of=self.end_of,
+        )
+
+    def table(self, name: str) -> pa.Table:
+        """A table's rows, read by deltalake."""
+        rows = self.lake.rows(paths.table("shop", name))
+        assert rows is not None
+        return rows
+
+    def landed(self) -> Counter[tuple[str, int, int]]:
+        """How often each event is in each table."""
+        names = [*(table.name for table in self.spec.tables), "quarantine"]
+        return Counter(
+            (name, row["_seq"], row["_position"])
+            for name in names
+            for row in self.table(name).select(["_seq", "_position"]).to_pylist()
+        )
+
+    def expected(self, *seqs: int) -> Counter[tuple[str, int, int]]:
+        """The same, as parsing these files says it."""
+        payloads = [Payload(seq, f"f{seq}.json", payload(seq)) for seq in seqs]
+        return Counter(
+            (name, row["_seq"], row["_position"])
+            for name, rows in Parser(self.spec).parse(payloads, BatchStamp(0, 0, ""))
+            for row in rows.to_pylist()
+        )
+
+    def ledger(self, name: str) -> list[dict[str, Any]]:
+        """Rows of a ledger table."""
+        rows = self.lake.rows(paths.pipeline_control("shop", name))
+        assert rows is not None
+        return sorted(rows.to_pylist(), key=lambda row: (row["batch_id"], row.get("table_name", "")))
+
+
+@pytest.fixture
+def make_shop(spark: SparkSession, tmp_path: Path) -> Callable[..., Shop]:
+    """Makes the pipeline in a temporary folder: `make_shop(tables=[...])` changes its declaration."""
+
+    def make(**changes: Any) -> Shop:
+        environment = EnvironmentSpec(
+            environment="tests",
+            lake=StorageSpec(root=f"file://{tmp_path}/lake"),
+            landing=StorageSpec(root=f"file://{tmp_path}/landing"),
+            messaging=AwsSpec(),
+        )
+        return Shop(spark, tmp_path, PipelineSpec.model_validate(DECLARED | changes), environment)
+
+    return make
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Shop]) -> Shop:
+    return make_shop()
+
+
+@pytest.fixture
+def make_stage(make_shop: Callable[..., Shop]) -> Callable[..., Any]:
+    """Makes a `reprocess_stage.Stage` with tables so declared: `make_stage(EVENTS, ORDERS)`."""
+    from tests.spark.rework.reprocess_stage import stage_of
+
+    return lambda *tables: stage_of(make_shop(tables=list(tables)))

@@ -1,0 +1,122 @@
+"""Rules and other fields in whole batches: columns that are added, warnings in the ledger, and what stops a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.errors import ContractError
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.tables.log import commit_history
+from tests.spark.engine.conftest import Crash, Shop
+
+pytestmark = pytest.mark.spark
+MakeShop = Callable[..., Shop]
+
+
+def land(shop: Shop, seq: int, *events: dict[str, Any]) -> ObjectSlice:
+    """One object of orders with these fields below `params`."""
+    path = shop.root / "landing" / f"f{seq}.json"
+    path.parent.mkdir(exist_ok=True)
+    lines = [{"name": "order", "id": f"{seq}.{n}", "time": 1_700_000_000, "params": e} for n, e in enumerate(events)]
+    path.write_text("".join(map(json.dumps, lines)))
+    references = [FileReference(seq, f"f{seq}.json", "")]
+    return ObjectSlice(references, [path.stat().st_size], {"files": 1, "bytes": 1}, shop.opener())
+
+
+def orders(**options: Any) -> list[dict[str, Any]]:
+    level = {"name": "level", "path": "params.level", "type": "int"}
+    return [{"name": "orders", "when": {"name": "order"}, "columns": [level], **options}]
+
+
+def by_place(shop: Shop, *columns: str) -> dict[tuple[int, int], tuple[Any, ...]]:
+    rows = shop.spark.read.format("delta").load(shop.environment.lake.spark_uri(paths.table("shop", "orders")))
+    return {(row["_seq"], row["_position"]): tuple(row[name] for name in columns) for row in rows.collect()}
+
+
+@pytest.mark.parametrize("point", [None, "files_written", "prepared", "committed:orders"])
+def test_a_new_field_is_a_column_and_lands_in_the_batch_it_came_with(make_shop: MakeShop, point: str | None) -> None:
+    shop = make_shop(tables=orders(evolve="add_columns"))
+    shop.processor().process(land(shop, 1, {"level": 1}), 0)
+    second = land(shop, 2, {"level": 2, "color": "red", "n": 1}, {"color": 7, "n": 2.5}, {"deep": {"a": 1}})
+
+    def crash(reached: str) -> None:
+        if reached == point:
+            raise Crash
+
+    if point is not None:
+        with pytest.raises(Crash):
+            shop.processor(fault=crash).process(second, 1)
+    processor = shop.processor()
+    processor.process(second, 1)
+    processor.process(land(shop, 3, {"color": "blue", "n": 3}), 2)
+
+    assert by_place(shop, "level", "color", "n") == {
+        (1, 0): (1, None, None),
+        (2, 0): (2, None, 1.0),
+        (2, 1): (None, None, 2.5),
+        (2, 2): (None, None, None),
+        (3, 0): (None, "blue", 3.0),
+    }
+    rescued = {place: json.loads(text) for place, (text,) in by_place(shop, "_rescued").items() if text}
+    assert rescued == {
+        (2, 0): {"params": {"color": "red"}},
+        (2, 1): {"params": {"color": 7}},
+        (2, 2): {"params": {"deep": {"a": 1}}},
+    }
+    table = shop.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    history = commit_history(shop.lake, paths.table("shop", "orders"), newest=table.version())
+    assert [commit.metadata["operation"] for commit in history].count("add_columns") == 2
+
+
+def test_warnings_are_in_the_ledger_and_failing_rows_in_quarantine(make_shop: MakeShop) -> None:
+    rules = [
+        {"name": "low", "check": "level < 10", "on_fail": "warn"},
+        {"name": "positive", "check": "level >= 0"},
+    ]
+    shop = make_shop(tables=orders(rules=rules))
+
+    source = land(shop, 1, {"level": 50}, {"level": -1}, {"level": 60}, {"level": 1})
+    report = shop.processor().process(source, 0)
+
+    assert report is not None
+    assert report.rule_warnings == '{"orders.low": 2}'
+    (row,) = shop.ledger("checkpoint_store")
+    assert json.loads(row["source_metadata"])["rule_warnings"] == {"orders.low": 2}
+    assert (row["rows"], row["quarantined"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "condition"),
+    [
+        ({"rules": [{"name": "positive", "check": "level >= 0", "on_fail": "fail"}]}, "RULE_FAILED"),
+        ({"evolve": "fail"}, "FIELD_UNDECLARED"),
+    ],
+)
+def test_what_is_declared_to_stop_the_stream_leaves_nothing_of_the_batch(
+    make_shop: MakeShop, options: dict[str, Any], condition: str
+) -> None:
+    shop = make_shop(tables=[{"name": "events", "catch_all": True}, *orders(**options)])
+    processor = shop.processor()
+    bad = land(shop, 1, {"level": 1}, {"level": -1, "color": "red"})
+
+    with pytest.raises(ContractError) as caught:
+        processor.process(bad, 0)
+
+    assert caught.value.condition == condition
+    assert not shop.landed()
+    assert not shop.objects.list("control/pipelines/shop/prepared/")
+
+
+def test_fields_are_rescued_in_tables_spark_writes_too(make_shop: MakeShop) -> None:
+    shop = make_shop(tables=orders(evolve="rescue", writer="spark"))
+
+    shop.processor().process(land(shop, 1, {"level": 1, "color": "red"}), 0)
+
+    assert by_place(shop, "level", "_rescued") == {(1, 0): (1, '{"params":{"color":"red"}}')}

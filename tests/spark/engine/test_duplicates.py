@@ -1,0 +1,64 @@
+"""Flags on copies, with Spark's own tasks: fixed with the prepared batch, whatever is committed before it lands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileReference
+from tests.spark.engine.conftest import Crash, Shop
+
+pytestmark = pytest.mark.spark
+EVENTS = {"name": "events", "catch_all": True, "duplicates": {"flag_within_days": 7}}
+
+
+def body(*ids: str) -> bytes:
+    return "".join(json.dumps({"name": "login", "id": id_, "time": 1_700_000_000}) for id_ in ids).encode()
+
+
+def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
+    """The bodies as objects of one batch, by their seq."""
+    for seq, content in bodies.items():
+        path = shop.root / "landing" / f"f{seq}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    references = [FileReference(seq, f"f{seq}.json", "") for seq in bodies]
+    return ObjectSlice(references, [1] * len(bodies), {"files": len(bodies)}, shop.opener())
+
+
+def crash_at(point: str) -> Callable[[str], None]:
+    def fault(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    return fault
+
+
+def flags(shop: Shop) -> list[tuple[str, bool]]:
+    """Ids and flags in the order of arrival."""
+    rows = shop.lake.rows(paths.table("shop", "events"))
+    assert rows is not None
+    ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
+    return [(row["event_id"], row["_duplicate"]) for row in ordered]
+
+
+@pytest.mark.parametrize("point", ["files_written", "prepared", "committed:events", "completed"])
+def test_a_batch_that_is_broken_off_lands_with_the_flags_of_an_undisturbed_one(
+    make_shop: Callable[..., Shop], point: str
+) -> None:
+    shop = make_shop(tables=[EVENTS])
+    processor = shop.processor()
+    processor.process(landed(shop, {1: body("a", "b"), 2: body("b", "a", "c")}), 0)
+    second = {3: body("c", "d", "d"), 4: body("d", "e", "a")}
+    with pytest.raises(Crash):
+        shop.processor(fault=crash_at(point)).process(landed(shop, second), 1)
+
+    shop.processor().process(landed(shop, second), 1)
+
+    expected = [("a", False), ("b", False), ("b", True), ("a", True), ("c", False)]
+    expected += [("c", True), ("d", False), ("d", True), ("d", True), ("e", False), ("a", True)]
+    assert flags(shop) == expected

@@ -1,0 +1,101 @@
+"""The heartbeat goes on whatever storage does, and storage never fails what it reports on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from deltaworks.control.health.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from tests.unit.control.conftest import FaultyObjects
+from tests.waiting import eventually
+
+KEY = "control/heartbeat.json"
+
+
+def make(objects: ObjectStore, beat_seconds: float = 0.05) -> HeartbeatWriter:
+    return HeartbeatWriter(objects, KEY, pipeline="games", trigger_seconds=60, beat_seconds=beat_seconds)
+
+
+def heard(objects: ObjectStore, condition: Callable[[Heartbeat], bool]) -> Heartbeat:
+    """The first heartbeat that is as it should be."""
+    found: list[Heartbeat] = []
+
+    def fits() -> bool:
+        beat = read_heartbeat(objects, KEY)
+        found[:] = [beat] if beat is not None and condition(beat) else []
+        return bool(found)
+
+    eventually(fits, "a heartbeat says so")
+    return found[0]
+
+
+def test_there_is_no_heartbeat_before_the_first(local_objects: LocalObjects) -> None:
+    assert read_heartbeat(local_objects, KEY) is None
+
+
+def test_it_beats_without_being_asked_and_says_the_newest(local_objects: LocalObjects) -> None:
+    writer = make(local_objects)
+    writer.start()
+    first = heard(local_objects, lambda beat: beat.state == "starting")
+
+    heard(local_objects, lambda beat: beat.written_at > first.written_at)
+    writer.update(state="running", batch_id=7)
+    assert heard(local_objects, lambda beat: beat.state == "running").batch_id == 7
+    writer.close(state="ended")
+
+
+def test_an_update_does_not_wait_for_the_next_beat(local_objects: LocalObjects) -> None:
+    writer = make(local_objects, beat_seconds=3_600.0)
+    writer.start()
+
+    writer.update(state="running")
+
+    assert heard(local_objects, lambda beat: beat.state == "running").batch_id is None
+    writer.close(state="ended")
+
+
+def test_the_last_word_is_written_before_close_returns(local_objects: LocalObjects) -> None:
+    writer = make(local_objects, beat_seconds=60.0)
+    writer.start()
+
+    writer.close(state="failed", error={"condition": "X"})
+
+    beat = read_heartbeat(local_objects, KEY)
+    assert beat is not None
+    assert (beat.state, beat.error) == ("failed", {"condition": "X"})
+
+
+def test_it_outlives_a_storage_that_fails_for_a_while(faulty_objects: FaultyObjects) -> None:
+    writer = make(faulty_objects)
+    writer.start()
+    refused = []
+    faulty_objects.fail_before = lambda call: call == "put" and refused.append(call) is None
+    writer.update(batch_id=1)
+    eventually(lambda: len(refused) >= 2, "the writer tries, and tries again")
+
+    faulty_objects.fail_before = lambda call: False
+
+    assert heard(faulty_objects, lambda beat: beat.batch_id == 1).state == "starting"
+    faulty_objects.fail_before = lambda call: call == "put"
+    writer.close(state="ended")
+
+
+def test_closing_one_that_was_never_started_is_harmless(local_objects: LocalObjects) -> None:
+    make(local_objects).close(state="failed")
+
+    assert read_heartbeat(local_objects, KEY) is None
+
+
+def test_a_heartbeat_of_a_later_release_is_still_read(local_objects: LocalObjects) -> None:
+    writer = make(local_objects)
+    writer.start()
+    writer.close(state="ended")
+    found = local_objects.get(KEY)
+    assert found is not None
+    local_objects.put(KEY, json.dumps({**json.loads(found.data), "of_tomorrow": 1}).encode())
+
+    beat = read_heartbeat(local_objects, KEY)
+
+    assert beat is not None
+    assert beat.state == "ended"

@@ -1,0 +1,321 @@
+"""Verdicts on relays and streams."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.judge import Verdict, judge, unreadable
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.stop import StopRequest
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+STOP = StopRequest(by="ada", reason="upgrade", at="2026-11-21T11:00:00+00:00")
+
+
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).isoformat()
+
+
+def beat(**changes: Any) -> Heartbeat:
+    """A stream that has run for an hour and wrote its heartbeat five seconds ago."""
+    well = Heartbeat(
+        pipeline="games",
+        owner="o",
+        epoch=1,
+        run="stream__games/r/ingest/1",
+        state="running",
+        written_at=ago(5),
+        started_at=ago(3600),
+        last_batch_at=ago(20),
+        trigger_seconds=60,
+        batch_id=7,
+        backlog_files=0,
+    )
+    return dataclasses.replace(well, **changes)
+
+
+def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **options: Any) -> Verdict:
+    return judge(heartbeat, stop, kind="stream", name="games", **{"now": NOW, **options})
+
+
+def test_a_fresh_heartbeat_with_nothing_waiting_is_healthy() -> None:
+    verdict = verdict_on(beat())
+
+    assert (verdict.state, verdict.cause) == ("healthy", "OK")
+    assert not verdict.unhealthy
+
+
+@pytest.mark.parametrize(
+    ("trigger_seconds", "age_seconds", "cause"),
+    [(5, 119, "OK"), (5, 121, "HEARTBEAT_STALE"), (60, 179, "OK"), (60, 181, "HEARTBEAT_STALE")],
+)
+def test_a_heartbeat_is_stale_after_three_triggers_but_not_before_two_minutes(
+    trigger_seconds: float, age_seconds: float, cause: str
+) -> None:
+    assert verdict_on(beat(trigger_seconds=trigger_seconds, written_at=ago(age_seconds))).cause == cause
+
+
+def test_a_hung_stream_is_unhealthy_although_its_last_progress_looked_well() -> None:
+    verdict = verdict_on(beat(state="running", written_at=ago(600)))
+
+    assert verdict.unhealthy
+    assert "stream__games/r/ingest/1" in verdict.detail
+    assert verdict.next_step
+
+
+def test_what_was_stopped_on_purpose_is_not_unhealthy_however_long_ago() -> None:
+    for heartbeat in (None, beat(state="ended", written_at=ago(90_000)), beat(written_at=ago(90_000))):
+        verdict = verdict_on(heartbeat, STOP)
+
+        assert verdict.state == "stopped"
+        assert "ada" in verdict.detail
+
+
+def test_a_stream_that_was_asked_to_stop_and_still_runs_is_stopping() -> None:
+    assert verdict_on(beat(), STOP).state == "stopping"
+
+
+def test_a_stream_that_never_ran_has_a_grace_period_counted_over_checks() -> None:
+    first = verdict_on(None)
+    later = verdict_on(None, now=NOW + timedelta(seconds=181), previous=first)
+    still = verdict_on(None, now=NOW + timedelta(seconds=240), previous=later)
+
+    assert first.state == "starting"
+    assert (later.state, later.cause, later.since) == ("unhealthy", "NEVER_STARTED", NOW)
+    assert still.unhealthy
+
+
+def test_between_two_runs_it_is_starting_and_later_not_restarted() -> None:
+    assert verdict_on(beat(state="ended", written_at=ago(20))).cause == "BETWEEN_RUNS"
+    assert verdict_on(beat(state="ended", written_at=ago(200))).cause == "NOT_RESTARTED"
+
+
+def test_a_dag_paused_after_a_clean_end_is_paused_on_purpose() -> None:
+    assert verdict_on(beat(state="ended", written_at=ago(9000)), paused=True).state == "paused"
+    assert verdict_on(None, paused=True).state == "paused"
+
+
+@pytest.mark.parametrize("state", ["failed", "running", "starting", "stopping"])
+def test_a_dag_that_paused_itself_after_failures_is_unhealthy(state: Any) -> None:
+    verdict = verdict_on(beat(state=state, written_at=ago(9000)), paused=True)
+
+    assert (verdict.state, verdict.cause) == ("unhealthy", "PAUSED_WITHOUT_STOP")
+
+
+def test_a_paused_dag_whose_stream_still_runs_is_judged_by_the_stream() -> None:
+    assert verdict_on(beat(), paused=True).state == "healthy"
+
+
+def test_a_retryable_failure_gets_its_chance_and_one_that_is_not_is_red_at_once() -> None:
+    transient = {"condition": "STORAGE_REFUSED", "message": "m", "hint": "h", "retryable": True}
+    contract = {"condition": "SCHEMA_CHANGED", "message": "m", "hint": "mend it", "retryable": False}
+
+    assert verdict_on(beat(state="failed", written_at=ago(30), error=transient)).state == "starting"
+    assert verdict_on(beat(state="failed", written_at=ago(300), error=transient)).cause == "STORAGE_REFUSED"
+    final = verdict_on(beat(state="failed", written_at=ago(1), error=contract))
+    assert (final.state, final.cause, final.next_step) == ("unhealthy", "SCHEMA_CHANGED", "mend it")
+
+
+def test_one_that_starts_again_and_again_is_found_out_although_each_start_is_young() -> None:
+    verdict, now = None, NOW
+    seen = []
+    for minute in range(15):
+        now = NOW + timedelta(minutes=minute)
+        written = (now - timedelta(seconds=2)).isoformat()
+        heartbeat = beat(state="starting", written_at=written, started_at=written)
+        verdict = verdict_on(heartbeat, now=now, previous=verdict)
+        seen.append(verdict.cause)
+
+    assert seen[:11] == ["STARTING"] * 11
+    assert seen[11:] == ["RESTART_LOOP"] * 4
+    well = beat(written_at=now.isoformat(), last_batch_at=now.isoformat())
+    assert verdict_on(well, now=now, previous=verdict).state == "healthy"
+
+
+def test_a_start_that_takes_too_long_is_unhealthy() -> None:
+    assert verdict_on(beat(state="starting", started_at=ago(60))).state == "starting"
+    assert verdict_on(beat(state="starting", started_at=ago(601))).cause == "START_SLOW"
+
+
+def test_files_that_wait_without_a_batch_are_no_progress() -> None:
+    stuck = beat(backlog_files=3, last_batch_at=ago(901), oldest_pending_at=ago(950))
+
+    assert verdict_on(stuck).cause == "NO_PROGRESS"
+    assert verdict_on(stuck, limits=HealthLimits(stall_seconds=1800)).state == "lagging"
+    assert verdict_on(dataclasses.replace(stuck, started_at=ago(60))).state == "lagging"
+
+
+def test_an_old_backlog_is_first_a_lag_and_then_unhealthy() -> None:
+    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(200))).state == "healthy"
+    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(400))).state == "lagging"
+    assert verdict_on(beat(backlog_files=9, oldest_pending_at=ago(4000))).cause == "BACKLOG_OLD"
+
+
+def test_a_reported_error_is_the_cause() -> None:
+    error = {"condition": "QUEUE_DENIED", "message": "no access", "hint": "grant it"}
+
+    verdict = verdict_on(beat(error=error))
+
+    assert (verdict.cause, verdict.next_step) == ("QUEUE_DENIED", "grant it")
+    assert "no access" in verdict.detail
+
+
+def test_a_heartbeat_that_cannot_be_read_is_unhealthy_and_remembers_since_when() -> None:
+    first = unreadable(OSError("refused"), kind="stream", name="games", now=NOW)
+    second = unreadable(OSError("refused"), kind="stream", name="games", now=NOW + timedelta(minutes=1), previous=first)
+
+    assert first.unhealthy
+    assert second.since == NOW
+
+
+beats = st.builds(
+    beat,
+    state=st.sampled_from(["starting", "running", "idle", "stopping", "ended", "failed"]),
+    written_at=st.floats(-100, 1e6).map(ago),
+    started_at=st.floats(-100, 1e6).map(ago),
+    last_batch_at=st.one_of(st.none(), st.floats(0, 1e6).map(ago)),
+    oldest_pending_at=st.one_of(st.none(), st.floats(0, 1e6).map(ago)),
+    backlog_files=st.one_of(st.none(), st.integers(0, 1000)),
+    trigger_seconds=st.floats(0.1, 3600),
+    error=st.one_of(st.none(), st.fixed_dictionaries({"condition": st.just("X"), "retryable": st.booleans()})),
+)
+
+
+@given(
+    heartbeat=st.one_of(st.none(), beats),
+    stop=st.sampled_from([None, STOP]),
+    paused=st.sampled_from([None, True, False]),
+)
+def test_every_unhealthy_verdict_says_what_to_do_and_a_stop_silences_all(
+    heartbeat: Heartbeat | None, stop: StopRequest | None, paused: bool | None
+) -> None:
+    verdict = verdict_on(heartbeat, stop, paused=paused)
+
+    assert verdict.cause
+    assert verdict.detail
+    if verdict.unhealthy:
+        assert verdict.next_step
+        assert stop is None
+
+
+@given(heartbeat=beats)
+def test_an_older_heartbeat_is_never_judged_healthier(heartbeat: Heartbeat) -> None:
+    now_verdict = verdict_on(heartbeat, paused=False)
+    much_later = verdict_on(heartbeat, paused=False, now=NOW + timedelta(days=30))
+
+    assert much_later.unhealthy
+    assert now_verdict.state in ("healthy", "lagging", "starting", "unhealthy")
+
+
+SUSPENDED = {
+    "table": "orders",
+    "reason": "suspended",
+    "since_batch": 7,
+    "at": ago(600),
+    "condition": "COMMIT_REFUSED",
+    "message": "no",
+    "by": "the stream",
+}
+
+
+def test_a_suspended_table_is_unhealthy_and_says_what_to_do() -> None:
+    verdict = verdict_on(beat(held=(SUSPENDED,)))
+
+    assert (verdict.state, verdict.cause) == ("unhealthy", "TABLE_SUSPENDED")
+    assert "orders since batch 7: [COMMIT_REFUSED] no" in verdict.detail
+    assert "deltaworks tables resume games orders" in verdict.next_step
+
+
+def test_a_table_that_is_lent_is_no_trouble() -> None:
+    assert verdict_on(beat(held=({**SUSPENDED, "reason": "write_turn"},))).cause == "OK"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"dead_letters": 3}, "DEAD_LETTERS"),
+        ({"lost_files": 2, "lost_examples": ("landing/games/1",)}, "FILES_LOST"),
+        ({"lost_ranges": 1, "lost_examples": ("shop/0/10-14",)}, "RECORDS_LOST"),
+        ({"dead_letters": 0, "lost_files": 0}, "OK"),
+    ],
+)
+def test_files_that_are_missing_on_their_way_are_somebodys_business(changes: dict[str, Any], cause: str) -> None:
+    verdict = verdict_on(beat(**changes))
+
+    assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")
+
+
+RETENTION = HealthLimits(retention_seconds=24 * 3600)
+
+
+@pytest.mark.parametrize(
+    ("waited_hours", "cause", "near"),
+    [(0.01, "OK", False), (17.9, "BACKLOG_OLD", False), (18.1, "SOURCE_EXPIRES", True)],
+)
+def test_the_time_left_until_the_source_forgets_is_told_and_too_little_of_it_is_unhealthy(
+    waited_hours: float, cause: str, near: bool
+) -> None:
+    limits = dataclasses.replace(RETENTION, backlog_seconds_max=1e9 if near else 3600)
+
+    verdict = verdict_on(beat(oldest_pending_at=ago(waited_hours * 3600), backlog_files=3), limits=limits)
+
+    assert verdict.cause == cause
+    assert verdict.loss_near == near
+    assert verdict.time_left_seconds == pytest.approx((24 - waited_hours) * 3600)
+
+
+def test_what_the_source_says_of_its_retention_outranks_what_is_declared() -> None:
+    waiting = beat(oldest_pending_at=ago(3600), retention_seconds=2 * 3600.0)
+
+    assert verdict_on(waiting, limits=RETENTION).time_left_seconds == pytest.approx(3600)
+
+
+def test_time_runs_out_for_what_hangs_or_was_stopped_too_since_nobody_sees_what_comes() -> None:
+    old = beat(written_at=ago(20 * 3600), backlog_files=0, oldest_pending_at=None)
+
+    hung, stopped = verdict_on(old, limits=RETENTION), verdict_on(old, STOP, limits=RETENTION)
+
+    assert (hung.cause, hung.loss_near) == ("HEARTBEAT_STALE", True)
+    assert (stopped.state, stopped.loss_near) == ("stopped", True)
+    assert hung.time_left_seconds == pytest.approx(4 * 3600)
+
+
+def test_without_a_known_retention_no_time_is_told() -> None:
+    verdict = verdict_on(beat(oldest_pending_at=ago(40 * 3600)))
+
+    assert verdict.time_left_seconds is None
+    assert not verdict.loss_near
+
+
+@pytest.mark.parametrize(("silent_minutes", "cause"), [(89, "OK"), (91, "INPUT_SILENT")])
+def test_a_silence_beyond_the_declared_bound_is_told(silent_minutes: float, cause: str) -> None:
+    limits = HealthLimits(no_input_seconds=90 * 60)
+
+    assert verdict_on(beat(last_batch_at=ago(silent_minutes * 60)), limits=limits).cause == cause
+
+
+def test_the_last_input_is_remembered_over_runs_but_not_over_a_stop() -> None:
+    limits = HealthLimits(no_input_seconds=90 * 60)
+    before = verdict_on(beat(last_batch_at=ago(80 * 60)), limits=limits)
+    new_run = beat(last_batch_at=None, started_at=ago(60), written_at=ago(5))
+
+    at = NOW + timedelta(minutes=11)
+    fresh = dataclasses.replace(new_run, written_at=at.isoformat())
+    stopped = dataclasses.replace(before, state="stopped")
+
+    assert before.cause == "OK"
+    assert verdict_on(fresh, limits=limits, previous=before, now=at).cause == "INPUT_SILENT"
+    assert verdict_on(fresh, limits=limits, previous=stopped, now=at).cause == "OK"
+
+
+def test_what_waits_is_no_silence_of_the_source() -> None:
+    limits = HealthLimits(no_input_seconds=60, stall_seconds=1e9)
+
+    assert verdict_on(beat(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"

@@ -1,0 +1,88 @@
+"""One maintenance run of a pipeline at a time: a second one is refused, and a dead one is not waited for for long."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.locks.exclusive import MaintenanceLock, maintenance_lock
+from deltaworks.control.locks.lease import Lease, LeaseRecord
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.errors import ConcurrencyError
+from tests.waiting import PATIENCE_SECONDS
+
+TTL_SECONDS = 0.9
+KEY = paths.pipeline_control("games", "maintenance/lease.json")
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> ObjectStore:
+    return LocalObjects(tmp_path)
+
+
+def lock(
+    objects: ObjectStore, work: str = "optimize", *, pipeline: str = "games", ttl: float = TTL_SECONDS
+) -> AbstractContextManager[MaintenanceLock]:
+    return maintenance_lock(objects, pipeline, work=work, ttl_seconds=ttl, poll_seconds=0.02)
+
+
+def test_a_second_run_is_refused_while_the_first_is_at_work_and_may_come_after_it(objects: ObjectStore) -> None:
+    with lock(objects, ttl=PATIENCE_SECONDS):
+        # The first one renews every third of its time to live; seeing that is enough, however long it lasts.
+        stop = threading.Event()
+        renewing = threading.Thread(target=_renew_until, args=(objects, stop))
+        renewing.start()
+        try:
+            second = lock(objects, "vacuum", ttl=PATIENCE_SECONDS)
+            with pytest.raises(ConcurrencyError, match=r"MAINTENANCE_RUNNING.*vacuum is refused") as refused, second:
+                raise AssertionError("two runs at once")
+        finally:
+            stop.set()
+            renewing.join()
+        assert refused.value.retryable
+        with lock(objects, pipeline="edits"):
+            pass
+
+    with lock(objects) as mine:
+        mine.check()
+
+
+def _renew_until(objects: ObjectStore, stop: threading.Event) -> None:
+    while not stop.wait(0.05):
+        found = objects.get(KEY)
+        assert found is not None
+        objects.put(KEY, found.data.replace(b'"beat": ', b'"beat": 1'))
+
+
+def test_a_run_that_was_killed_is_succeeded_once_it_has_been_silent(objects: ObjectStore) -> None:
+    dead = Lease(objects, KEY, ttl_seconds=TTL_SECONDS, name="games")
+    dead.acquire(wait_seconds=0)
+    dead._stop.set()
+
+    with lock(objects) as mine:
+        mine.check()
+        found = objects.get(KEY)
+
+    record = LeaseRecord.decode(found.data) if found else None
+    assert record is not None
+    assert record.epoch == dead.epoch + 1
+
+
+def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:
+    with lock(objects) as mine:
+        objects.put(
+            KEY,
+            b'{"owner": "x", "epoch": 9, "beat": 0, "released": false, "host": "h", "pid": 1, "run": "r", '
+            b'"written_at": ""}',
+        )
+        deadline = threading.Event()
+        for _ in range(int(PATIENCE_SECONDS / 0.05)):
+            if mine._lease.lost:
+                break
+            deadline.wait(0.05)
+        with pytest.raises(ConcurrencyError, match="MAINTENANCE_LOCK_LOST"):
+            mine.check()

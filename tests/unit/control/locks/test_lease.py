@@ -1,0 +1,281 @@
+"""The lease: one owner at a time, no clocks compared, and epochs that only grow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from deltaworks.control.locks import lease as lease_module
+from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, watch
+from deltaworks.control.objects import Found, LocalObjects, ObjectStore
+from deltaworks.errors import ConcurrencyError
+from tests.unit.control.conftest import FaultyObjects
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+TTL_SECONDS = 0.45
+#: What no test lasts: no lease of this time to live runs out by itself.
+LONG_TTL_SECONDS = 3_600.0
+KEY = "control/lease.json"
+
+
+def make(objects: ObjectStore, ttl_seconds: float = TTL_SECONDS) -> Lease:
+    return Lease(objects, KEY, ttl_seconds=ttl_seconds, name="games")
+
+
+def acquire(lease: Lease, wait_seconds: float = PATIENCE_SECONDS) -> int:
+    return lease.acquire(wait_seconds=wait_seconds, poll_seconds=0.02)
+
+
+def pause(lease: Lease) -> None:
+    """Stop renewing, as a process does that is stopped, swapped out or dead."""
+    lease._stop.set()
+    if lease._thread is not None:
+        lease._thread.join()
+
+
+def resume(lease: Lease) -> None:
+    lease._stop.clear()
+    lease._thread = threading.Thread(target=lease._keep, daemon=True)
+    lease._thread.start()
+
+
+class Watched:
+    """A store as a challenger sees it whose every look comes after another renewal of the owner's."""
+
+    def __init__(self, inner: ObjectStore, owner: Lease) -> None:
+        self._inner = inner
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, key: str) -> Found | None:
+        assert self._owner._renew()
+        return self._inner.get(key)
+
+
+def challenge(objects: ObjectStore, owner: Lease) -> ConcurrencyError:
+    """How a challenger fails that watches an owner renew for several times to live."""
+    pause(owner)
+    with pytest.raises(ConcurrencyError) as caught:
+        acquire(make(Watched(objects, owner)), wait_seconds=TTL_SECONDS * 3)  # type: ignore[arg-type]
+    resume(owner)
+    return caught.value
+
+
+def test_the_first_to_come_has_epoch_one_on_every_store(objects: ObjectStore) -> None:
+    lease = make(objects)
+
+    assert acquire(lease) == 1
+    lease.release()
+
+
+def test_a_lease_that_is_renewed_is_not_taken(local_objects: LocalObjects) -> None:
+    owner = make(local_objects)
+    acquire(owner)
+    eventually(lambda: current(local_objects).beat >= 2, "the owner renews by itself")
+
+    refusal = challenge(local_objects, owner)
+
+    assert refusal.condition == "LEASE_HELD"
+    assert "deltaworks stop games" in refusal.hint
+    assert not owner.lost
+    owner.release()
+
+
+def test_a_released_lease_is_taken_at_once(objects: ObjectStore) -> None:
+    first, second = make(objects, LONG_TTL_SECONDS), make(objects, LONG_TTL_SECONDS)
+    acquire(first)
+    first.release()
+
+    assert acquire(second, wait_seconds=0) == 2, "at the first look"
+    second.release()
+
+
+def test_a_silent_owner_is_succeeded_after_a_time_to_live_and_not_before(local_objects: LocalObjects) -> None:
+    owner, successor = make(local_objects), make(local_objects)
+    acquire(owner)
+    pause(owner)
+
+    started = time.monotonic()
+    assert acquire(successor) == 2
+    assert time.monotonic() - started >= TTL_SECONDS
+    successor.release()
+
+
+@pytest.mark.parametrize("written_at", ["1999-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
+def test_an_owner_whose_clock_is_far_off_is_treated_like_any_other(
+    local_objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, written_at: str
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(lease_module, "iso_now", lambda: written_at)
+        owner = make(local_objects)
+        acquire(owner)
+        assert challenge(local_objects, owner).condition == "LEASE_HELD"
+        pause(owner)
+
+    successor = make(local_objects)
+    started = time.monotonic()
+    assert acquire(successor) == 2
+    assert time.monotonic() - started >= TTL_SECONDS
+    successor.release()
+
+
+def test_a_paused_owner_learns_that_it_was_succeeded(local_objects: LocalObjects) -> None:
+    owner, successor = make(local_objects), make(local_objects)
+    acquire(owner)
+    pause(owner)
+    acquire(successor)
+
+    told = threading.Event()
+    resume(owner)
+    watch(owner, told.set, poll_seconds=0.01)
+
+    assert told.wait(PATIENCE_SECONDS)
+    assert owner.lost
+    owner.release()
+    assert not successor.lost
+    assert current(local_objects).owner == successor.owner
+    successor.release()
+
+
+def test_a_paused_owner_nobody_succeeded_goes_on(local_objects: LocalObjects) -> None:
+    owner = make(local_objects)
+    acquire(owner)
+    pause(owner)
+    renewed = current(local_objects).beat
+    time.sleep(TTL_SECONDS * 2)
+
+    resume(owner)
+
+    eventually(lambda: current(local_objects).beat >= renewed + 2, "the owner renews again")
+    assert not owner.lost
+    owner.release()
+
+
+def test_a_renewal_whose_reply_was_lost_is_known_again_as_ones_own(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects, LONG_TTL_SECONDS)
+    acquire(owner)
+    pause(owner)
+    before = current(faulty_objects)
+
+    faulty_objects.lose_reply = lambda call: call == "put_if_match"
+    assert owner._renew(), "time decides, and little has passed"
+    faulty_objects.lose_reply = lambda call: False
+    assert owner._renew(), "what is there is its own"
+    assert owner._renew()
+
+    found = current(faulty_objects)
+    assert (found.owner, found.beat) == (owner.owner, before.beat + 2)
+    assert not owner.lost
+    owner.release()
+    assert current(faulty_objects).released
+
+
+def test_a_storage_that_fails_for_less_than_a_time_to_live_costs_nothing(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects, LONG_TTL_SECONDS)
+    acquire(owner)
+    pause(owner)
+    before = current(faulty_objects)
+
+    faulty_objects.fail_before = lambda call: True
+    assert all(owner._renew() for _ in range(20))
+    faulty_objects.fail_before = lambda call: False
+    assert owner._renew()
+
+    assert current(faulty_objects).beat == before.beat + 1
+    owner.release()
+
+
+def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+
+    faulty_objects.fail_before = lambda call: True
+
+    eventually(lambda: owner.lost, "the owner gives up")
+    owner.release()
+
+
+def test_releasing_never_fails_even_when_storage_does(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+    faulty_objects.fail_before = lambda call: True
+
+    owner.release()
+
+    faulty_objects.fail_before = lambda call: False
+    # It could not say so, and renews no more: the next one has it after its time to live.
+    successor = make(faulty_objects)
+    assert acquire(successor) == owner.epoch + 1
+    successor.release()
+
+
+def test_of_many_claimants_one_wins_and_epochs_only_grow(local_objects: LocalObjects) -> None:
+    held: list[tuple[float, float, int]] = []
+
+    def claim(_: int) -> None:
+        lease = make(local_objects, LONG_TTL_SECONDS)
+        epoch = acquire(lease)
+        begun = time.monotonic()
+        time.sleep(0.01)
+        ended = time.monotonic()
+        lease.release()
+        held.append((begun, ended, epoch))
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(claim, range(12)))
+
+    held.sort()
+    assert [epoch for _, _, epoch in held] == list(range(1, 13))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(held))
+
+
+def current(objects: ObjectStore) -> LeaseRecord:
+    found = objects.get(KEY)
+    assert found is not None
+    assert set(json.loads(found.data)) == set(LeaseRecord.__slots__)
+    return LeaseRecord.decode(found.data)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"owner": "x", "epo', b"[]", b'{"epoch": 3}'])
+def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_next(
+    local_objects: LocalObjects, damage: bytes
+) -> None:
+    owner = make(local_objects)
+    acquire(owner)
+    local_objects.put(KEY, damage)
+    eventually(lambda: owner.lost, "the owner finds what it cannot read")
+
+    known = Lease(local_objects, KEY, ttl_seconds=TTL_SECONDS, name="games", known_epoch=lambda: 7)
+
+    assert acquire(known) == 8
+    known.release()
+
+
+def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalObjects) -> None:
+    def runs() -> bool:
+        return LeaseWatch(local_objects, KEY, silent_seconds=60).runs()
+
+    assert not runs()
+    lease = make(local_objects)
+    acquire(lease)
+    assert runs()
+    lease.release()
+    assert not runs()
+
+
+def test_an_outsider_takes_a_lease_that_is_not_renewed_for_given_up(local_objects: LocalObjects) -> None:
+    lease = make(local_objects)
+    acquire(lease)
+    pause(lease)
+    outsider = LeaseWatch(local_objects, KEY, silent_seconds=0.1)
+
+    assert outsider.runs()
+    eventually(lambda: not outsider.runs(), "nothing changes any more")

@@ -1,0 +1,236 @@
+"""The write turn: given between batches, kept by renewing, lost by silence, and never had by two."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.turn import TurnRecord, write_turn
+from deltaworks.control.locks.turn_server import Requests, TurnDesk
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.errors import ConcurrencyError
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+KEY = paths.turn_request("shop", "orders")
+FAST = {"by": "tests", "poll_seconds": 0.02, "ttl_seconds": 600.0, "wait_seconds": PATIENCE_SECONDS}
+
+
+class Clock:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def record_of(objects: ObjectStore) -> TurnRecord | None:
+    found = objects.get(KEY)
+    return TurnRecord.decode(found.data) if found else None
+
+
+@contextmanager
+def stream(objects: ObjectStore, desk: TurnDesk) -> Iterator[list[Requests]]:
+    """A stream that holds its lease and grants what is asked for."""
+    lease = Lease(objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
+    lease.acquire(wait_seconds=1)
+    ended, seen = threading.Event(), []
+
+    def serve() -> None:
+        while not ended.wait(0.02):
+            requests = desk.look()
+            seen.append(requests)
+            for turn in requests.turns.values():
+                if turn.state == "asked":
+                    desk.grant(turn)
+            for table in requests.over:
+                desk.forget(table)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()
+        lease.release()
+
+
+def test_the_stream_grants_the_turn_and_sees_it_end(objects: ObjectStore) -> None:
+    with stream(objects, TurnDesk(objects, "shop", granted_by="epoch 1")) as seen:
+        with write_turn(objects, "shop", "orders", **FAST) as turn:
+            turn.check()
+            assert turn.record.granted_by == "epoch 1"
+            assert record_of(objects).state == "granted"
+        eventually(lambda: objects.get(KEY) is None, "the stream forgets the turn")
+
+    assert any(requests.turns for requests in seen)
+
+
+def test_without_a_stream_the_job_takes_the_turn_itself_and_a_stream_that_starts_sees_it(
+    local_objects: LocalObjects,
+) -> None:
+    with write_turn(local_objects, "shop", "orders", **FAST) as turn:
+        assert "no stream" in turn.record.granted_by
+        requests = TurnDesk(local_objects, "shop", granted_by="epoch 2").look()
+        assert requests.turns["orders"].state == "granted"
+
+    assert TurnDesk(local_objects, "shop", granted_by="epoch 2").look().turns == {}
+
+
+def test_a_job_does_not_take_the_turn_itself_while_a_stream_holds_its_lease(local_objects: LocalObjects) -> None:
+    lease = Lease(local_objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
+    lease.acquire(wait_seconds=1)
+
+    with pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"):  # noqa: SIM117
+        with write_turn(local_objects, "shop", "orders", **{**FAST, "wait_seconds": 0.3}):
+            raise AssertionError("the turn was had")
+
+    lease.release()
+    assert record_of(local_objects).state == "released"
+
+
+def test_the_turn_is_had_by_one_job_at_a_time(objects: ObjectStore) -> None:
+    inside, most, done = [0], [0], []
+    lock = threading.Lock()
+
+    def job(number: int) -> None:
+        with write_turn(objects, "shop", "orders", **FAST):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            time.sleep(0.05)
+            with lock:
+                inside[0] -= 1
+            done.append(number)
+
+    with stream(objects, TurnDesk(objects, "shop", granted_by="epoch 1")):
+        jobs = [threading.Thread(target=job, args=(number,)) for number in range(5)]
+        for each in jobs:
+            each.start()
+        for each in jobs:
+            each.join()
+
+    assert sorted(done) == list(range(5))
+    assert most == [1]
+
+
+def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock)
+    with (
+        stream(local_objects, desk) as seen,
+        write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.5}) as turn,
+    ):
+        # The stream's clock goes on with each renewal it has seen: by more than half a time to live, and less than one.
+        for _ in range(4):
+            beat = turn.record.beat
+            eventually(lambda beat=beat: seen[-1].turns["orders"].beat > beat, "the stream sees a renewal")
+            clock.now += 0.3
+        turn.check()
+        assert record_of(local_objects).state == "granted"
+
+
+def asked(objects: ObjectStore, state: str = "asked", **changes: object) -> TurnRecord:
+    fields = {
+        "table": "orders",
+        "turn": "t",
+        "reason": "write_turn",
+        "state": state,
+        "by": "tests",
+        "run": "manual",
+        "beat": 0,
+        "ttl_seconds": 30.0,
+        "max_turn_seconds": 600.0,
+        "asked_at": "",
+    }
+    record = TurnRecord(**{**fields, **changes})  # type: ignore[arg-type]
+    objects.put(KEY, record.encode())
+    return record
+
+
+@pytest.mark.parametrize("state", ["asked", "granted"])
+def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objects: LocalObjects, state: str) -> None:
+    clock = Clock()
+    asked(local_objects, state)
+    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock)
+
+    assert "orders" in desk.look().turns
+    clock.now = 29.0
+    assert "orders" in desk.look().turns
+    clock.now = 30.0
+    assert desk.look() == Requests((), {}, ("orders",))
+    assert record_of(local_objects).state == "taken_back"
+
+
+def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock, max_turn_seconds=100)
+
+    for beat in range(10):
+        clock.now = beat * 10.0
+        asked(local_objects, "granted", beat=beat)
+        assert "orders" in desk.look().turns
+    clock.now = 100.0
+    asked(local_objects, "granted", beat=10)
+
+    assert desk.look().over == ("orders",)
+    assert "lasted 100 s" in record_of(local_objects).message
+
+
+def test_a_holder_learns_that_its_turn_was_taken_back(local_objects: LocalObjects) -> None:
+    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", max_turn_seconds=0.3)
+
+    with (
+        stream(local_objects, desk),
+        write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.4}) as turn,
+    ):
+        eventually(lambda: turn.lost, "the holder finds out")
+        with pytest.raises(ConcurrencyError, match="TURN_LOST"):
+            turn.check()
+
+
+def test_the_turn_of_a_job_that_is_gone_is_had_by_the_next(local_objects: LocalObjects) -> None:
+    asked(local_objects, "granted", turn="gone", ttl_seconds=0.3)
+
+    with write_turn(local_objects, "shop", "orders", **FAST) as turn:
+        assert turn.record.turn != "gone"
+
+
+def test_an_object_that_is_no_turn_is_replaced(local_objects: LocalObjects) -> None:
+    local_objects.put(KEY, b"{")
+
+    with write_turn(local_objects, "shop", "orders", **FAST) as turn:
+        turn.check()
+        found = local_objects.get(KEY)
+
+    assert found is not None
+    kept = TurnRecord.decode(found.data)
+    assert kept is not None
+    assert (kept.turn, kept.state) == (turn.record.turn, "granted")
+
+
+def test_a_turn_that_was_refused_says_why(local_objects: LocalObjects) -> None:
+    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1")
+    lease = Lease(local_objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
+    lease.acquire(wait_seconds=1)
+
+    def refuse() -> None:
+        while not (turns := desk.look().turns):
+            time.sleep(0.02)
+        desk.refuse(turns["orders"], "there is no such table")
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    with pytest.raises(ConcurrencyError, match="there is no such table"):  # noqa: SIM117
+        with write_turn(local_objects, "shop", "orders", **FAST):
+            raise AssertionError("the turn was had")
+    thread.join()
+    lease.release()

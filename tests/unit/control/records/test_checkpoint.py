@@ -1,0 +1,111 @@
+"""A damaged checkpoint and a ledger that lost batches are refused by name before a query starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.control.records.checkpoint import (
+    damaged_files,
+    ledger_is_behind,
+    refuse_damaged_checkpoint,
+    refuse_lost_ledger,
+)
+from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.errors import ContractError
+
+FIRST = Generations.first()
+OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"seq": 12}\n'
+COMMIT = b'v1\n{"nextBatchWatermarkMs":0}\n'
+
+
+def key(name: str, ordinal: int = 1) -> str:
+    return f"{paths.checkpoint('games', 1, ordinal)}/{name}"
+
+
+def write_checkpoint(objects: ObjectStore, batches: int, *, committed: int | None = None, ordinal: int = 1) -> None:
+    objects.put(key("metadata", ordinal), b'{"id":"x"}')
+    for number in range(batches):
+        objects.put(key(f"offsets/{number}", ordinal), OFFSETS)
+    for number in range(batches if committed is None else committed):
+        objects.put(key(f"commits/{number}", ordinal), COMMIT)
+
+
+def prepare(objects: ObjectStore, *batches: int) -> None:
+    for batch in batches:
+        objects.put(paths.prepared_batch("games", 1, batch), b"{}")
+
+
+def test_a_checkpoint_that_is_whole_passes(objects: ObjectStore) -> None:
+    assert damaged_files(objects, "games", FIRST) == []
+    write_checkpoint(objects, 12, committed=11)
+    assert damaged_files(objects, "games", FIRST) == []
+
+
+@pytest.mark.parametrize("name", ["offsets/11", "offsets/10", "commits/11", "metadata"])
+@pytest.mark.parametrize("damage", [b"", b"v1", b'v1\n{"batchWater', b"\x00\x00", b'{"id'])
+def test_each_damaged_file_a_start_reads_is_named(local_objects: LocalObjects, name: str, damage: bytes) -> None:
+    write_checkpoint(local_objects, 12)
+    local_objects.put(key(name), damage)
+
+    with pytest.raises(ContractError, match="CHECKPOINT_DAMAGED") as caught:
+        refuse_damaged_checkpoint(local_objects, "games", FIRST)
+
+    assert name in caught.value.message
+    assert "checkpoint repair games" in caught.value.hint
+
+
+def test_a_source_without_an_offset_is_no_damage(local_objects: LocalObjects) -> None:
+    write_checkpoint(local_objects, 1)
+    local_objects.put(key("offsets/0"), b"v1\n{}\n-\n")
+
+    assert damaged_files(local_objects, "games", FIRST) == []
+
+
+def test_offsets_that_are_gone_behind_a_commit_are_named(local_objects: LocalObjects) -> None:
+    write_checkpoint(local_objects, 3)
+    local_objects.delete(key("offsets/2"))
+
+    (found,) = damaged_files(local_objects, "games", FIRST)
+    assert found.key.endswith("offsets/2")
+
+
+def behind(objects: ObjectStore, last: int | None, generations: Generations | None = FIRST) -> str:
+    return ledger_is_behind(objects, "games", generations, generation=1, last_completed=last)
+
+
+@pytest.mark.parametrize(("prepared", "last"), [((), None), ((0,), None), ((0, 1), 0), ((0, 1), 1), ((7,), 7)])
+def test_a_ledger_that_is_up_to_date_passes(
+    local_objects: LocalObjects, prepared: tuple[int, ...], last: int | None
+) -> None:
+    prepare(local_objects, *prepared)
+    write_checkpoint(local_objects, 0 if last is None else last + 2, committed=0 if last is None else last + 1)
+
+    assert behind(local_objects, last) == ""
+
+
+@pytest.mark.parametrize(("prepared", "last"), [((0, 1), None), ((7,), None), ((0, 1, 2, 3), 1)])
+def test_a_batch_prepared_too_far_ahead_gives_a_lost_ledger_away(
+    local_objects: LocalObjects, prepared: tuple[int, ...], last: int | None
+) -> None:
+    prepare(local_objects, *prepared)
+
+    assert "is prepared" in behind(local_objects, last)
+    with pytest.raises(ContractError, match="LEDGER_BEHIND"):
+        refuse_lost_ledger(local_objects, "games", FIRST, generation=1, last_completed=last)
+
+
+@pytest.mark.parametrize("last", [None, 0, 1])
+def test_a_batch_spark_has_committed_gives_a_lost_ledger_away(local_objects: LocalObjects, last: int | None) -> None:
+    write_checkpoint(local_objects, 3)
+
+    assert "has committed batch 2" in behind(local_objects, last)
+
+
+def test_batches_of_sparks_are_counted_from_the_first_of_their_checkpoint(local_objects: LocalObjects) -> None:
+    write_checkpoint(local_objects, 3, ordinal=2)
+    second = Generations(1, (*FIRST.checkpoints, CheckpointRecord(2, 10, {"seq": 9})))
+
+    assert behind(local_objects, 12, second) == ""
+    assert "has committed batch 12" in behind(local_objects, 11, second)

@@ -1,0 +1,102 @@
+"""Batches of mutations are fixed once, numbered without gaps, and found again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.mutation import (
+    APPLIED,
+    SUPERSEDED,
+    MutationBatch,
+    MutationBatches,
+    MutationEnd,
+    Span,
+    TableMutation,
+)
+from deltaworks.errors import ContractError
+
+
+def batch(number: int, *, up_to: int = 3, organisation: str | None = None) -> MutationBatch:
+    return MutationBatch(
+        pipeline="crm",
+        number=number,
+        generation=1,
+        requests=Span(table="requests", table_id="t", after=-1, up_to=up_to),
+        tables=(Span(table="activities", table_id="u", after=2, up_to=7),),
+        run="manual",
+        at="2026-01-01T00:00:00.000+00:00",
+        spec_fingerprint="f",
+        code_version="1",
+        organisation=organisation,
+    )
+
+
+def end(number: int, *, day: int = 1, outcome: str = APPLIED) -> MutationEnd:
+    done = TableMutation(table="activities", rows=number, files_removed=1, files_added=1, version=9, pause_seconds=0.5)
+    at = f"2026-01-{day:02d}T00:00:00.000+00:00"
+    return MutationEnd(pipeline="crm", number=number, generation=1, outcome=outcome, at=at, tables=(done,))
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> MutationBatches:
+    return MutationBatches(LocalObjects(tmp_path), "crm")
+
+
+def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBatches) -> None:
+    assert batches.fix(batch(1, up_to=3)) == batch(1, up_to=3)
+    assert batches.fix(batch(1, up_to=9)) == batch(1, up_to=3)
+    assert batches.numbers() == (1, 0)
+    batches.complete(end(1))
+    batches.complete(dataclasses.replace(end(1), outcome=SUPERSEDED))
+    assert batches.numbers() == (1, 1)
+    assert batches.end(1) == end(1)
+    assert (end(1).rows, end(1).pause_seconds) == (1, 0.5)
+
+
+def test_the_next_batch_begins_after_the_last_whole_one(batches: MutationBatches) -> None:
+    assert batches.last_whole() is None
+    for number, organisation, outcome in ((1, None, APPLIED), (2, "acme", APPLIED), (3, None, SUPERSEDED)):
+        batches.fix(batch(number, organisation=organisation))
+        batches.complete(end(number, outcome=outcome))
+    assert batches.last_whole() == batch(1)
+
+
+def test_the_batches_of_a_time_are_found_though_the_oldest_records_are_gone(
+    batches: MutationBatches, tmp_path: Path
+) -> None:
+    for number in range(1, 9):
+        batches.complete(end(number, day=number))
+    found = [batches.newest_ended_before(f"2026-01-{day:02d}T12:00:00.000+00:00") for day in (1, 5, 8, 20)]
+    assert found == [1, 5, 8, 8]
+    assert batches.newest_ended_before("2025-12-31T00:00:00.000+00:00") == 0
+    for number in (1, 2):
+        (tmp_path / paths.mutation_end("crm", number)).unlink()
+    assert batches.newest_ended_before("2026-01-05T12:00:00.000+00:00") == 5
+
+
+def test_records_of_old_batches_are_removed_and_the_newest_stay(batches: MutationBatches) -> None:
+    for number in range(1, 6):
+        batches.fix(batch(number))
+        batches.complete(end(number, day=number))
+    batches.fix(batch(6))
+
+    assert batches.tidy(keep=2) == 6
+    assert [batches.batch(number) is not None for number in range(1, 7)] == [False] * 3 + [True] * 3
+    assert batches.numbers() == (6, 5)
+    assert batches.tidy(keep=2) == 0
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"format": 2}', b'{"format": 1}'])
+def test_a_record_of_another_release_or_a_torn_one_is_refused(
+    batches: MutationBatches, tmp_path: Path, data: bytes
+) -> None:
+    for key in (paths.mutation_batch("crm", 1), paths.mutation_end("crm", 1)):
+        LocalObjects(tmp_path).put(key, data)
+    for read in (batches.batch, batches.end):
+        with pytest.raises(ContractError, match="MUTATION_BATCH_UNREADABLE"):
+            read(1)

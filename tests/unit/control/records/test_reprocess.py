@@ -1,0 +1,90 @@
+"""The records of a reprocess are created once, whoever comes second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.reprocess import (
+    ReprocessPlan,
+    ReprocessRecords,
+    StagedFiles,
+    StagedTable,
+    new_reprocess_id,
+    reprocess_id_of_run,
+)
+from deltaworks.errors import ConfigError, ContractError
+
+PLAN = ReprocessPlan(
+    pipeline="shop",
+    id="r1",
+    mode="in_place",
+    tables=("orders",),
+    whole=False,
+    selection={"from_start": True},
+    up_to_batch=7,
+    ranges=((1, 4), (6, 8)),
+    objects=7,
+    source_bytes=70,
+    allow_missing=False,
+    spec_fingerprint="f",
+    code_version="0",
+    by="ada",
+    run="manual",
+    at="2026-01-01",
+)
+FILES = StagedFiles(
+    tables=(StagedTable(table="orders", rows=3, files=("a.parquet",), ranges=((1, 4),)),),
+    gone=("k",),
+    not_fitting=1,
+    kept_in_quarantine=2,
+)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> ReprocessRecords:
+    return ReprocessRecords(LocalObjects(tmp_path), "shop", "r1")
+
+
+def test_there_is_nothing_before_it_is_made(records: ReprocessRecords) -> None:
+    assert (records.plan(), records.files(), records.end()) == (None, None, None)
+
+
+def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
+    assert records.fix_plan(PLAN) == PLAN
+    assert records.fix_plan(replace(PLAN, objects=1)) == PLAN
+    assert records.fix_files(FILES) == FILES
+    assert records.fix_files(replace(FILES, gone=())) == FILES
+    records.fix_end([{"table": "orders"}])
+    records.fix_end([{"table": "other"}])
+
+    assert (records.plan(), records.files(), records.end()) == (PLAN, FILES, [{"table": "orders"}])
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "colour": 1}', "[]"])
+def test_a_record_of_another_kind_is_refused(records: ReprocessRecords, tmp_path: Path, text: str) -> None:
+    path = tmp_path / paths.reprocess("shop", "r1.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+    with pytest.raises(ContractError, match="REPROCESS_RECORD_UNREADABLE"):
+        records.plan()
+
+
+@pytest.mark.parametrize("name", ["", "A", "a/b", "a" * 41, "../x", "lease.json"])
+def test_an_id_is_a_plain_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="REPROCESS_ID_INVALID"):
+        ReprocessRecords(LocalObjects(tmp_path), "shop", name)
+
+
+def test_every_try_of_an_airflow_run_has_the_same_id(tmp_path: Path) -> None:
+    first = reprocess_id_of_run("manual__2026-01-01T00:00:00+00:00")
+
+    assert first == reprocess_id_of_run("manual__2026-01-01T00:00:00+00:00")
+    assert first != reprocess_id_of_run("manual__2026-01-01T00:00:01+00:00")
+    for name in (first, new_reprocess_id()):
+        assert ReprocessRecords(LocalObjects(tmp_path), "shop", name).id == name

@@ -1,0 +1,159 @@
+"""A stream starts with what it ran with before, with an edit that spoils nothing, or with one somebody accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.specs import SpecRecords
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+
+
+def spec(path: str = "amount", kind: str = "double", **changes: Any) -> PipelineSpec:
+    declared = {
+        "pipeline": "shop",
+        "description": "Orders",
+        "owner": "shop",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+        "event": {"name": {"path": "name"}, "time": {"path": "at"}},
+        "tables": [
+            {"name": "orders", "catch_all": True, "columns": [{"name": "amount", "path": path, "type": kind}]},
+        ],
+    }
+    return PipelineSpec.model_validate(declared | changes)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> SpecRecords:
+    return SpecRecords(LocalObjects(tmp_path), "shop")
+
+
+def test_the_first_start_compares_with_nothing(records: SpecRecords) -> None:
+    assert records.current() is None
+    assert records.check(spec()) == []
+
+
+def test_the_spec_a_stream_started_with_is_read_back_as_it_was(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+    records.record(spec(owner="other"), owner_epoch=1)
+
+    assert records.current() == spec(owner="other")
+    assert records.read(spec().fingerprint()) == spec()
+    assert records.read("unknown") is None
+
+
+def test_places_are_those_of_every_source_a_stream_has_had(records: SpecRecords) -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
+    for declared in (spec(), spec(owner="other"), spec(source=kafka)):
+        records.record(declared, owner_epoch=1)
+
+    assert records.places() == {("landing", "b", ""), ("", "", "")}
+
+
+@pytest.mark.parametrize("name", sorted(load_catalog("local", root=PROJECT_ROOT).pipelines))
+def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: str) -> None:
+    declared = load_catalog("local", root=PROJECT_ROOT).pipeline(name)
+    records = SpecRecords(LocalObjects(tmp_path), name)
+
+    records.record(declared, owner_epoch=1)
+
+    found = records.current()
+    assert found == declared
+    assert found is not None
+    assert found.fingerprint() == declared.fingerprint()
+    assert records.check(declared) == []
+
+
+def test_an_edit_that_spoils_nothing_is_let_through_and_told(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+
+    (change,) = records.check(spec(owner="other"))
+
+    assert (change.field, change.effect) == ("owner", Effect.SAFE)
+
+
+def test_an_unsafe_edit_is_refused_with_what_to_do(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+
+    with pytest.raises(ContractError) as refused:
+        records.check(spec(path="total"))
+
+    assert refused.value.condition == "SPEC_CHANGE_UNSAFE"
+    assert "tables.orders.columns.amount.path from 'amount' to 'total'" in refused.value.message
+    assert "--accept" in refused.value.hint
+
+
+def test_an_accepted_edit_is_let_through_and_no_other(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+
+    (accepted,) = records.accept(spec(path="total"), by="ada", reason="the producer renamed it")
+
+    assert accepted.effect is Effect.MIXES
+    assert [change.field for change in records.check(spec(path="total"))] == [accepted.field]
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.check(spec(path="sum"))
+
+
+def test_an_acceptance_holds_from_the_spec_it_was_given_for(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+    records.accept(spec(path="total"), by="ada", reason="")
+    records.record(spec(path="third"), owner_epoch=2)
+
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.check(spec(path="total"))
+
+
+def test_what_the_table_on_disk_cannot_become_is_never_accepted(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.accept(spec(kind="string"), by="ada", reason="")
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.check(spec(kind="string"))
+
+
+def test_an_acceptance_of_one_edit_does_not_carry_another_that_is_refused(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=1)
+    both = spec(path="total", kind="string")
+
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.accept(both, by="ada", reason="")
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        records.check(both)
+
+
+def test_a_former_owner_does_not_overwrite_what_its_successor_noted(records: SpecRecords) -> None:
+    records.record(spec(), owner_epoch=2)
+
+    with pytest.raises(ConcurrencyError, match="SPEC_RECORD_CONTENDED"):
+        records.record(spec(owner="old"), owner_epoch=1)
+
+    assert records.current() == spec()
+
+
+def test_a_record_of_a_later_release_is_read_without_what_it_alone_knows(records: SpecRecords, tmp_path: Path) -> None:
+    records.record(spec(), owner_epoch=1)
+    path = tmp_path / paths.spec_record("shop", spec().fingerprint())
+    record = json.loads(path.read_text())
+    record["spec"]["tables"][0]["colour"] = "blue"
+    record["spec"]["mood"] = {}
+    path.write_text(json.dumps(record))
+
+    assert records.current() == spec()
+
+
+def test_a_record_that_is_no_spec_is_refused_and_not_passed_over(records: SpecRecords, tmp_path: Path) -> None:
+    records.record(spec(), owner_epoch=1)
+    path = tmp_path / paths.spec_record("shop", spec().fingerprint())
+    path.write_text(json.dumps({"spec": {"pipeline": "shop"}}))
+
+    with pytest.raises(ContractError, match="SPEC_RECORD_UNREADABLE"):
+        records.check(spec())

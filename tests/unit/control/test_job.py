@@ -1,0 +1,200 @@
+"""How jobs end: exit codes and the last line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deltaworks.control.job import as_deltaworks_error, print_results, run_job
+from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, TransientError
+
+
+class CapturedError(Exception):
+    """Shaped like PySpark's captured JVM errors: a short text, and a stack trace that names the causes."""
+
+    def __init__(self, text: str, stack_trace: str = "") -> None:
+        super().__init__(text)
+        self._stackTrace = stack_trace
+
+
+def failing(error: Exception) -> Callable[[], int | None]:
+    def main() -> int | None:
+        raise error
+
+    return main
+
+
+def last_line(output: str) -> dict[str, Any]:
+    prefix, _, record = output.rstrip("\n").splitlines()[-1].partition(" ")
+    assert prefix == "DELTAWORKS_ERROR"
+    found: dict[str, Any] = json.loads(record)
+    return found
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_job_that_ends_well_says_nothing(returned: int | None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(lambda: returned, guard=False) == code
+    assert "DELTAWORKS_ERROR" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kind", "code"), [(ConfigError, 10), (ConcurrencyError, 20), (FencedError, 30)])
+def test_our_own_errors_keep_their_exit_code_condition_and_verdict(
+    kind: Any, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = kind("SOME_CONDITION", "what\nhappened", hint="do this")
+
+    assert run_job(failing(error), guard=False) == code
+
+    said = last_line(capsys.readouterr().out)
+    assert said == {
+        "condition": "SOME_CONDITION",
+        "message": "what\nhappened",
+        "hint": "do this",
+        "retryable": error.retryable,
+    }
+
+
+def test_an_error_of_ours_inside_another_is_the_one_that_counts() -> None:
+    outer = RuntimeError("the query ended")
+    outer.__cause__ = FencedError("OWNER_FENCED", "a successor has taken over")
+
+    assert as_deltaworks_error(outer).condition == "OWNER_FENCED"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CapturedError("io.delta.exceptions.ConcurrentAppendException: [DELTA_CONCURRENT_APPEND] Files were added"),
+        CapturedError("Job aborted.", "... Caused by: io.delta.exceptions.MetadataChangedException: [...]"),
+        CapturedError("[DELTA_CONCURRENT_DELETE_READ.WITH_PARTITION_HINT] files were deleted"),
+    ],
+)
+def test_conflicts_of_delta_can_be_retried(error: Exception) -> None:
+    own = as_deltaworks_error(error)
+
+    assert (type(own), own.condition, own.retryable) == (ConcurrencyError, "DELTA_CONFLICT", True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        OSError("Generic S3 error: Error after 10 retries in 12s, max_retries:10, source: connection refused"),
+        OSError("When reading information for key 'a': AWS Error NETWORK_CONNECTION during HeadObject"),
+        CapturedError("Job aborted.", "Caused by: org.apache.hadoop.fs.s3a.AWSClientIOException: on lake: ..."),
+        CapturedError("Could not read", "Caused by: java.net.ConnectException: Connection refused"),
+    ],
+)
+def test_outages_can_be_retried(error: Exception) -> None:
+    own = as_deltaworks_error(error)
+
+    assert (type(own), own.condition, own.exit_code) == (TransientError, "STORAGE_UNREACHABLE", 21)
+
+
+@pytest.mark.parametrize(
+    ("text", "condition", "named"),
+    [
+        (
+            '[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example WRITE (Map(mode -> "Overwrite")))'
+            " in the source table at version 2. This is currently not supported.",
+            "DELTA_SOURCE_REWRITTEN",
+            "at version 2.",
+        ),
+        (
+            "[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it\nCurrent Available Offsets: "
+            '{DeltaSource[s3a://b/t]: {"sourceVersion":1,"reservoirVersion":7,"index":-1}}',
+            "SOURCE_EXPIRED",
+            "comes next, 7.",
+        ),
+        (
+            "[DELTA_MISSING_FILES_UNEXPECTED_VERSION] Delta stream cannot resume from version 2; transaction log "
+            "starts at 3. Log files may have been deleted by log retention.",
+            "SOURCE_EXPIRED",
+            "comes next, 2.",
+        ),
+        (
+            "[DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE] The streaming query was reading from an unexpected Delta "
+            "table (id = 'b').",
+            "DELTA_SOURCE_REPLACED",
+            "(id = 'b')",
+        ),
+        (
+            "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed\n"
+            "Caused by: sun.security.validator.ValidatorException: PKIX path building failed: no valid path",
+            "SOURCE_CERTIFICATE_REFUSED",
+            "PKIX path building failed",
+        ),
+        (
+            "org.apache.kafka.common.KafkaException: Failed to load PEM SSL keystore /k.pem",
+            "SOURCE_CERTIFICATE_REFUSED",
+            "/k.pem",
+        ),
+        (
+            "org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed during authentication",
+            "SOURCE_LOGIN_REFUSED",
+            "Authentication failed",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_named_and_never_tried_again(text: str, condition: str, named: str) -> None:
+    own = as_deltaworks_error(RuntimeError(f"An error occurred.\n{text}"))
+
+    assert (own.condition, own.retryable) == (condition, False)
+    assert named in own.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+        "java.util.concurrent.TimeoutException: Cannot fetch record for offset 26200 in 120000 milliseconds",
+    ],
+)
+def test_a_broker_that_does_not_answer_is_an_outage(text: str) -> None:
+    own = as_deltaworks_error(RuntimeError(text))
+
+    assert (own.condition, own.retryable) == ("STORAGE_UNREACHABLE", True)
+
+
+def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:
+    own = as_deltaworks_error(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Multiple streaming jobs detected for 7"))
+
+    assert (type(own), own.condition) == (FencedError, "CHECKPOINT_TAKEN")
+
+
+def test_what_nobody_foresaw_is_told_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(failing(ValueError("odd")), guard=False) == 1
+
+    output = capsys.readouterr()
+    assert last_line(output.out)["condition"] == "JOB_FAILED"
+    assert last_line(output.out)["message"] == "ValueError: odd"
+    assert "Traceback" in output.err
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    table: str
+    reason: str
+    partitions: tuple[str, ...] | None
+    seconds: float
+
+
+def test_results_are_printed_for_people_and_last_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_results([Outcome("events", "it changed", ("2025-03-01",), 1.234), Outcome("a", "no", None, 0.0)])
+
+    *people, last = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in people] == [
+        ["table", "seconds", "reason"],
+        ["events", "1.2", "it", "changed"],
+        ["a", "0.0", "no"],
+    ]
+    assert json.loads(last)[0] == {
+        "table": "events",
+        "reason": "it changed",
+        "partitions": ["2025-03-01"],
+        "seconds": 1.234,
+    }

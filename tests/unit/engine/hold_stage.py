@@ -1,0 +1,220 @@
+"""A pipeline on local disk whose batches are prepared by the test: the whole engine but the pass that writes files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.prepared import PreparedTable, prepare
+from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.table_set import TableSet
+from deltaworks.events.reasons import QUARANTINE_SCHEMA
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.lake import Lake
+from tests.unit.engine.batch_records import prepared_batch
+
+TABLES = ("clicks", "orders", "logins")
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+def crash_at(point: str) -> Callable[[str], None]:
+    """A fault that ends the process at `point`."""
+
+    def fault(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    return fault
+
+
+def declared(**columns: str) -> dict[str, Any]:
+    """A declaration of three tables; `columns` changes the type of a table's one column."""
+    return {
+        "pipeline": "shop",
+        "description": "orders",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+        "tables": [
+            {
+                "name": name,
+                "when": {"name": name},
+                "columns": [{"name": "level", "path": "level", "type": columns.get(name, "int")}],
+            }
+            for name in TABLES
+        ],
+    }
+
+
+@dataclass
+class Stage:
+    """The lake, and what lands batches in it."""
+
+    root: Path
+    spec: PipelineSpec
+    epoch: int = 0
+
+    @classmethod
+    def at(cls, root: Path, **columns: str) -> Stage:
+        return cls(root, PipelineSpec.model_validate(declared(**columns)))
+
+    @classmethod
+    def with_a_mistake(cls, root: Path) -> Stage:
+        """Batches 0 and 1, then what batch 0 brought to `orders` is deleted, then batches 2 and 3."""
+        made = cls.at(root)
+        processor = made.processor()
+        for batch_id in (0, 1):
+            made.land(processor, batch_id)
+        table = made.lake.open(paths.table("shop", "orders"))
+        assert table is not None
+        table.delete("_seq = 0")
+        for batch_id in (2, 3):
+            made.land(processor, batch_id)
+        return made
+
+    def declare(self, **columns: str) -> None:
+        """Change the declaration, as an edit of pipeline.yaml does before the next start."""
+        self.spec = PipelineSpec.model_validate(declared(**columns))
+
+    @property
+    def storage(self) -> StorageSpec:
+        return StorageSpec(root=f"file://{self.root}/lake")
+
+    def catalog(self) -> Catalog:
+        """The project, with a lease that is soon given up."""
+        environment = EnvironmentSpec(
+            environment="tests",
+            lake=self.storage,
+            landing=StorageSpec(root=f"file://{self.root}/landing"),
+            messaging=AwsSpec(),
+        )
+        fast = self.spec.model_copy(update={"stream": self.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
+        return Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=self.root)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.storage)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.storage)
+
+    def processor(
+        self,
+        *,
+        fault: Callable[[str], None] = lambda point: None,
+        spark: Any = None,
+        takeover: bool = True,
+        generation: int = 1,
+    ) -> BatchProcessor:
+        """A new owner, as a new process makes it."""
+        self.epoch += takeover
+        owner = owner_step("shop", self.epoch)
+        tables = TableSet(self.lake, self.spec, spark=spark)
+        tables.open()
+        tables.fence(owner)
+        return BatchProcessor(
+            spark,
+            self.spec,
+            self.lake,
+            self.objects,
+            generations=Generations(generation, (CheckpointRecord(1, 0, None),)),
+            ledger=Ledger(self.lake, "shop", generation),
+            tables=tables,
+            ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
+            fault=fault,
+            end_of=lambda generations, batch: {"seq": batch},
+        )
+
+    def prepare(
+        self,
+        batch_id: int,
+        tables: tuple[str, ...] = (*TABLES, "quarantine"),
+        rows: int = 2,
+        seq: int | None = None,
+        generation: int = 1,
+    ) -> None:
+        """Write a batch's files and fix it, as the pass of a driver does that dies right after.
+
+        Its rows are of the file event `seq`, by default the batch's number.
+        """
+        shares = tuple(self._share(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
+        prepare(
+            self.objects,
+            prepared_batch(batch_id, generation=generation, tables=shares),
+        )
+
+    def _share(self, name: str, seq: int, rows: int) -> PreparedTable:
+        if name == "quarantine":
+            schema, partition_by = QUARANTINE_SCHEMA, ("quarantine_date",)
+        else:
+            schema = arrow_schema(self.spec.table(name).column_types())
+            partition_by = self.spec.table(name).partition_by
+        level = None
+        if "level" in schema.names:
+            level = {"int": 7, "string": "7", "array<int>": [7]}[self.spec.table(name).column_types()["level"]]
+        values = [{"_seq": seq, "_position": position, "level": level, "batch": seq} for position in range(rows)]
+        data = pa.Table.from_pylist(
+            [{column: value for column, value in row.items() if column in schema.names} for row in values],
+            schema=schema,
+        )
+        root = f"{self.storage.prefix}/{paths.table('shop', name)}"
+        files = [
+            write_file(fs.LocalFileSystem(), root, part, partition=partition)
+            for partition, part in split_by_partition(data, partition_by)
+        ]
+        return PreparedTable(table=name, writer="fan_out", rows=rows, files=tuple(asdict(file) for file in files))
+
+    def land(self, processor: BatchProcessor, batch_id: int, **options: Any) -> BatchReport | None:
+        """Prepare a batch and land it."""
+        self.prepare(batch_id, **options)
+        return processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
+
+    def landed(self, name: str) -> Counter[tuple[int, int]]:
+        """How often each row is in a table."""
+        rows = self.lake.rows(paths.table("shop", name), columns=["_seq", "_position"])
+        assert rows is not None
+        return Counter((row["_seq"], row["_position"]) for row in rows.to_pylist())
+
+    def expected(self, *batches: int, rows: int = 2) -> Counter[tuple[int, int]]:
+        """Every row of these batches once."""
+        return Counter((batch, position) for batch in batches for position in range(rows))
+
+    def steps(self, name: str) -> list[tuple[int, str]]:
+        """The ledger's steps of a table: batch and outcome, in the order of batches."""
+        rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
+        assert rows is not None
+        found = [(row["batch_id"], row["outcome"]) for row in rows.to_pylist() if row["table_name"] == name]
+        return sorted(found, key=lambda step: (step[0], step[1] == "caught_up"))
+
+    def break_table(self, name: str) -> Callable[[], None]:
+        """Make every commit to a table fail, whoever makes it; what is returned mends it."""
+        log = self.root / "lake" / paths.table("shop", name) / "_delta_log"
+        aside = log.with_name("log_aside")
+        log.rename(aside)
+        log.write_text("no folder")
+
+        def mend() -> None:
+            log.unlink()
+            aside.rename(log)
+
+        return mend

@@ -1,0 +1,229 @@
+"""Copies that producers send again are flagged, first arrivals never are: held against a model that remembers all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from deltaworks.control import paths
+from deltaworks.engine.duplicates import flags as task_flags
+from deltaworks.engine.duplicates.window import duplicate_windows
+from deltaworks.engine.fan_out import Written, gathered, write_payloads
+from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.table_set import TableSet
+from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step, commit_step
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.recreate import make_anew
+
+NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
+Ids = Sequence[str]
+
+
+def spec(within_days: int | None = 7, *, id_path: str = "id", **table: Any) -> PipelineSpec:
+    flagged = {} if within_days is None else {"duplicates": {"flag_within_days": within_days} | table}
+    event = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}}
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "orders",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": event | ({"id": id_path} if id_path else {}),
+            "tables": [
+                {"name": "events", "catch_all": True} | flagged,
+                {"name": "logins", "when": {"name": "login"}},
+            ],
+        }
+    )
+
+
+class Shop:
+    """Batches land in real tables, through all of the pass but Spark itself: a task is a call."""
+
+    def __init__(self, root: Path, declared: PipelineSpec) -> None:
+        self.lake, self.spec = Lake(StorageSpec(root=f"file://{root}")), declared
+        self.tables = TableSet(self.lake, declared)
+        self.tables.open()
+        self.seq = self.batch = -1
+        self.facts: dict[str, Any] = {}
+
+    def windows(self, at: dt.datetime) -> dict[str, task_flags.DuplicateWindow]:
+        return duplicate_windows(self.spec, self.lake, self.tables, now=at)
+
+    def write(self, tasks: Sequence[Ids], at: dt.datetime = NOW) -> Written:
+        """The pass over one batch: each task has one object of so many events."""
+        names = [table.name for table in self.spec.tables] + ["quarantine"]
+        roots = {name: arrow_path(self.lake.storage, paths.table("shop", name)) for name in names}
+        by = {name: ("event_date",) for name in names} | {"quarantine": ("quarantine_date",)}
+        target, windows = FileTarget(None, roots, by), self.windows(at)
+        stamp = BatchStamp(self.batch + 1, int(at.timestamp() * 1_000_000), "f")
+        told = []
+        for number, ids in enumerate(tasks):
+            time = int(NOW.timestamp())
+            events = [{"name": "login", "time": time - 3600 * hour, "id": id_} for hour, id_ in enumerate(ids)]
+            payload = Payload(self.seq + 1 + number, f"k{number}", "".join(map(json.dumps, events)).encode())
+            told += write_payloads([payload], self.spec, stamp, target, duplicates=windows)
+        return gathered(told, target, windows)
+
+    def land(self, tasks: Sequence[Ids], at: dt.datetime = NOW) -> None:
+        written = self.write(tasks, at)
+        self.batch, self.seq, self.facts = self.batch + 1, self.seq + len(tasks), written.facts
+        for name, files in written.files.items():
+            actions = [file.add_action() for file in files]
+            commit_step(self.tables.handles[name], actions, step=Step(name, self.batch), user_metadata="{}")
+
+    def compact(self) -> None:
+        self.tables.handles["events"].optimize.compact()
+
+    def flags(self, table: str = "events") -> list[tuple[str, bool | None]]:
+        """Ids and flags in the order of arrival."""
+        rows = self.lake.rows(paths.table("shop", table))
+        assert rows is not None
+        ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
+        return [(row["event_id"], row["_duplicate"]) for row in ordered]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path, spec())
+
+
+def flagged(arrived: Sequence[str]) -> list[tuple[str, bool]]:
+    """The model: an id is a copy once it has been seen."""
+    seen: set[str] = set()
+    found = []
+    for each in arrived:
+        found.append((each, each in seen))
+        seen.add(each)
+    return found
+
+
+IDS = st.lists(st.sampled_from([f"e{number}" for number in range(12)]), min_size=1, max_size=6)
+BATCHES = st.lists(st.tuples(st.lists(IDS, min_size=1, max_size=3), st.booleans(), st.booleans()), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(BATCHES)
+def test_a_flag_says_whether_the_id_came_before(batches: list[tuple[list[Ids], bool, bool]]) -> None:
+    with TemporaryDirectory() as folder:
+        shop, arrived = Shop(Path(folder), spec()), []
+        for tasks, compacts, new_worker in batches:
+            if new_worker:
+                task_flags._KNOWN.clear()
+            shop.land(tasks)
+            arrived += [id_ for ids in tasks for id_ in ids]
+            if compacts:
+                shop.compact()
+
+        assert shop.flags() == flagged(arrived) if arrived else True
+
+
+def test_a_copy_within_a_task_between_tasks_and_of_an_earlier_batch_is_flagged(shop: Shop) -> None:
+    shop.land([["a", "a", "b"], ["b", "c"], ["c", "b", "d"]])
+    shop.land([["d", "e"]])
+
+    assert [id_ for id_, copy in shop.flags() if not copy] == ["a", "b", "c", "d", "e"]
+    assert len(shop.flags()) == 10
+
+
+def test_only_tables_that_ask_for_it_have_flags(shop: Shop) -> None:
+    shop.land([["a"], ["a"]])
+
+    logins = shop.lake.rows(paths.table("shop", "logins"))
+    assert logins is not None
+    assert "_duplicate" not in logins.column_names
+    assert logins.num_rows == 2
+
+
+def test_where_no_table_asks_for_it_no_log_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(tmp_path, spec(None))
+    monkeypatch.setattr("deltaworks.engine.duplicates.window.refresh", lambda handle: 1 / 0)
+
+    assert shop.windows(NOW) == {}
+
+
+def test_what_arrived_before_the_window_does_not_count(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, spec(2))
+    for day, ids in ((0, ["a", "b"]), (1, ["c"]), (3, ["a", "c"]), (4, ["b", "a"])):
+        shop.land([ids], NOW + dt.timedelta(days=day))
+
+    assert shop.flags() == [
+        *[("a", False), ("b", False), ("c", False)],
+        *[("a", False), ("c", True)],
+        *[("b", False), ("a", True)],
+    ]
+
+
+def test_more_ids_than_are_allowed_leave_the_oldest_files_out_and_that_is_on_record(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, spec(7, max_ids=2))
+    shop.land([["a", "b"]])
+    shop.land([["c", "d"]], NOW + dt.timedelta(days=1))
+
+    shop.land([["a", "d"]], NOW + dt.timedelta(days=1))
+
+    assert shop.flags()[-2:] == [("a", False), ("d", True)]
+    assert shop.facts == {"duplicates_left_out_events": 1}
+
+
+def test_rows_taken_out_of_the_table_count_no_more_in_a_worker_that_knew_them(shop: Shop) -> None:
+    shop.land([["a", "b"]])
+    shop.land([["a"]])
+    table = shop.tables.handles["events"]
+    columns = shop.spec.table("events").column_types()
+    make_anew(
+        *(table, columns, ("event_date",)),
+        step=Step("anew", 1),
+        owner=Step("owner", 1),
+        user_metadata="{}",
+        spark=None,
+        uri="",
+    )
+
+    shop.land([["a", "b", "a"]])
+
+    assert shop.flags() == [("a", False), ("b", False), ("a", True)]
+
+
+def test_a_worker_reads_a_file_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    ids = task_flags.TaskFlags._ids
+    monkeypatch.setattr(
+        task_flags.TaskFlags, "_ids", lambda self, root, path: (read.append(path), ids(self, root, path))[1]
+    )
+
+    for number in range(6):
+        shop.land([[f"e{number}", f"e{number - 1}"]])
+
+    assert len(read) == len(set(read)) == 5
+
+
+def test_a_file_that_vacuum_has_removed_meanwhile_counts_for_nothing(shop: Shop) -> None:
+    shop.land([["a"]])
+    task_flags._KNOWN.clear()
+    root = Path(shop.lake.storage.prefix) / paths.table("shop", "events")
+    for path in root.rglob("*.parquet"):
+        path.unlink()
+
+    written = shop.write([["a"]])
+
+    assert sum(file.rows for file in written.files["events"]) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"id_path": ""}, {"flag_within_days": 0}, {"max_ids": 0}], ids=["no id", "no day", "no ids"]
+)
+def test_a_declaration_that_cannot_be_kept_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        spec(7, **wrong)

@@ -1,0 +1,181 @@
+"""The work of one task: payloads to files, by table and partition."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.engine.fan_out import FINDINGS, TableWriters, partitioning, write_payloads
+from deltaworks.engine.file_target import FileTarget
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.findings import Findings
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.sources.base import balanced
+from deltaworks.specs.pipeline import PipelineSpec
+
+STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+DAY = 86_400
+
+
+def payloads() -> list[Payload]:
+    def line(number: int) -> str:
+        name = ["order", "login"][number % 7 == 0]
+        amount = "much" if number % 11 == 0 else number
+        return json.dumps({"name": name, "time": number * DAY // 10, "device": "d", "params": {"amount": amount}})
+
+    return [Payload(seq, f"k{seq}", "".join(map(line, range(seq * 40, seq * 40 + 40))).encode()) for seq in (1, 2, 3)]
+
+
+def target(root: Path, spec: PipelineSpec) -> FileTarget:
+    by_table = partitioning(spec)
+    return FileTarget(None, {name: str(root / name) for name in by_table}, by_table)
+
+
+@pytest.mark.parametrize("flush_bytes", [1, 1 << 30])
+def test_files_hold_the_rows_of_their_table_and_partition(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, flush_bytes: int
+) -> None:
+    spec = make_spec()
+
+    written = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec), flush_bytes=flush_bytes)
+
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for table, file in written:
+        rows = pq.read_table(tmp_path / table / file["path"], partitioning=None)
+        assert rows.num_rows == file["rows"] == json.loads(file["stats"])["numRecords"]
+        assert (tmp_path / table / file["path"]).stat().st_size == file["size"]
+        assert not set(file["partition"]) & set(rows.schema.names)
+        for row in rows.to_pylist():
+            found[table][_shown(row | {name: dt.date.fromisoformat(v) for name, v in file["partition"].items()})] += 1
+    wanted: dict[str, Counter[str]] = defaultdict(Counter)
+    for table, parsed in Parser(spec).parse(payloads(), STAMP):
+        wanted[table].update(_shown(row) for row in parsed.to_pylist())
+    assert found == wanted
+    assert set(found) == {"events", "orders", "quarantine"}
+
+
+def test_a_task_writes_one_file_for_each_table_and_partition(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path
+) -> None:
+    spec = make_spec()
+
+    written = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec))
+
+    counted = Counter((table, str(file["partition"])) for table, file in written)
+    assert set(counted.values()) == {1}
+    assert len(counted) > 10
+
+
+def test_a_task_without_events_writes_nothing(make_spec: Callable[..., PipelineSpec], tmp_path: Path) -> None:
+    spec = make_spec()
+
+    assert write_payloads([Payload(1, "k", b"[]")], spec, STAMP, target(tmp_path, spec)) == []
+    assert not list(tmp_path.rglob("*"))
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return repr(sorted(row.items()))
+
+
+@given(st.lists(st.integers(0, 1000), max_size=30), st.integers(1, 8))
+def test_balancing_keeps_the_order_and_loses_nothing(sizes: list[int], tasks: int) -> None:
+    shares = balanced(list(range(len(sizes))), sizes, tasks)
+
+    assert [reference for share in shares for reference in share] == list(range(len(sizes)))
+    assert len(shares) <= tasks
+    assert all(shares)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(1, 8))
+def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], tasks: int) -> None:
+    shares = balanced(sizes, sizes, tasks)
+
+    part = sum(sizes) / min(tasks, len(sizes))
+    assert all(sum(share) <= part + max(sizes) for share in shares)
+
+
+@pytest.mark.parametrize("hot_share", [0.0, 0.9])
+def test_what_is_held_stays_below_its_bound_with_a_hundred_tables_and_one_hot(tmp_path: Path, hot_share: float) -> None:
+    names = [f"t{number}" for number in range(100)]
+    where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    writers = TableWriters(where, flush_bytes=200 * rows.nbytes, file_bytes=100 * rows.nbytes)
+    most = 0
+    turns = random.Random(1)
+
+    added: Counter[str] = Counter()
+    for _ in range(3_000):
+        name = "t0" if turns.random() < hot_share else turns.choice(names)
+        writers.add(name, rows)
+        added[name] += rows.num_rows
+        most = max(most, writers.held_bytes)
+    writers.flush()
+
+    written: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for table, file in writers.files:
+        written[table] += file.rows
+        files[table] += 1
+    assert written == added
+    assert most < 200 * rows.nbytes
+    assert writers.held_bytes == 0
+    if hot_share:
+        # The hot table rolls; the others are left to grow to one file, or few.
+        assert files["t0"] >= 20
+        assert max(files[name] for name in names[1:]) <= 4
+
+
+def test_a_table_rolls_its_files_at_the_size_declared(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    where = FileTarget(None, {"t": str(tmp_path / "t")}, {"t": ()})
+    writers = TableWriters(where, flush_bytes=1 << 30, file_bytes=3 * rows.nbytes)
+
+    for _ in range(7):
+        writers.add("t", rows)
+    writers.flush()
+
+    assert [file.rows for _, file in writers.files] == [3_000, 3_000, 1_000]
+
+
+def test_small_tables_are_left_to_grow_when_a_hot_one_fills_the_memory(tmp_path: Path) -> None:
+    names = ["hot", *(f"t{number}" for number in range(20))]
+    where = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
+    rows = pa.table({"a": pa.array(range(1_000), pa.int64())})
+    writers = TableWriters(where, flush_bytes=100 * rows.nbytes, file_bytes=1 << 40)
+
+    for number in range(600):
+        writers.add("hot" if number % 10 else names[1 + number // 10 % 20], rows)
+    writers.flush()
+
+    files = Counter(table for table, _ in writers.files)
+    assert files["hot"] > 5
+    assert {files[name] for name in names[1:]} == {1}
+
+
+@pytest.mark.parametrize("kind", [ConfigError, ContractError, TransientError])
+def test_what_stops_a_task_reaches_the_driver_as_what_it_was(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, kind: type[DeltaworksError]
+) -> None:
+    error = kind("OBJECT_FORBIDDEN", "s3://b/k may not be read.", hint="Grant it.")
+
+    def opened() -> Iterator[Payload]:
+        yield payloads()[0]
+        raise error
+
+    *_, (name, record) = write_payloads(opened(), make_spec(), STAMP, target(tmp_path, make_spec()))
+
+    failure = Findings.decode(record["text"]).failure
+    assert name == FINDINGS
+    assert type(failure) is kind
+    assert failure.as_record() == error.as_record()

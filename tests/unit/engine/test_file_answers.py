@@ -1,0 +1,131 @@
+"""What became of an object: asked of the log, the ledger and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import files
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.engine.file_answers import FileAnswers
+from deltaworks.errors import ConfigError
+from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage
+from deltaworks.sources.objects.relay.lister import listing_requested
+from deltaworks.sources.objects.relay.reconcile import reconcile
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from tests.unit.engine.ledger_stage import Stage
+
+RELAY = RelaySpec(relay="landing", buckets=("landing",), listing={"grace_minutes": 0})
+
+
+@pytest.fixture
+def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
+    stage = Stage(tmp_path / "lake", make_spec())
+    for batch_id in range(2):
+        stage.complete(batch_id)
+    (tmp_path / "landing").mkdir()
+    return stage
+
+
+@pytest.fixture
+def project(stage: Stage, tmp_path: Path) -> Catalog:
+    landing = StorageSpec(root=f"file://{tmp_path}/landing")
+    environment = EnvironmentSpec(environment="tests", lake=stage.storage, landing=landing, messaging=AwsSpec())
+    return Catalog(environment=environment, relays={"landing": RELAY}, pipelines={"shop": stage.spec}, root=tmp_path)
+
+
+def land(stage: Stage, table: str, rows: pa.Table) -> None:
+    key = paths.table("shop", table)
+    opened = stage.lake.ensure(key, rows.schema, user_metadata="{}")
+    stage.lake.append(opened, key, rows, step=Step("rows", 1), user_metadata="{}")
+
+
+def test_an_object_that_was_read_tells_its_batch_and_its_rows(stage: Stage, project: Catalog) -> None:
+    land(stage, "orders", pa.table({"_seq": pa.array([3, 3, 3, 4], pa.int64())}))
+    (answer,) = FileAnswers(project, "landing").about("day/3.json")
+    (reading,) = answer.readings
+    assert (answer.event["seq"], answer.event["batch"], answer.event["origin"]) == (3, 1, "sqs")
+    assert (reading.pipeline, reading.batch_id, dict(reading.rows), reading.whole) == ("shop", 1, {"orders": 3}, None)
+
+
+def test_an_object_nothing_came_of_tells_why(stage: Stage, project: Catalog) -> None:
+    whole = Rejected(1, WHOLE_OBJECT, "day/1.json", b"", None, (Reason(ReasonCode.OBJECT_MISSING, "", "not there"),))
+    event = Rejected(2, 0, "day/2.json", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
+    rows = quarantine_rows([whole, event], batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
+    land(stage, "quarantine", rows)
+    answers = FileAnswers(project, "landing")
+    assert answers.about("day/1.json")[0].readings[0].whole == "object_missing: not there"
+    partly = answers.about("day/2.json")[0].readings[0]
+    assert (partly.whole, dict(partly.rejected), dict(partly.rows)) == (None, {"unknown_event": 1}, {})
+
+
+def test_the_newest_objects_come_with_who_has_read_them_and_who_waits(project: Catalog) -> None:
+    found = FileAnswers(project, "landing").newest(8)
+    told = [(a.event["seq"], [(r.pipeline, r.batch_id) for r in a.readings]) for a in found]
+    assert told[-1] == (4, [("shop", 1)])
+    assert told[-2] == (5, [])
+    assert told[0] == (11, [("shop", None)])
+    assert [a.event["key"] for a in FileAnswers(project, "landing").newest(9, glob="*/1*.json")] == [
+        "day/10.json",
+        "day/1.json",
+    ]
+
+
+def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: Catalog, tmp_path: Path) -> None:
+    for name in ("day/5.json", "day/new.json"):
+        path = tmp_path / "landing" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"{}")
+    lake, landing = Lake(project.environment.lake), project.environment.landing
+    by_key = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 0})
+    found = reconcile(by_key, lake, landing, FileAnswers(project, "landing").readers())
+    assert (found.listed, found.logged, found.unannounced) == (2, 11, ["landing/day/new.json"])
+    # The first four are gone too, and were read before; the one of another bucket is nobody's.
+    assert found.gone == [f"landing/day/{number}.json" for number in (6, 7, 8, 9, 10)]
+    patient = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 5})
+    young = reconcile(patient, lake, landing, [])
+    assert (young.unannounced, young.young, young.gone) == ([], 1, [])
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, project: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+        monkeypatch.setattr(files, "catalog", lambda: project)
+        monkeypatch.setenv("COLUMNS", "250")
+        return lambda *words: CliRunner().invoke(files.app, list(words), catch_exceptions=False).output
+
+    def test_list_and_show(self, run: Callable[..., str], stage: Stage) -> None:
+        land(stage, "orders", pa.table({"_seq": pa.array([3, 3], pa.int64())}))
+        assert "shop batch 1" in run("list", "landing")
+        shown = run("show", "landing", "day/3.json")
+        assert "seq 3, append 1" in shown
+        assert "shop in batch 1: 2 in orders" in shown
+
+    def test_one_nobody_was_told_of(self, run: Callable[..., str], stage: Stage) -> None:
+        writer = FileEventLogWriter(stage.lake, "landing", epoch=2)
+        writer.append([], [QuarantinedMessage("m", '{"key": "day/99.json"}', "record_malformed", utc_now())])
+        shown = run("show", "landing", "day/99.json")
+        assert "record_malformed" in shown
+        assert "is in no file event of landing" in shown
+
+    def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], stage: Stage) -> None:
+        assert "0 objects listed, 11 file events in the log" in run("reconcile", "landing")
+        assert not listing_requested(stage.objects, "landing")
+        assert "Asked landing to list" in run("reconcile", "landing", "--no-dry-run")
+        assert listing_requested(stage.objects, "landing")
+
+    def test_a_relay_without_a_queue_has_nothing_to_redrive(self, run: Callable[..., str]) -> None:
+        with pytest.raises(ConfigError, match="RELAY_WITHOUT_QUEUE"):
+            run("redrive", "landing")

@@ -1,0 +1,100 @@
+"""What became of batches is read back from their records, while they are under way and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.engine.history import held_tables
+from deltaworks.errors import ConfigError
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.commit import Step
+from tests.unit.engine.ledger_stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
+    return Stage(tmp_path, make_spec())
+
+
+def test_a_pipeline_without_batches_has_an_empty_history(stage: Stage) -> None:
+    assert stage.history().recent() == []
+    assert stage.history().complete() == []
+    with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
+        stage.history().detail(0)
+
+
+def test_the_newest_batches_come_with_one_that_is_prepared_and_not_complete(stage: Stage) -> None:
+    for batch_id in range(3):
+        stage.complete(batch_id)
+    stage.prepare(3)
+
+    found = stage.history().recent(3)
+
+    assert [(each.batch_id, each.state) for each in found] == [(1, "complete"), (2, "complete"), (3, "prepared")]
+    assert [each.batch_id for each in stage.history().complete(first=1)] == [1, 2]
+    assert (found[0].rows, found[0].quarantined, found[0].owner_epoch, found[0].run) == (5, 2, 4, "stream__shop/1")
+    assert (found[0].start_offset, found[0].end_offset) == ({"seq": 2}, {"seq": 4})
+    assert found[0].seconds is not None
+    assert (found[2].seconds, found[2].rows, found[2].end_offset) == (None, 5, {"seq": 8})
+
+
+def test_one_batch_is_shown_with_its_steps_and_the_objects_it_read(stage: Stage) -> None:
+    stage.complete(0)
+    stage.complete(1)
+
+    detail = stage.history().detail(1)
+
+    assert [(file.seq, file.key, file.size) for file in detail.files] == [(3, "day/3.json", 3), (4, "day/4.json", 4)]
+    assert [(step.table_name, step.outcome, step.files, step.delta_version) for step in detail.steps] == [
+        ("orders", "committed", 1, 3),
+        ("quarantine", "committed", 1, 3),
+    ]
+    assert (detail.spec_fingerprint, detail.code_version, detail.checkpoint) == ("abc", "0.1", 1)
+
+
+def test_objects_of_another_bucket_between_are_not_shown(stage: Stage) -> None:
+    stage.complete(0)
+    stage.complete(1)
+    stage.complete(2)
+
+    assert [(file.seq, file.key) for file in stage.history().detail(2).files] == [(6, "day/5.json")]
+
+
+def test_a_batch_that_is_not_complete_says_which_steps_have_landed(stage: Stage) -> None:
+    stage.prepare(0)
+    table = stage.lake.ensure(paths.table("shop", "orders"), pa.schema([pa.field("a", pa.int64())]), user_metadata="{}")
+    stage.lake.append(
+        table,
+        paths.table("shop", "orders"),
+        pa.table({"a": [1]}),
+        step=Step("shop/g1/orders", 0),
+        user_metadata="{}",
+    )
+
+    detail = stage.history().detail(0)
+
+    assert {step.table_name: step.outcome for step in detail.steps} == {"orders": "landed", "quarantine": "pending"}
+    assert detail.summary.state == "prepared"
+    assert sum(step.bytes for step in detail.steps) == 14
+
+
+def test_a_table_that_is_held_is_named(stage: Stage) -> None:
+    stage.complete(0, outcome="held")
+    stage.complete(1)
+
+    assert [each.held for each in stage.history().recent()] == [("orders",), ()]
+    assert stage.history().detail(0).summary.held == ("orders",)
+
+
+def test_a_table_that_caught_up_with_one_batch_may_still_wait_for_the_next() -> None:
+    rows = [
+        {"batch_id": 0, "table_name": "orders", "outcome": "held"},
+        {"batch_id": 0, "table_name": "orders", "outcome": "caught_up"},
+        {"batch_id": 1, "table_name": "orders", "outcome": "held"},
+    ]
+    assert held_tables(rows) == {1: ("orders",)}

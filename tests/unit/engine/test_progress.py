@@ -1,0 +1,245 @@
+"""Progress is written out of band, and never stands in the way of a batch."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.engine.batches import BatchReport
+from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
+from deltaworks.engine.query_listener import IngestListener
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables import commit
+from deltaworks.tables.lake import Lake
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+
+def report(batch_id: int) -> BatchReport:
+    return BatchReport(
+        batch_id=batch_id,
+        rows=100,
+        quarantined=1,
+        files_read=2,
+        bytes_read=3,
+        files_written=4,
+        tables=5,
+        resumed=False,
+        prepare_seconds=1.0,
+        commit_seconds=0.5,
+        complete_seconds=0.5,
+    )
+
+
+def test_every_batch_has_a_row_once_the_log_is_closed(tmp_path: Path) -> None:
+    storage = StorageSpec(root=f"file://{tmp_path}")
+    log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05)
+    log.start()
+    log.add(report(0))
+    eventually(lambda: len(rows_of(tmp_path)) == 1, "the first row is written")
+    log.add(report(1))
+
+    log.close()
+
+    written = Lake(storage).rows(paths.pipeline_control("shop", "progress"))
+    assert written is not None
+    found = sorted(written.to_pylist(), key=lambda row: row["batch_id"])
+    assert [(row["batch_id"], row["rows"], row["owner_epoch"], row["rows_per_second"]) for row in found] == [
+        (0, 100, 3, 50.0),
+        (1, 100, 3, 50.0),
+    ]
+    assert found[0]["driver_peak_bytes"] > 1 << 20
+    assert log.dropped == 0
+
+
+def test_a_storage_that_fails_drops_rows_counts_them_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "MAX_ATTEMPTS", 1)
+    (tmp_path / "control").write_text("a file where a folder should be")
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    log.add(report(0))
+    log.close()
+
+    assert log.dropped == 1
+
+
+def test_a_full_queue_drops_and_never_blocks(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1)
+
+    # Nobody takes anything out: one that waited for room would wait for ever.
+    for number in range(1_500):
+        log.add(report(number))
+
+    assert log.dropped == 500
+
+
+def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+    found = Lake(StorageSpec(root=f"file://{tmp_path}")).rows(paths.pipeline_control("shop", "progress"))
+    return [] if found is None else sorted(found.to_pylist(), key=lambda row: row["at"])
+
+
+SPARK = {
+    "batchId": 4,
+    "name": "shop.ingest",
+    "durationMs": {"addBatch": 900, "walCommit": 12},
+    "sources": [{"startOffset": '{"seq":7}', "endOffset": {"seq": 9}}],
+}
+
+
+def test_what_spark_says_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.note_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
+    log.start()
+
+    log.add(report(104), spark_batch_id=4)
+    log.idle()
+    eventually(lambda: bool(rows_of(tmp_path)), "what came after it is written")
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["idle"], "it waits for what Spark says"
+    log.spark_progress(SPARK)
+    log.spark_progress({**SPARK, "batchId": 5})  # a trigger of which there is no report
+    log.close()
+
+    (row,) = (row for row in rows_of(tmp_path) if row["kind"] == "batch")
+    assert row["batch_id"] == 104
+    assert json.loads(row["phases_ms"]) == {"addBatch": 900, "walCommit": 12}
+    assert (json.loads(row["start_offset"]), json.loads(row["end_offset"])) == ({"seq": 7}, {"seq": 9})
+    assert (row["backlog_files"], row["backlog_bytes"]) == (3, 30)
+    assert row["oldest_pending_seconds"] > 86_400
+    assert row["driver_rss_bytes"] > 1 << 20
+    assert row["jvm_heap_bytes"] is None, "there is no JVM here"
+
+
+def test_a_batch_of_which_spark_says_nothing_has_its_row_all_the_same(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    log.add(report(104), spark_batch_id=4)
+    log.close()
+
+    assert [(row["batch_id"], row["phases_ms"]) for row in rows_of(tmp_path)] == [(104, None)]
+
+
+def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    for _ in range(5):
+        log.idle()
+    log.add(report(0))
+    log.idle()
+    log.terminated("boom")
+    log.await_end()
+    log.close()
+
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["idle", "batch", "idle", "terminated"]
+    assert rows_of(tmp_path)[-1]["message"] == "boom"
+    assert log.dropped == 0
+
+
+def test_rows_written_apart_without_a_batch_between_are_all_kept(tmp_path: Path) -> None:
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+    log.add(report(7))
+    eventually(lambda: len(rows_of(tmp_path)) == 1, "the batch's row is written")
+    log.idle()
+    eventually(lambda: len(rows_of(tmp_path)) == 2, "that of idling is written")
+    log.terminated(None)
+
+    log.close()
+
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["batch", "idle", "terminated"]
+
+
+def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+    lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), paths.pipeline_control("shop", "progress")
+    old = pa.schema(list(PROGRESS_SCHEMA)[:17])
+    lake.ensure(key, old, user_metadata="{}")
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log.start()
+
+    log.add(report(0))
+    log.close()
+
+    assert log.dropped == 0
+    assert [row["kind"] for row in rows_of(tmp_path)] == ["batch"]
+
+
+def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> None:
+    objects = CountingObjects(LocalObjects(tmp_path / "objects"))
+    measures = DriverMeasures(objects=objects)
+    log = ProgressLog(
+        StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05, measures=measures
+    )
+    log.start()
+    objects.put_if_absent("a", b"1")
+    objects.get("a")
+    objects.get("b")
+    log.add(report(0))
+    eventually(lambda: len(rows_of(tmp_path)) == 1, "the first row is written")
+    objects.list("")
+    log.add(report(1))
+    log.close()
+
+    assert [json.loads(row["requests"]) for row in rows_of(tmp_path)] == [
+        {"control_get": 2, "control_put": 1},
+        {"control_list": 1},
+    ]
+
+
+class _Event:
+    """What Spark hands to a listener, as far as ours looks at it."""
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
+    heard: list[Any] = []
+
+    def fails() -> None:
+        raise RuntimeError
+
+    listener = IngestListener("shop.ingest", on_progress=heard.append, on_idle=fails, on_terminated=heard.append)
+    listener.onQueryStarted(_Event(name="shop.live", runId="2"))  # type: ignore[arg-type]
+    listener.onQueryStarted(_Event(name="shop.ingest", runId="1"))  # type: ignore[arg-type]
+    for name in ("shop.live", "shop.ingest"):
+        listener.onQueryProgress(_Event(progress=_Event(name=name, json=json.dumps({"name": name}))))  # type: ignore[arg-type]
+    for run in ("2", "1"):
+        listener.onQueryIdle(_Event(runId=run))  # type: ignore[arg-type]
+        listener.onQueryTerminated(_Event(runId=run, exception="boom"))  # type: ignore[arg-type]
+
+    assert heard == [{"name": "shop.ingest"}, "boom"]
+    assert listener.failures == 1
+
+
+def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, hanging = threading.Event(), threading.Event()
+
+    def hang(_: ProgressLog, rows: list[dict[str, Any]]) -> None:
+        reached.set()
+        hanging.wait()
+
+    monkeypatch.setattr(ProgressLog, "_append", hang)
+    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.01)
+    log.start()
+    log.add(report(0))
+    assert reached.wait(PATIENCE_SECONDS)
+
+    # The storage hangs until all is said: whoever waited for it would wait for ever.
+    for number in range(1_200):
+        log.add(report(number))
+        log.spark_progress(SPARK)
+    dropped = log.dropped
+    hanging.set()
+
+    assert dropped == 1_400

@@ -1,0 +1,44 @@
+"""How a run waits between two looks at its query."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from deltaworks.engine import runner
+
+
+class Query:
+    """A query that has ended, however it did."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.waits: list[float] = []
+
+    def awaitTermination(self, timeout: float) -> bool:
+        self.waits.append(timeout)
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+
+def test_a_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    query: Any = Query()
+
+    runner._wait_for_end(query, 1.0)
+
+    assert (query.waits, slept) == ([1.0], [])
+
+
+def test_one_that_failed_is_left_to_the_look_and_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    query: Any = Query(RuntimeError("it failed"))
+
+    runner._wait_for_end(query, 1.0)
+
+    assert slept == [1.0]

@@ -1,0 +1,74 @@
+"""Contents that are compressed: whole ones in any number of members, damaged ones, and ones that grow too large."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import tracemalloc
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.specs.source import Compression
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
+KINDS: dict[Compression, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "zstd": zstd}
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+@EACH
+@given(members=st.lists(st.binary(max_size=3_000), min_size=1, max_size=4))
+def test_every_member_is_read_whether_it_is_detected_or_declared(kind: Compression, members: list[bytes]) -> None:
+    data = b"".join(map(KINDS[kind], members))
+
+    assert decompressed(data, "auto", max_bytes=None) == b"".join(members)
+    assert decompressed(data, kind, max_bytes=None) == b"".join(members)
+    assert decompressed(data, "none", max_bytes=None) == data
+
+
+@EACH
+@given(content=st.binary(max_size=3_000), share=st.floats(0, 0.999))
+def test_what_is_cut_off_is_told_and_never_half_read(kind: Compression, content: bytes, share: float) -> None:
+    data = KINDS[kind](content)
+    with pytest.raises(DamagedContent, match=f"its {kind} content is damaged"):
+        decompressed(data[: int(len(data) * share)], kind, max_bytes=None)
+
+
+@EACH
+@pytest.mark.parametrize("damage", ["plain text", "garbage behind", "bytes changed"])
+def test_what_is_damaged_or_not_compressed_as_declared_is_told(kind: Compression, damage: str) -> None:
+    content = b'{"level": 7}' * 500
+    data = KINDS[kind](content)
+    changed = data[: len(data) // 2] + bytes(byte ^ 0xFF for byte in data[len(data) // 2 :][:8]) + data[-4:]
+    damaged = {"plain text": content, "garbage behind": data + b"garbage", "bytes changed": changed}[damage]
+    with pytest.raises(DamagedContent, match=f"its {kind} content is damaged"):
+        decompressed(damaged, kind, max_bytes=None)
+
+
+@EACH
+def test_no_more_than_is_allowed_is_ever_held(kind: Compression) -> None:
+    bomb = KINDS[kind](bytes(200 << 20))
+    assert len(bomb) < 1 << 20
+    allocated = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(LargeContent, match="at most 1000000 are read"):
+            decompressed(bomb, "auto", max_bytes=1_000_000)
+        held = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - allocated
+    finally:
+        tracemalloc.stop()
+
+    assert held < 40 << 20
+
+
+@pytest.mark.parametrize("plain", [b"", b'{"a": 1}', b"B", b"BZh9 a word", b"\x28\xb5"])
+def test_what_is_not_compressed_is_left(plain: bytes) -> None:
+    assert decompressed(plain, "auto", max_bytes=1) == plain

@@ -1,0 +1,205 @@
+"""Single events: out of their wrapper, named, identified and routed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.events import EventReader, IdReader, Router, holders, value_at
+from deltaworks.events.formats.json import Malformed
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.pipeline import PipelineSpec
+
+MakeSpec = Callable[..., PipelineSpec]
+
+
+def test_a_path_leads_into_nested_objects_and_nowhere_else() -> None:
+    event = {"a": {"b": {"c": 1}}, "l": [{"c": 1}], "t": "text"}
+
+    assert value_at(event, ("a", "b", "c")) == 1
+    for path in (("a", "x"), ("l", "c"), ("t", "c"), ("x", "y")):
+        assert value_at(event, path) is None
+    assert holders([event, {}, {"a": 7}], ("a",)) == [{"b": {"c": 1}}, {}, {}]
+    assert holders([event, {"a": {"b": None}}], ("a", "b")) == [{"c": 1}, {}]
+
+
+class TestUnwrapping:
+    """The event may sit inside a wrapper."""
+
+    @pytest.mark.parametrize("inner", [{"name": "x"}, {}])
+    def test_an_object_at_the_path_is_the_event(self, make_spec: MakeSpec, inner: dict[str, Any]) -> None:
+        reader = EventReader(make_spec(unwrap={"path": "request.body"}))
+
+        assert reader.event({"request": {"body": inner, "headers": 1}}) == inner
+        assert reader.event({"request": {"body": orjson.dumps(inner).decode()}}) == inner
+
+    @pytest.mark.parametrize(
+        ("value", "code"),
+        [
+            ({"body": "{broken"}, ReasonCode.MALFORMED),
+            ({"body": ""}, ReasonCode.MALFORMED),
+            ({"body": "[1]"}, ReasonCode.NOT_AN_OBJECT),
+            ({"body": '"text"'}, ReasonCode.NOT_AN_OBJECT),
+            ({"body": 7}, ReasonCode.NOT_AN_OBJECT),
+            ({"body": [{}]}, ReasonCode.NOT_AN_OBJECT),
+            ({"body": None}, ReasonCode.MISSING_REQUIRED),
+            ({}, ReasonCode.MISSING_REQUIRED),
+            ([1], ReasonCode.NOT_AN_OBJECT),
+            ("text", ReasonCode.NOT_AN_OBJECT),
+            (Malformed(b"{", "why"), ReasonCode.MALFORMED),
+        ],
+    )
+    def test_anything_else_is_a_misfit(self, make_spec: MakeSpec, value: Any, code: ReasonCode) -> None:
+        with pytest.raises(Misfit) as caught:
+            EventReader(make_spec(unwrap={"path": "body"})).event(value)
+
+        assert caught.value.code is code
+
+    def test_without_a_wrapper_the_value_is_the_event(self, make_spec: MakeSpec) -> None:
+        reader = EventReader(make_spec())
+
+        assert reader.event({"body": "x"}) == {"body": "x"}
+        with pytest.raises(Misfit, match="found a list, not an object"):
+            reader.event([])
+
+
+class TestNames:
+    """An event's name is at a path, or the same for all."""
+
+    def test_a_name_is_read_at_its_path(self, make_spec: MakeSpec) -> None:
+        event = {"name": {"path": "meta.kind"}, "time": {"path": "time"}}
+
+        assert EventReader(make_spec(event=event)).name({"meta": {"kind": "order"}}) == "order"
+
+    def test_a_constant_name_needs_nothing_of_the_event(self, make_spec: MakeSpec) -> None:
+        event = {"name": {"constant": "edit"}, "time": {"path": "time"}}
+
+        assert EventReader(make_spec(event=event)).name({}) == "edit"
+
+    @pytest.mark.parametrize("event", [{}, {"name": ""}, {"name": 7}, {"name": None}, {"name": ["order"]}])
+    def test_an_event_without_a_name_is_unknown(self, make_spec: MakeSpec, event: dict[str, Any]) -> None:
+        with pytest.raises(Misfit) as caught:
+            EventReader(make_spec()).name(event)
+
+        assert caught.value.code is ReasonCode.UNKNOWN_EVENT
+
+
+class TestIds:
+    """An event's id is the value at one path, or a digest of several."""
+
+    def ids(self, make_spec: MakeSpec, paths: Any, *events: dict[str, Any]) -> list[str | None]:
+        event = {"name": {"path": "name"}, "time": {"path": "time"}, "id": paths}
+        return IdReader(make_spec(event=event)).read(events)
+
+    def test_without_a_declared_id_there_is_none(self, make_spec: MakeSpec) -> None:
+        assert IdReader(make_spec()).read([{"id": "x"}, {}]) == [None, None]
+
+    def test_the_value_at_one_path_is_the_id_as_text(self, make_spec: MakeSpec) -> None:
+        events = [{"p": {"id": "e1"}}, {"p": {"id": 17}}, {"p": {"id": True}}, {"p": {"id": 1.5}}]
+
+        assert self.ids(make_spec, "p.id", *events) == ["e1", "17", "true", "1.5"]
+
+    @pytest.mark.parametrize("value", [None, "", {}, {"a": 1}, [1]])
+    def test_a_missing_or_nested_value_is_no_id(self, make_spec: MakeSpec, value: Any) -> None:
+        assert self.ids(make_spec, "id", {"id": value}, {}) == [None, None]
+        assert self.ids(make_spec, ["id", "k"], {"id": value, "k": "x"}) == [None]
+
+    def test_several_values_make_one_id_that_is_the_same_everywhere(self, make_spec: MakeSpec) -> None:
+        first, again, other = self.ids(
+            make_spec, ["a", "p.b"], {"a": "x", "p": {"b": 1}}, {"p": {"b": 1}, "a": "x"}, {"a": "x", "p": {"b": 2}}
+        )
+
+        assert first == again != other
+        assert first == hashlib.blake2b(b'["x","1"]', digest_size=16).hexdigest()
+
+    @given(st.tuples(*[st.text('ab\x1f,"[]', min_size=1, max_size=4)] * 2), st.data())
+    def test_different_values_never_make_the_same_id(self, parts: tuple[str, str], data: st.DataObject) -> None:
+        joined = "".join(parts)
+        cut = data.draw(st.integers(1, len(joined) - 1))
+        other = (joined[:cut], joined[cut:])
+        reader = IdReader(
+            PipelineSpec.model_validate(
+                {
+                    "pipeline": "p",
+                    "description": "",
+                    "owner": "",
+                    "source": {"kind": "s3_sqs", "relay": "r", "bucket": "b"},
+                    "event": {"name": {"constant": "x"}, "time": {"path": "t"}, "id": ["a", "b"]},
+                    "tables": [{"name": "t", "catch_all": True}],
+                }
+            )
+        )
+
+        one, two = reader.read([{"a": parts[0], "b": parts[1]}, {"a": other[0], "b": other[1]}])
+
+        assert (one == two) == (parts == other)
+
+
+class TestRouting:
+    """An event lands in every table whose condition it meets."""
+
+    TABLES = (
+        {"name": "events", "catch_all": True},
+        {"name": "orders", "when": {"name": "order"}},
+        {"name": "money", "when": {"name": ["order", "refund"]}},
+    )
+
+    def test_by_name(self, make_spec: MakeSpec) -> None:
+        router = Router(make_spec(tables=list(self.TABLES)))
+
+        for _ in range(2):  # the second time from memory
+            assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")
+            assert router.tables({"name": "refund"}, "refund") == ("events", "money")
+
+    def test_an_event_no_condition_knows_is_unknown_although_there_is_a_table_of_all(self, make_spec: MakeSpec) -> None:
+        router = Router(make_spec(tables=list(self.TABLES)))
+
+        for _ in range(2):
+            with pytest.raises(Misfit) as caught:
+                router.tables({"name": "login"}, "login")
+            assert caught.value.code is ReasonCode.UNKNOWN_EVENT
+            assert "'login'" in caught.value.detail
+
+    def test_a_table_of_all_alone_takes_everything(self, make_spec: MakeSpec) -> None:
+        assert Router(make_spec(tables=[self.TABLES[0]])).tables({"name": "login"}, "login") == ("events",)
+
+    def test_without_a_table_of_all(self, make_spec: MakeSpec) -> None:
+        router = Router(make_spec(tables=list(self.TABLES[1:])))
+
+        assert router.tables({"name": "refund"}, "refund") == ("money",)
+
+    def test_by_other_paths_all_of_which_must_hold(self, make_spec: MakeSpec) -> None:
+        router = Router(make_spec(tables=[{"name": "big", "when": {"name": "order", "params.tier": [1, "gold"]}}]))
+
+        assert router.tables({"name": "order", "params": {"tier": 1}}, "order") == ("big",)
+        assert router.tables({"name": "order", "params": {"tier": "gold"}}, "order") == ("big",)
+        for params in ({"tier": 2}, {"tier": "1"}, {"tier": [1]}, {"tier": None}, {}, None):
+            with pytest.raises(Misfit):
+                router.tables({"name": "order", "params": params}, "order")
+
+    @pytest.mark.parametrize(
+        ("wanted", "met", "missed"), [(True, True, 1), (1, 1, True), (0, 0.0, False), (False, False, 0)]
+    )
+    def test_true_is_not_one(self, make_spec: MakeSpec, wanted: Any, met: Any, missed: Any) -> None:
+        router = Router(make_spec(tables=[{"name": "t", "when": {"flag": wanted}}]))
+
+        assert router.tables({"flag": met}, "x") == ("t",)
+        with pytest.raises(Misfit):
+            router.tables({"flag": missed}, "x")
+
+    def test_remembered_names_stay_bounded(self, make_spec: MakeSpec) -> None:
+        router = Router(make_spec(tables=list(self.TABLES)))
+
+        for number in range(25_000):
+            with pytest.raises(Misfit):
+                router.tables({"name": f"n{number}"}, f"n{number}")
+
+        assert len(router._known) <= 10_001
+        assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")

@@ -1,0 +1,294 @@
+"""Fields no column takes: ignored, rescued, made columns or refused, as each table declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control import paths
+from deltaworks.engine.fan_out import Written, with_new_columns
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ContractError, FencedError
+from deltaworks.events.evolution import Evolved, EvolvedColumn, add_columns, as_records, evolved_columns, new_columns
+from deltaworks.events.findings import Findings
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step, raise_owner
+from deltaworks.tables.lake import Lake
+
+MakeSpec = Callable[..., PipelineSpec]
+STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+OWNER = Step("shop/owner", 3)
+CAMPAIGN = "struct<network: string, cost: double>"
+
+
+def spec_with(make_spec: MakeSpec, evolve: str) -> PipelineSpec:
+    columns = [
+        {"name": "level", "path": "params.level", "type": "int"},
+        {"name": "campaign", "path": "params.campaign", "type": CAMPAIGN},
+        {"name": "tags", "path": "tags", "type": "map<string,string>"},
+    ]
+    return make_spec(tables=[{"name": "orders", "when": {"name": "order"}, "columns": columns, "evolve": evolve}])
+
+
+def event(**fields: Any) -> bytes:
+    return json.dumps({"name": "order", "time": 1_700_000_000} | fields).encode()
+
+
+def parse(
+    spec: PipelineSpec, *lines: bytes, evolved: Evolved | None = None
+) -> tuple[dict[str, list[dict[str, Any]]], Findings]:
+    parser = Parser(spec, evolved=evolved)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, table in parser.parse([Payload(1, "k", b"\n".join(lines))], STAMP):
+        rows.setdefault(name, []).extend(table.to_pylist())
+    return rows, parser.findings
+
+
+EXTRA = event(
+    params={"level": 1, "color": "red", "campaign": {"network": "x", "id": 7}}, tags={"a": "b"}, top=[1], nothing=None
+)
+
+
+def test_by_default_other_fields_are_ignored(make_spec: MakeSpec) -> None:
+    rows, findings = parse(spec_with(make_spec, "ignore"), EXTRA)
+
+    assert "_rescued" not in rows["orders"][0]
+    assert not findings
+
+
+def test_rescued_fields_are_kept_where_they_were_and_null_is_none(make_spec: MakeSpec) -> None:
+    rows, findings = parse(spec_with(make_spec, "rescue"), EXTRA, event(params={"level": 2}))
+
+    assert json.loads(rows["orders"][0]["_rescued"]) == {
+        "params": {"color": "red", "campaign": {"id": 7}},
+        "top": [1],
+    }
+    assert rows["orders"][1]["_rescued"] is None
+    assert not findings
+
+
+def test_an_object_expected_and_not_found_is_rescued(make_spec: MakeSpec) -> None:
+    rows, _ = parse(spec_with(make_spec, "rescue"), event(params=5))
+
+    assert json.loads(rows["orders"][0]["_rescued"]) == {"params": 5}
+
+
+def test_fields_nested_too_deeply_to_be_written_end_nothing(make_spec: MakeSpec) -> None:
+    deep = b'{"name": "order", "time": 1, "deep": ' + b"[" * 990 + b"]" * 990 + b"}"
+
+    rows, _ = parse(spec_with(make_spec, "rescue"), deep)
+
+    assert "deep" in rows["orders"][0]["_rescued"]
+
+
+def test_where_other_fields_are_refused_the_first_one_is_told(make_spec: MakeSpec) -> None:
+    with pytest.raises(ContractError, match=r"'params\.color', such as 'red' in event 1 of file event 1") as caught:
+        parse(spec_with(make_spec, "fail"), event(params={"level": 2}), EXTRA)
+
+    assert caught.value.condition == "FIELD_UNDECLARED"
+
+
+def test_an_event_in_quarantine_refuses_nothing_and_becomes_no_column(make_spec: MakeSpec) -> None:
+    bad = event(params={"level": "x", "color": "red"})
+
+    assert set(parse(spec_with(make_spec, "fail"), bad)[0]) == {"quarantine"}
+    assert not parse(spec_with(make_spec, "add_columns"), bad)[1]
+
+
+def test_fields_that_can_be_columns_are_reported_with_the_kinds_of_their_values(make_spec: MakeSpec) -> None:
+    rows, findings = parse(
+        spec_with(make_spec, "add_columns"),
+        EXTRA,
+        event(params={"color": 7, "big": 2**63, "ratio": 0.5}),
+        event(params={"ratio": 1}),
+    )
+
+    assert findings.new_fields == {
+        "orders": {
+            ("params", "color"): {"str", "int"},
+            ("params", "campaign", "id"): {"int"},
+            ("params", "big"): {"large"},
+            ("params", "ratio"): {"float", "int"},
+            ("top",): {"list"},
+        }
+    }
+    assert Findings.decode(findings.encode()) == findings
+    assert json.loads(rows["orders"][1]["_rescued"]) == {"params": {"color": 7, "big": 2**63, "ratio": 0.5}}
+
+
+def test_columns_are_proposed_for_values_that_one_type_takes_and_under_a_free_name(make_spec: MakeSpec) -> None:
+    spec = spec_with(make_spec, "add_columns")
+    fields: Mapping[tuple[str, ...], set[str]] = {
+        ("params", "ratio"): {"float", "int"},
+        ("params", "color"): {"str", "int"},
+        ("params", "LEVEL"): {"int"},
+        ("ok",): {"bool"},
+        ("params", "ok"): {"str"},
+        ("params", "größe"): {"int"},
+        ("top",): {"list"},
+    }
+
+    assert new_columns(spec, {"orders": ()}, {"orders": fields}) == {
+        "orders": (
+            EvolvedColumn("ok", ("ok",), "boolean"),
+            EvolvedColumn("params_LEVEL", ("params", "LEVEL"), "long"),
+            EvolvedColumn("params_ok", ("params", "ok"), "string"),
+            EvolvedColumn("ratio", ("params", "ratio"), "double"),
+        )
+    }
+    assert new_columns(spec, {}, {"orders": fields}) == {}
+
+
+def test_no_more_columns_are_added_than_a_table_can_bear(make_spec: MakeSpec) -> None:
+    fields = {("params", f"f{number}"): {"int"} for number in range(500)}
+
+    added = new_columns(spec_with(make_spec, "add_columns"), {"orders": ()}, {"orders": fields})
+
+    assert len(added["orders"]) == 200
+
+
+def test_values_of_added_columns_land_and_those_of_another_type_are_rescued(make_spec: MakeSpec) -> None:
+    evolved = {"orders": (EvolvedColumn("color", ("params", "color"), "string"),)}
+
+    rows, findings = parse(
+        spec_with(make_spec, "add_columns"),
+        event(params={"color": "red"}),
+        event(params={"color": 7, "other": 1}),
+        event(),
+        evolved=evolved,
+    )
+
+    assert [row["color"] for row in rows["orders"]] == ["red", None, None]
+    assert [json.loads(row["_rescued"] or "null") for row in rows["orders"]] == [
+        None,
+        {"params": {"color": 7, "other": 1}},
+        None,
+    ]
+    assert findings.new_fields == {"orders": {("params", "other"): {"int"}}}
+
+
+def test_a_batch_with_a_new_field_is_read_a_second_time_with_its_column(make_spec: MakeSpec) -> None:
+    spec, passes = spec_with(make_spec, "add_columns"), []
+
+    def one_pass(evolved: Evolved) -> Written:
+        passes.append(evolved)
+        return Written(findings=parse(spec, event(params={"color": "red"}), evolved=evolved)[1])
+
+    column = EvolvedColumn("color", ("params", "color"), "string")
+    assert with_new_columns(one_pass, spec, {"orders": ()}).new_columns == {"orders": (column,)}
+    assert passes == [{"orders": ()}, {"orders": (column,)}]
+
+    passes.clear()
+    assert with_new_columns(one_pass, spec, {"orders": (column,)}).new_columns == {}
+    assert len(passes) == 1
+
+
+class TestOnDisk:
+    """Columns are added to the Delta table once, and read back from it."""
+
+    COLUMNS = (
+        EvolvedColumn("color", ("params", "color"), "string"),
+        EvolvedColumn("ratio", ("a.b", "ratio"), "double"),
+    )
+
+    @pytest.fixture
+    def spec(self, make_spec: MakeSpec) -> PipelineSpec:
+        return spec_with(make_spec, "add_columns")
+
+    @pytest.fixture
+    def table(self, spec: PipelineSpec, tmp_path: Path) -> DeltaTable:
+        lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+        TableSet(lake, spec).open()
+        table = lake.open(paths.table("shop", "orders"))
+        assert table is not None
+        return table
+
+    def test_they_are_added_once_and_remembered_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
+        for _ in range(2):
+            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+
+        assert evolved_columns(table, spec.tables[0]) == self.COLUMNS
+        assert table.version() == 1
+        assert table.transaction_version(OWNER.app_id) == OWNER.version
+
+    def test_two_that_add_at_once_add_once(self, spec: PipelineSpec, table: DeltaTable) -> None:
+        other = DeltaTable(table.table_uri)
+        add_columns(other, as_records(self.COLUMNS[:1]), owner=OWNER, user_metadata="{}")
+
+        add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+
+        assert evolved_columns(table, spec.tables[0]) == self.COLUMNS
+
+    def test_a_fenced_owner_adds_none(self, table: DeltaTable) -> None:
+        raise_owner(DeltaTable(table.table_uri), Step("shop/owner", 4), user_metadata="{}")
+
+        with pytest.raises(FencedError):
+            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+
+    def test_a_column_somebody_gave_another_type_is_told(self, table: DeltaTable) -> None:
+        add_columns(table, as_records([EvolvedColumn("color", ("c",), "long")]), owner=OWNER, user_metadata="{}")
+
+        with pytest.raises(ContractError, match="TABLE_SCHEMA_DIFFERS"):
+            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+
+
+# A whole number of more than 64 bits is a double, as specs.md says.
+WHOLE_NUMBERS = st.integers(-(2**63), 2**64 - 1)
+VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(WHOLE_NUMBERS, max_size=2)
+FIELDS = st.dictionaries(st.sampled_from(["level", "color", "ratio", "campaign", "x y"]), VALUES, max_size=5)
+LINES = st.lists(
+    st.fixed_dictionaries({}, optional={"params": FIELDS | WHOLE_NUMBERS, "top": VALUES, "color": VALUES}), max_size=6
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LINES)
+def test_no_value_of_an_event_that_lands_is_lost(lines: list[dict[str, Any]]) -> None:
+    """What is in columns and what is rescued, put together, is the event without its nulls."""
+    declared: dict[str, Any] = {
+        "pipeline": "shop",
+        "description": "",
+        "owner": "",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"constant": "order"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+        "tables": [
+            {
+                "name": "orders",
+                "catch_all": True,
+                "evolve": "add_columns",
+                "columns": [{"name": "level", "path": "params.level", "type": "int"}],
+            }
+        ],
+    }
+    spec = PipelineSpec.model_validate(declared)
+    payload = [json.dumps(line | {"t": 1}).encode() for line in lines]
+    _, findings = parse(spec, *payload)
+    evolved = {"orders": new_columns(spec, {"orders": ()}, findings.new_fields).get("orders", ())}
+
+    rows, _ = parse(spec, *payload, evolved=evolved)
+
+    places = {("params", "level"): "level"} | {column.path: column.name for column in evolved["orders"]}
+    for row in rows.get("orders", []):
+        found = flat(json.loads(row["_rescued"] or "{}"))
+        found |= {path: row[name] for path, name in places.items() if row[name] is not None}
+        assert found == flat(lines[row["_position"]])
+
+
+def flat(value: dict[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Every value of `params` and of the top, by path; nulls left out, as no column tells them from nothing."""
+    found = {}
+    for name, inner in value.items():
+        if name == "params" and isinstance(inner, dict):
+            found |= {("params", each): one for each, one in inner.items() if one is not None}
+        elif inner is not None:
+            found[name,] = inner
+    return found

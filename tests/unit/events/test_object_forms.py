@@ -1,0 +1,357 @@
+"""Objects in forms of their own: lines of fields between tabs, Parquet; and those of another form than declared."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import gzip
+import io
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.findings import Findings
+from deltaworks.events.formats.json import Malformed
+from deltaworks.events.formats.registry import framer
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.source import FileSourceSpec
+
+STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+
+
+def source(**options: Any) -> FileSourceSpec:
+    return FileSourceSpec.model_validate({"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | options)
+
+
+def read(payload: bytes, **options: Any) -> list[Any]:
+    """The events; `None` for one that is malformed."""
+    return [None if isinstance(value, Malformed) else value for value, _ in framer(source(**options))(payload)]
+
+
+def parsed(payloads: list[Payload], **declared: Any) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables of a pipeline."""
+    spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | declared)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for table, rows in Parser(spec).parse(payloads, STAMP):
+        found.setdefault(table, []).extend(rows.to_pylist())
+    return found
+
+
+def reasons(found: dict[str, list[dict[str, Any]]]) -> list[tuple[int, str]]:
+    return [(row["_position"], row["reasons"][0]["code"]) for row in found.get("quarantine", [])]
+
+
+class TestFieldLines:
+    def test_names_come_from_the_line_before_and_may_change(self) -> None:
+        text = "#Version: 1.0\n#Fields: a b\n1\t2\n\n3\t-\n#Fields: b c\n4\t5\r\n"
+        assert read(text.encode(), format="tsv") == [{"a": "1", "b": "2"}, {"a": "3"}, {"b": "4", "c": "5"}]
+
+    def test_a_line_of_another_length_is_told_and_its_neighbours_are_read(self) -> None:
+        assert read(b"#Fields: a b\n1\t2\n3\n4\t5\n", format="tsv") == [
+            {"a": "1", "b": "2"},
+            None,
+            {"a": "4", "b": "5"},
+        ]
+
+    def test_a_date_and_a_time_make_an_instant(self) -> None:
+        (event,) = read(b"#Fields: date time x\n2018-11-01\t12:30:59\ty\n", format="tsv")
+        assert event["datetime"] == "2018-11-01T12:30:59Z"
+
+    def test_names_are_declared_where_there_are_none(self) -> None:
+        options = {"format": "tsv", "tsv": {"columns": ["a", "b"], "null_values": ["", "-"]}}
+        assert read(b"#\n1\t2\n\t3\n", **options) == [{"a": "1", "b": "2"}, {"b": "3"}]
+        with pytest.raises(Misfit, match="no #Fields line"):
+            read(b"1\t2\n", format="tsv")
+
+    @pytest.mark.parametrize(
+        ("name", "rows", "fields"),
+        [("sample-cloudfront-access-logs.gz", 66, 26), ("cloudfront_docs_example.log", 6, 33)],
+    )
+    def test_logs_of_cloudfront_with_a_header(self, cloudfront_logs: Path, name: str, rows: int, fields: int) -> None:
+        data = (cloudfront_logs / name).read_bytes()
+        data = gzip.decompress(data) if name.endswith(".gz") else data
+        lines = data.decode().splitlines()
+        names = next(line for line in lines if line.startswith("#Fields:")).split()[1:]
+        found = read(data, format="tsv")
+        assert (len(names), len(found)) == (fields, rows)
+        for line, event in zip([line for line in lines if line[:1] not in "#"], found, strict=True):
+            # One line of the documentation's own example has a field too many.
+            assert (event is None) == (line.count("\t") != fields - 1)
+            if event is not None:
+                assert [event.get(each, "-") for each in names] == line.split("\t")
+                assert event["datetime"] == f"{event['date']}T{event['time']}Z"
+
+    def test_a_log_with_spaces_in_place_of_tabs_is_told_line_by_line(self, cloudfront_logs: Path) -> None:
+        assert read((cloudfront_logs / "cloudfront.log").read_bytes(), format="tsv") == [None, None]
+
+    def test_logs_of_cloudfront_without_a_header(self, cloudfront_logs: Path) -> None:
+        data = gzip.decompress((cloudfront_logs / "cf-access-log-sample.gz").read_bytes())
+        columns = [f"f{number}" for number in range(19)]
+        found = read(data, format="tsv", tsv={"columns": columns})
+        lines = [line for line in data.decode().splitlines() if line and not line.startswith("#")]
+        assert len(found) == len(lines) == 28_949
+        whole = [line for line in lines if line.count("\t") == 18]
+        assert sum(event is not None for event in found) == len(whole)
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+class TestParquet:
+    TABLE = pa.table(
+        {
+            "id": pa.array([1, 2, None], pa.int64()),
+            "at": pa.array([dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)] * 3, pa.timestamp("ns", "UTC")),
+            "day": pa.array([dt.date(2026, 1, 2)] * 3),
+            "price": pa.array([decimal.Decimal("4.99"), decimal.Decimal("12345678901234567.89"), None]),
+            "tags": pa.array([["a"], [], None], pa.list_(pa.string())),
+            "of": pa.array([{"x": 1}, None, {"x": 2}]),
+            "counts": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+            "raw": pa.array([b"abc", b"\xff\x00", None]),
+        }
+    )
+    DECLARED: ClassVar[dict[str, Any]] = {
+        "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing", "format": "parquet"},
+        "event": {"name": {"constant": "e"}, "time": {"path": "at"}, "id": "id"},
+        "tables": [
+            {
+                "name": "events",
+                "catch_all": True,
+                "columns": [
+                    {"name": "day", "path": "day", "type": "date"},
+                    {"name": "price", "path": "price", "type": "decimal(20,2)"},
+                    {"name": "tags", "path": "tags", "type": "array<string>"},
+                    {"name": "x", "path": "of.x", "type": "int"},
+                    {"name": "counts", "path": "counts", "type": "map<string,long>"},
+                    {"name": "raw", "path": "raw", "type": "string"},
+                ],
+            }
+        ],
+    }
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"compression": "gzip"}, {"row_group_size": 1}, {"data_page_version": "2.0"}]
+    )
+    def test_rows_are_events_with_their_types(self, options: dict[str, Any]) -> None:
+        found = parsed([Payload(7, "a.parquet", parquet(self.TABLE, **options))], **self.DECLARED)
+        first, second = found["events"]
+        assert first["event_time"] == dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+        assert (first["day"], first["price"], first["tags"]) == (dt.date(2026, 1, 2), decimal.Decimal("4.99"), ["a"])
+        assert (first["x"], first["counts"], first["raw"]) == (1, [("a", 1)], "abc")
+        assert (second["price"], second["x"], second["raw"]) == (decimal.Decimal("12345678901234567.89"), None, "ff00")
+        assert [row["_position"] for row in found["events"]] == [0, 1]
+        assert reasons(found) == [(2, "missing_required")]
+
+    def test_one_that_was_cut_off_is_unreadable_as_a_whole(self) -> None:
+        data = parquet(self.TABLE)
+        found = parsed([Payload(7, "a.parquet", data[: len(data) // 2])], **self.DECLARED)
+        assert reasons(found) == [(-1, "object_unreadable")]
+
+    def test_a_damaged_group_of_rows_is_told_and_the_others_are_read(self) -> None:
+        table = pa.table({"id": list(range(3000)), "at": ["2026-01-02T03:04:05Z"] * 3000})
+        data = parquet(table, row_group_size=1000, write_page_checksum=True, compression="none", use_dictionary=False)
+        start = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(1).column(0).data_page_offset
+        damaged = data[: start + 600] + bytes([data[start + 600] ^ 0xFF]) + data[start + 601 :]
+        found = parsed([Payload(7, "a.parquet", damaged)], **self.DECLARED)
+        assert len(found["events"]) == 2000
+        assert reasons(found) == [(1000, "malformed")]
+        assert len(parsed([Payload(7, "a", data)], **self.DECLARED)["events"]) == 3000
+
+
+def test_decimals_of_typed_forms_arrive_whatever_their_digits() -> None:
+    prices = [decimal.Decimal(text) for text in ("0.30000000000000004", "99999999999999.99", "12345678901234567.89")]
+    table = pa.table(
+        {
+            "id": ["a", "b", "c"],
+            "at": ["2026-01-02T03:04:05Z"] * 3,
+            "price": pa.array(prices, pa.decimal128(38, 17)),
+        }
+    )
+    declared = TestParquet.DECLARED | {
+        "tables": [
+            {
+                "name": "events",
+                "catch_all": True,
+                "columns": [{"name": "price", "path": "price", "type": "decimal(38,17)"}],
+            }
+        ]
+    }
+    found = parsed([Payload(7, "a.parquet", parquet(table))], **declared)
+    assert [row["price"] for row in found["events"]] == prices
+
+
+class TestAvro:
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "type": "record",
+        "name": "event",
+        "fields": [
+            {"name": "id", "type": ["null", "long"]},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+            {
+                "name": "of",
+                "type": ["null", {"type": "record", "name": "of", "fields": [{"name": "x", "type": "int"}]}],
+            },
+            {"name": "counts", "type": {"type": "map", "values": "long"}},
+            {"name": "raw", "type": "bytes"},
+        ],
+    }
+    DECLARED: ClassVar[dict[str, Any]] = TestParquet.DECLARED | {
+        "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing", "format": "avro"}
+    }
+
+    @staticmethod
+    def records(count: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": number,
+                "at": dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC),
+                "day": dt.date(2026, 1, 2),
+                "price": decimal.Decimal("12345678901234567.89") + number,
+                "tags": ["a", "b"],
+                "of": {"x": number} if number % 2 else None,
+                "counts": {"a": number},
+                "raw": b"\xff\x00",
+            }
+            for number in range(count)
+        ]
+
+    def avro(self, records: list[dict[str, Any]], **options: Any) -> bytes:
+        sink = io.BytesIO()
+        fastavro.writer(sink, self.SCHEMA, records, **options)
+        return sink.getvalue()
+
+    @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
+    def test_records_are_events_with_their_types(self, codec: str) -> None:
+        data = self.avro([*self.records(2), {**self.records(1)[0], "id": None}], codec=codec)
+        found = parsed([Payload(7, "a.avro", data)], **self.DECLARED)
+        first, second = found["events"]
+        assert first["event_time"] == dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+        assert (first["day"], first["tags"], first["x"]) == (dt.date(2026, 1, 2), ["a", "b"], None)
+        assert (first["price"], first["raw"]) == (decimal.Decimal("12345678901234567.89"), "ff00")
+        assert (second["x"], second["counts"]) == (1, [("a", 1)])
+        assert reasons(found) == [(2, "missing_required")]
+
+    def test_a_torn_block_is_told_and_those_before_it_are_read(self) -> None:
+        data = self.avro(self.records(3000), sync_interval=4000)
+        blocks = list(fastavro.block_reader(io.BytesIO(data)))
+        assert len(blocks) > 3
+        torn = data[: blocks[2].offset + 100]
+        found = parsed([Payload(7, "a.avro", torn)], **self.DECLARED)
+        whole = blocks[0].num_records + blocks[1].num_records
+        assert [row["_position"] for row in found["events"]] == list(range(whole))
+        assert reasons(found) == [(whole, "malformed")]
+
+    def test_a_damaged_block_is_told_and_the_others_are_read(self) -> None:
+        data = self.avro(self.records(3000), sync_interval=4000, codec="deflate")
+        blocks = list(fastavro.block_reader(io.BytesIO(data)))
+        middle = blocks[1].offset + blocks[1].size // 2
+        damaged = data[:middle] + bytes(byte ^ 0xFF for byte in data[middle : middle + 40]) + data[middle + 40 :]
+        found = parsed([Payload(7, "a.avro", damaged)], **self.DECLARED)
+        assert len(found["events"]) == 3000 - blocks[1].num_records
+        assert reasons(found) == [(blocks[0].num_records, "malformed")]
+
+    @pytest.mark.parametrize("end", [4, 60])
+    def test_one_whose_header_is_cut_off_is_unreadable_as_a_whole(self, end: int) -> None:
+        found = parsed([Payload(7, "a.avro", self.avro(self.records(3))[:end])], **self.DECLARED)
+        assert reasons(found) == [(-1, "object_unreadable")]
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", "object_empty"),
+        (b"\xef\xbb\xbf", "object_empty"),
+        (b" \n\r\n\t" * 1000, "object_empty"),
+        (b"PAR1....", "object_wrong_format"),
+        (gzip.compress(b"{}"), "object_wrong_format"),
+        ('{"a": 1}'.encode("utf-16"), "object_wrong_format"),
+        (b"BZh9", "object_wrong_format"),
+        (b"<html></html>", "object_wrong_format"),
+    ],
+)
+def test_an_object_without_events_or_of_another_form_is_one_row_and_the_next_is_read(payload: bytes, code: str) -> None:
+    declared = TestParquet.DECLARED | {"source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}}
+    good = Payload(8, "b", b'\xef\xbb\xbf{"id": 1, "at": "2026-01-02"}')
+    found = parsed([Payload(7, "a", payload), good], **declared)
+    assert reasons(found) == [(-1, code)]
+    assert found["quarantine"][0]["object_key"] == "a"
+    assert len(found["events"]) == 1
+
+
+@pytest.mark.parametrize("payload", [b"<html></html>", b"PAR1....", "{}".encode("utf-16")])
+def test_a_record_of_another_form_keeps_its_bytes_since_its_stream_lets_go_of_them(payload: bytes) -> None:
+    records = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
+    found = parsed([Payload(7, "t/0/7", payload)], **(TestParquet.DECLARED | {"source": records}))
+    assert reasons(found) == [(-1, "object_wrong_format")]
+    assert found["quarantine"][0]["raw"] == payload.decode("utf-8", "backslashreplace")
+    assert found["quarantine"][0]["raw_bytes"] == len(payload)
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"null"])
+def test_an_array_of_nothing_is_not_empty(payload: bytes) -> None:
+    assert [value for value in read(payload) if value is not None] == []
+
+
+def test_a_json_object_in_place_of_parquet_is_of_the_wrong_format() -> None:
+    assert reasons(parsed([Payload(7, "a", b'{"id": 1}')], **TestParquet.DECLARED)) == [(-1, "object_wrong_format")]
+
+
+def test_parts_of_the_key_are_fields_typed_by_their_columns() -> None:
+    columns = [
+        {"name": "day", "path": "_partition.day", "type": "date"},
+        {"name": "shard", "path": "_partition.shard", "type": "int"},
+        {"name": "region", "path": "_partition.region", "type": "string"},
+    ]
+    declared = {
+        "source": {
+            "kind": "cloud_files",
+            "relay": "landing",
+            "bucket": "landing",
+            "partition_columns": ["day", "shard", "region"],
+        },
+        "event": {"name": {"path": "_partition.region"}, "time": {"path": "at"}},
+        "tables": [{"name": "events", "catch_all": True, "columns": columns, "evolve": "rescue"}],
+    }
+    keys = [
+        "x/day=2026-01-31/shard=7/region=eu%2Fwest/1.json",
+        "x/day=2026-01-31/shard=__HIVE_DEFAULT_PARTITION__/region=us/a=b.json",
+        "x/day=2026-01-31/shard=seven/region=us/1.json",
+        "x/no/parts.json",
+    ]
+    payloads = [Payload(seq, key, b'{"at": "2026-02-01T00:00:00Z"}') for seq, key in enumerate(keys)]
+    found = parsed(payloads, **declared)
+    assert [(row["day"], row["shard"], row["region"], row["_rescued"]) for row in found["events"]] == [
+        (dt.date(2026, 1, 31), 7, "eu/west", None),
+        (dt.date(2026, 1, 31), None, "us", None),
+    ]
+    assert {(row["_seq"], row["reasons"][0]["code"]) for row in found["quarantine"]} == {
+        (2, "type_mismatch"),
+        (3, "unknown_event"),
+    }
+
+
+def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -> None:
+    gone = Reason(ReasonCode.OBJECT_MISSING, "", "not there")
+    payloads = [Payload(1, "gone/1", None, gone), Payload(2, "empty", b""), Payload(3, "gone/2", None, gone)]
+    spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | TestParquet.DECLARED)
+    parser = Parser(spec)
+    assert sum(rows.num_rows for _, rows in parser.parse(payloads, STAMP)) == 3
+    told = Findings.decode(parser.findings.encode())
+    told.add(parser.findings)
+    assert told.facts() == {
+        "objects_rejected": {"object_empty": 2, "object_missing": 4},
+        "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
+    }

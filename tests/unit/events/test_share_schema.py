@@ -1,0 +1,46 @@
+"""Files that were held back are compared with their table as it is when they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import EvolvedColumn, as_records
+from deltaworks.events.share_schema import fitted_share
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
+from tests.unit.engine.batch_records import prepared_batch
+
+
+def prepared(share: PreparedTable) -> PreparedBatch:
+    return prepared_batch(4, tables=(share,))
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, declared: bool
+) -> None:
+    spec = make_spec(tables=[{"name": "orders", "catch_all": True, "evolve": "add_columns"}])
+    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    tables = TableSet(lake, spec)
+    tables.open()
+    rows = pa.table({"_seq": [1], "_position": [0], "color": ["red"]})
+    file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
+    new = as_records([EvolvedColumn("color", ("color",), "string")]) if declared else ()
+    share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),), new_columns=new)
+
+    if declared:
+        assert fitted_share(lake, tables.handles["orders"], prepared(share), share) == share
+    else:
+        with pytest.raises(ContractError, match="SHARE_DOES_NOT_FIT"):
+            fitted_share(lake, tables.handles["orders"], prepared(share), share)

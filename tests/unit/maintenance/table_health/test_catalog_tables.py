@@ -1,0 +1,77 @@
+"""Every declared table with its health: read by many threads, and a broken one is a row like the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.maintenance.table_health import catalog_tables as known_tables
+from deltaworks.maintenance.table_health.catalog_tables import KnownTable, all_tables, declared_tables, with_health
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+def known(lake: Lake, count: int) -> list[KnownTable]:
+    made = user_metadata(pipeline="shop", batch=1, operation="ingest")
+    tables = [KnownTable("shop", f"t{index}", "bronze", f"tables/shop/t{index}") for index in range(count)]
+    for index, table in enumerate(tables):
+        opened = lake.ensure(table.key, SCHEMA, user_metadata=made)
+        rows = pa.table({"value": list(range(index))}, schema=SCHEMA)
+        lake.append(opened, table.key, rows, step=Step("shop/1", 1), user_metadata=made)
+    return tables
+
+
+def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) -> None:
+    catalog = load_catalog("local")
+
+    found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
+
+    kinds = {table.kind for table in found.values()}
+    assert kinds | {"mutations"} == {"bronze", "quarantine", "live", "gold", "control", "mutations"}
+    assert found["games", "events"].key == "tables/games/events"
+    assert found["landing", "file_events"].key == "control/relays/landing/file_events"
+    assert all(table.health is None and not table.error for table in found.values())
+    assert not [table for table in all_tables(lake, catalog, control=False) if table.kind == "control"]
+    assert {table.owner for table in declared_tables(catalog, pipeline="games")} == {"games"}
+
+
+def test_many_tables_are_read_at_once_and_told_in_order(lake: Lake) -> None:
+    tables = known(lake, 3 * known_tables.READERS)
+
+    found = with_health(lake.storage, tables)
+
+    assert [table.name for table in found] == [table.name for table in tables]
+    assert [table.health.rows for table in found if table.health] == list(range(len(tables)))
+
+
+@pytest.mark.parametrize("damage", ["torn", "no protocol", "gap"])
+def test_a_table_that_cannot_be_read_is_told_with_what_is_wrong(lake: Lake, damage: str) -> None:
+    tables = known(lake, 3)
+    log = Path(lake.storage.prefix, tables[1].key, "_delta_log")
+    first = log / f"{0:020d}.json"
+    if damage == "torn":
+        first.write_text(first.read_text()[:40])
+    elif damage == "no protocol":
+        lines = [line for line in first.read_text().splitlines() if "protocol" not in json.loads(line)]
+        first.write_text("\n".join(lines))
+    else:
+        first.unlink()
+
+    found = with_health(lake.storage, tables)
+
+    assert [bool(table.error) for table in found] == [False, True, False]
+    assert [table.health is not None for table in found] == [True, False, True]
+    assert len(found[1].error) <= 300

@@ -1,0 +1,186 @@
+"""The report and the snapshots of tables: every table is told, whatever is wrong with one of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.maintenance.table_health import report as table_report
+from deltaworks.maintenance.table_health.record import snapshot_tables
+from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
+from deltaworks.maintenance.table_health.snapshots import read_snapshots, trends
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import SHOP, append, make, project
+
+TABLES = """\
+tables:
+  - {name: orders, catch_all: true, zorder_by: [event_name]}
+  - {name: items, when: {name: item}}
+  - {name: none_yet, when: {name: none}}
+"""
+NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return project(tmp_path, shop=SHOP + TABLES)
+
+
+@pytest.fixture
+def lake(catalog: Catalog) -> Lake:
+    lake = Lake(catalog.environment.lake)
+    columns = {"event_date": "date", "event_name": "string", "value": "long"}
+    make(lake, "shop", "orders", files=6, days=3, columns=columns)
+    make(lake, "shop", "items", files=1, days=2, columns=columns)
+    return lake
+
+
+def of(reports: list[TableReport], name: str) -> TableReport:
+    return next(report for report in reports if report.name == name)
+
+
+def test_a_table_in_bad_shape_says_what_it_costs_and_what_maintenance_would_do(catalog: Catalog, lake: Lake) -> None:
+    found = report_tables(catalog, now=NOW)
+    orders, items = of(found, "orders"), of(found, "items")
+
+    assert orders.score is not None
+    assert orders.score.value < 80
+    assert {part.name for part in orders.score.costly} == {"order", "small_files"}
+    assert orders.choice is not None
+    assert (len(orders.choice.partitions), orders.choice.files_saved) == (3, 15)
+    assert "3 partitions to rewrite" in orders.choice.reason
+    assert items.score is not None
+    assert items.score.value == 100
+    assert items.choice is not None
+    assert items.choice.reason == "nothing to do: 2 partitions of one file"
+    assert of(found, "none_yet").health is None
+    assert of(found, "none_yet").error == ""
+
+
+def broken(lake: Lake, name: str) -> None:
+    first = Path(lake.storage.prefix, paths.table("shop", name), "_delta_log", f"{0:020d}.json")
+    first.write_text("{")
+
+
+def test_a_broken_table_is_a_row_with_its_error(catalog: Catalog, lake: Lake) -> None:
+    broken(lake, "items")
+
+    found = report_tables(catalog, now=NOW, list_folders=True)
+
+    assert of(found, "items").error
+    assert of(found, "items").score is None
+    assert of(found, "orders").score is not None
+
+
+def test_a_broken_ledger_is_told_with_the_tables_of_its_pipeline_which_are_judged_all_the_same(
+    catalog: Catalog, lake: Lake
+) -> None:
+    key = paths.pipeline_control("shop", "zorder_ledger")
+    log = Path(lake.storage.prefix, key, "_delta_log")
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{")
+
+    orders = of(report_tables(catalog, now=NOW), "orders")
+
+    assert "the Z-order ledger of shop cannot be read" in orders.error
+    assert orders.health is not None
+    assert orders.score is not None
+    assert orders.choice is None
+
+
+def test_unneeded_files_are_told_when_folders_are_listed(catalog: Catalog, lake: Lake) -> None:
+    lost = Path(lake.storage.prefix, paths.table("shop", "orders"), "lost.parquet")
+    lost.write_bytes(b"x" * 100_000)
+    os.utime(lost, (0, 0))
+
+    without = report_table(catalog, "shop", "orders", now=NOW)
+    found = report_table(catalog, "shop", "orders", list_folder=True, now=NOW)
+
+    assert without is not None
+    assert found is not None
+    assert without.unreferenced is None
+    assert found.unreferenced is not None
+    assert (found.unreferenced.files, found.unreferenced.bytes) == (1, 100_000)
+    assert found.score is not None
+    assert without.score is not None
+    assert found.score.value < without.score.value
+    assert report_table(catalog, "shop", "nothing", now=NOW) is None
+
+
+def test_a_folder_that_cannot_be_listed_costs_no_more_than_that(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("listing is not allowed")
+
+    monkeypatch.setattr(table_report, "unreferenced", refused)
+
+    orders = of(report_tables(catalog, now=NOW, list_folders=True), "orders")
+
+    assert "listing is not allowed" in orders.error
+    assert orders.health is not None
+    assert orders.score is not None
+
+
+def test_snapshots_are_a_row_for_each_table_and_run_and_land_once(catalog: Catalog, lake: Lake) -> None:
+    broken(lake, "items")
+
+    done = snapshot_tables(catalog, now=NOW)
+    again = snapshot_tables(catalog, now=NOW)
+
+    rows = {row["table_name"]: row for row in read_snapshots(lake, since=NOW.date())}
+    assert {result.table for result in done} == {"shop.orders", "shop.items"} == {result.table for result in again}
+    assert len(read_snapshots(lake, since=NOW.date())) == len(rows) == 2
+    assert rows["items"]["error"]
+    assert rows["items"]["score"] is None
+    orders = rows["orders"]
+    assert (orders["files"], orders["partitions"], sum(orders["size_histogram"])) == (18, 3, 18)
+    assert 100 - sum(json.loads(orders["score_costs"]).values()) == pytest.approx(orders["score"], abs=0.5)
+    assert orders["last_optimize_at"] is None
+    assert "to rewrite" in orders["would_do"]
+
+
+def test_what_a_scan_no_longer_sees_is_carried_over_until_the_table_is_made_anew(catalog: Catalog, lake: Lake) -> None:
+    key = paths.table("shop", "orders")
+    table = lake.open(key)
+    assert table is not None
+    table.optimize.compact()
+    snapshot_tables(catalog, now=NOW)
+    for _ in range(10):
+        append(lake, key, 1)
+    snapshot_tables(catalog, now=NOW + dt.timedelta(hours=1))
+
+    first, second = read_snapshots(lake, since=NOW.date(), table="orders")
+    assert first["last_optimize_at"] is not None
+    assert second["last_optimize_at"] == first["last_optimize_at"]
+    assert second["last_write_at"] >= first["last_write_at"]
+
+    shutil.rmtree(Path(lake.storage.prefix, key))
+    make(lake, "shop", "orders", files=1, days=1)
+    snapshot_tables(catalog, now=NOW + dt.timedelta(hours=2))
+    assert read_snapshots(lake, since=NOW.date(), table="orders")[-1]["last_optimize_at"] is None
+
+
+def test_a_trend_is_the_growth_a_day_between_the_first_and_the_last_snapshot(catalog: Catalog, lake: Lake) -> None:
+    snapshot_tables(catalog, now=NOW)
+    (alone,) = [trend for trend in trends(read_snapshots(lake, since=NOW.date())) if trend.table == "orders"]
+    assert (alone.snapshots, alone.files, alone.files_a_day) == (1, 18, None)
+
+    append(lake, paths.table("shop", "orders"), 4, days=(0, 1))
+    snapshot_tables(catalog, now=NOW + dt.timedelta(days=2))
+    broken(lake, "orders")
+    snapshot_tables(catalog, now=NOW + dt.timedelta(days=3))
+
+    found = {trend.table: trend for trend in trends(read_snapshots(lake, since=NOW.date()))}
+    orders = found["orders"]
+    assert (orders.snapshots, orders.days, orders.files, orders.files_a_day) == (2, 2.0, 26, 4.0)
+    assert orders.bytes_a_day is not None
+    assert orders.bytes_a_day > 0
+    assert found["items"].files_a_day == 0.0

@@ -1,0 +1,37 @@
+"""Which tables the charts of trends have, and what is in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from deltaworks.maintenance.table_health.trend_chart import small_file_share, worst_tables, write_trend_chart
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def snapshot(table: str, day: int, score: int | None, **found: Any) -> dict[str, Any]:
+    known = {"files": 10, "small_files": 4, "bytes": 5 << 20}
+    at = NOON + dt.timedelta(days=day)
+    return {"owner": "shop", "table_name": table, "taken_at": at, "score": score, **known, **found}
+
+
+def test_the_worst_tables_are_those_whose_newest_score_is_lowest() -> None:
+    rows = [snapshot("a", 0, 10), snapshot("b", 0, 90), snapshot("c", 0, 95), snapshot("d", 0, None)]
+    rows += [snapshot("a", 1, 80), snapshot("b", 1, 30), snapshot("c", 1, None), snapshot("d", 1, None)]
+
+    found = worst_tables(rows, 3)
+
+    assert list(found) == ["shop.b", "shop.a", "shop.c"]
+    assert [row["score"] for row in found["shop.c"]] == [95, None]
+
+
+def test_the_share_of_small_files_is_of_a_table_that_has_files() -> None:
+    assert small_file_share(snapshot("a", 0, 1)) == 0.4
+    assert small_file_share(snapshot("a", 0, 1, files=0, small_files=0)) is None
+    assert small_file_share(snapshot("a", 0, 1, files=None, small_files=None)) is None
+
+
+def test_a_page_of_no_tables_says_so(tmp_path: Path) -> None:
+    assert "0 tables." in write_trend_chart(tmp_path / "none.html", {}).read_text()

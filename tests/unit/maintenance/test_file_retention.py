@@ -1,0 +1,93 @@
+"""How long files are kept: the longest anybody needs, and never less than was asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.file_retention import LEAST_RETENTION_HOURS, Retention, check_asked, retention_of
+from deltaworks.maintenance.vacuum_holds import Hold
+
+NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def hold(hours: float, by: str = "the stream of b") -> Hold:
+    return Hold(by=by, since=NOW - dt.timedelta(hours=hours))
+
+
+def kept(asked: int = 168, *, promised: int = 0, log: int = 168, holds: tuple[Hold, ...] = ()) -> Retention:
+    return retention_of(asked, promised_hours=promised, log_hours=log, holds=holds, now=NOW)
+
+
+@pytest.mark.parametrize("hours", [0, -1, 1, 23])
+def test_less_than_a_job_may_run_for_is_refused_whatever_the_reason(hours: int) -> None:
+    for reason in ("", "a subject's rows have to go"):
+        with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
+            check_asked(hours, below_minimum=reason)
+
+
+@pytest.mark.parametrize(("hours", "reason", "refused"), [(167, "", True), (167, "  ", True), (24, "x", False)])
+def test_less_than_seven_days_needs_a_reason(hours: int, reason: str, refused: bool) -> None:
+    if refused:
+        with pytest.raises(ConfigError, match="asks a person"):
+            check_asked(hours, below_minimum=reason)
+    else:
+        check_asked(hours, below_minimum=reason)
+    check_asked(168)
+
+
+def test_what_is_asked_for_is_kept_where_nobody_needs_more() -> None:
+    assert kept() == Retention(hours=168)
+    assert kept(holds=(hold(100),)) == Retention(hours=168)
+    assert kept(24, holds=(hold(20),)) == Retention(hours=24)
+
+
+def test_the_slowest_reader_decides_and_is_named() -> None:
+    found = kept(24, holds=(hold(30, "a"), hold(99.5, "the reader slow"), hold(60, "b")))
+
+    assert (found.hours, found.left_out) == (102, False)
+    assert "the reader slow needs what the table was at 2026-02-25 08:30" in found.why
+
+
+def test_a_promise_of_time_travel_is_kept() -> None:
+    found = kept(promised=240, log=240)
+
+    assert (found.hours, found.left_out) == (240, False)
+    assert "time travel of 240 h is promised" in found.why
+
+
+@pytest.mark.parametrize(
+    ("asked", "promised", "holds", "why"),
+    [
+        (168, 0, (hold(200),), "the stream of b needs"),
+        (168, 240, (), "time travel of 240 h"),
+        (300, 0, (), "300 h are to be kept"),
+        (168, 0, (Hold(by="the reader r", since=None),), "not in the log any more"),
+    ],
+)
+def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
+    asked: int, promised: int, holds: tuple[Hold, ...], why: str
+) -> None:
+    found = kept(asked, promised=promised, holds=holds)
+
+    assert found.left_out
+    assert found.why.startswith("left out: ")
+    assert why in found.why
+
+
+@given(
+    st.integers(LEAST_RETENTION_HOURS, 720),
+    st.integers(0, 720),
+    st.integers(24, 720),
+    st.lists(st.floats(0, 1_000), max_size=5),
+)
+def test_no_file_that_somebody_needs_is_given_free(asked: int, promised: int, log: int, ages: list[float]) -> None:
+    found = kept(asked, promised=promised, log=log, holds=tuple(hold(age) for age in ages))
+
+    assert found.hours >= max([asked, promised, *ages])
+    assert found.left_out == (found.hours > log)
+    assert bool(found.why) == (found.hours > asked or found.left_out)

@@ -1,0 +1,65 @@
+"""What is usual is learned from the progress table, and a source that falls silent is told by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.judge import judge
+from deltaworks.control.health.norm import read_norm
+from deltaworks.engine.progress import PROGRESS_SCHEMA
+from deltaworks.maintenance.learn_norm import learn_input
+from tests.unit.engine.hold_stage import Stage
+
+NOW = datetime(2026, 3, 30, 4, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def progress(stage: Stage, inputs: list[tuple[datetime, int]]) -> None:
+    """Rows of the progress table: batches with rows, and idle looks without."""
+    empty = dict.fromkeys(PROGRESS_SCHEMA.names)
+    rows = [{**empty, "pipeline": "shop", "at": at, "rows": count} for at, count in inputs]
+    table = pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA)
+    write_deltalake(stage.lake.storage.uri(paths.pipeline_control("shop", "progress")), table, mode="append")
+
+
+def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Path) -> None:
+    stage = Stage.at(tmp_path)
+    catalog = stage.catalog()
+    today = NOW.replace(hour=0)
+    at_work = [
+        (today - day * DAY + timedelta(hours=hour, minutes=5), 100) for day in range(1, 20) for hour in range(8, 18)
+    ]
+    idle = [(today - day * DAY + timedelta(hours=2), 0) for day in range(1, 20)]
+    progress(stage, at_work + idle)
+
+    norm = learn_input(catalog, "shop", now=NOW)
+
+    assert norm.days == 18, "the first day was not whole"
+    assert [hour for hour, rows in enumerate(norm.rows_by_hour) if rows] == list(range(8, 18))
+    kept = read_norm(stage.objects, paths.pipeline_control("shop", "input_norm.json"))
+    assert kept == norm
+
+    def cause(now: datetime, last: datetime) -> str:
+        beat = Heartbeat(
+            pipeline="shop", owner="o", epoch=1, run="r", state="idle", written_at=now.isoformat(),
+            started_at=(last - DAY).isoformat(), last_batch_at=last.isoformat(), trigger_seconds=60, batch_id=1,
+            backlog_files=0,
+        )  # fmt: skip
+        return judge(beat, None, kind="stream", name="shop", now=now, norm=kept).cause
+
+    evening = today - timedelta(hours=6, minutes=10)
+    assert cause(today + timedelta(hours=8, minutes=59), evening) == "OK"
+    assert cause(today + timedelta(hours=9, minutes=1), evening) == "INPUT_SILENT"
+    assert cause(today + timedelta(hours=10, minutes=1), today + timedelta(hours=9, minutes=2)) == "OK"
+
+
+def test_a_pipeline_without_input_has_a_norm_that_says_nothing(tmp_path: Path) -> None:
+    norm = learn_input(Stage.at(tmp_path).catalog(), "shop", now=NOW)
+
+    assert (norm.days, set(norm.rows_by_hour)) == (0, {0.0})

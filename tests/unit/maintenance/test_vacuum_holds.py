@@ -1,0 +1,248 @@
+"""Where readers and writers stand, from what they leave: ledgers, checkpoints, kept positions, turns and words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.generations import Generations
+from deltaworks.control.records.readers import keep_version
+from deltaworks.control.records.rollback import Rollback, Rollbacks
+from deltaworks.control.records.start_over import GivenUp, StartOver, end_start_over, fix_start_over
+from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.vacuum_holds import Hold, holds_on
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.change_position import POSITION, ChangePosition
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
+from tests.unit.maintenance.made_tables import SHOP, project
+
+TABLES = """\
+tables: [{name: orders, catch_all: true}, {name: items, when: {name: item}}]
+live: [{name: orders_live, reads: orders}]
+"""
+COPY = """\
+pipeline: copy
+description: a copy of orders
+owner: tests
+source: {kind: delta, pipeline: shop, table: orders}
+event: {name: {path: event_name}, time: {path: event_time}}
+tables: [{name: copied, catch_all: true}]
+"""
+KEY = paths.table("shop", "orders")
+START = utc_now().replace(microsecond=0) - dt.timedelta(hours=100)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return project(tmp_path, shop=SHOP + TABLES, copy=COPY)
+
+
+@pytest.fixture
+def lake(catalog: Catalog) -> Lake:
+    return Lake(catalog.environment.lake)
+
+
+@pytest.fixture
+def objects(lake: Lake) -> LocalObjects:
+    return LocalObjects(Path(lake.storage.prefix))
+
+
+def made_hourly(lake: Lake, key: str = KEY, *, commits: int = 5) -> DeltaTable:
+    """A table whose commits are an hour apart."""
+    made, schema = user_metadata(pipeline="shop", batch=0, operation="ingest"), pa.schema([("value", pa.int64())])
+    table = lake.ensure(key, schema, user_metadata=made)
+    for batch in range(1, commits):
+        lake.append(table, key, pa.table({"value": [batch]}), step=Step("shop/1", batch), user_metadata=made)
+    for version in range(commits):
+        path = Path(lake.storage.prefix, key, "_delta_log", f"{version:020d}.json")
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = int((START + dt.timedelta(hours=version)).timestamp() * 1000)
+        path.write_text("\n".join(json.dumps(action) for action in actions))
+    opened = lake.open(key)
+    assert opened is not None
+    return opened
+
+
+@pytest.fixture
+def found(catalog: Catalog, lake: Lake, objects: LocalObjects) -> Callable[[], list[Hold]]:
+    made_hourly(lake)
+    return lambda: holds_on(catalog, lake, objects, "shop", "orders")
+
+
+def at(hours: int) -> dt.datetime:
+    return START + dt.timedelta(hours=hours)
+
+
+def offset(version: int, *, starting: bool = False) -> str:
+    return json.dumps({"sourceVersion": 1, "reservoirVersion": version, "index": -1, "isStartingVersion": starting})
+
+
+def checkpoint(objects: LocalObjects, folder: str, offsets: dict[int, str], *, done: int) -> None:
+    for number, text in offsets.items():
+        objects.put(f"{folder}/offsets/{number}", f"v1\n{{}}\n{text}".encode())
+        if number < done:
+            objects.put(f"{folder}/commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def completed(lake: Lake, batch_id: int, end: str) -> None:
+    """A batch in the ledger of the pipeline that reads."""
+    key = paths.pipeline_control("copy", CHECKPOINT_STORE)
+    made = user_metadata(pipeline="copy", batch=batch_id, operation="complete_batch")
+    table = lake.ensure(key, CHECKPOINT_STORE_SCHEMA, user_metadata=made)
+    row = {"pipeline": "copy", "generation": 1, "batch_id": batch_id, "end_offset": end}
+    rows = pa.Table.from_pylist([row], schema=CHECKPOINT_STORE_SCHEMA)
+    lake.append(table, key, rows, step=batch_step("copy", 1, CHECKPOINT_STORE, batch_id), user_metadata=made)
+
+
+def test_nobody_holds_a_table_that_nobody_reads(found: Callable[[], list[Hold]]) -> None:
+    assert found() == []
+
+
+def test_a_stream_holds_what_its_ledger_says_it_reads_next(found: Callable[[], list[Hold]], lake: Lake) -> None:
+    completed(lake, 0, offset(2))
+    assert found() == [Hold(by="the stream of copy", since=at(2))]
+
+    completed(lake, 1, offset(4))
+    assert found() == [Hold(by="the stream of copy", since=at(4))]
+
+    completed(lake, 2, offset(5))
+    assert found() == []
+
+
+def test_a_stream_in_its_first_batch_holds_the_snapshot_it_reads(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    objects.put(paths.pipeline_control("copy", "generations.json"), Generations.first().encode())
+    checkpoint(objects, paths.checkpoint("copy", 1, 1), {0: offset(3, starting=True)}, done=0)
+
+    assert found() == [Hold(by="the stream of copy", since=at(3))]
+
+
+def test_a_live_query_holds_what_its_last_finished_batch_left_unread(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    folder = paths.live_checkpoint("shop", 1, "orders_live")
+    checkpoint(objects, folder, {0: offset(1), 1: offset(2), 2: offset(4)}, done=2)
+
+    assert found() == [Hold(by="the live table orders_live", since=at(2))]
+
+
+@pytest.mark.parametrize(("through", "holds"), [("change_feed", True), ("notifications", False)])
+def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_position(
+    found: Callable[[], list[Hold]], lake: Lake, through: Any, holds: bool
+) -> None:
+    table = lake.open(KEY)
+    assert table is not None
+    position = ChangePosition(through=through, table_id=str(table.metadata().id), version=2)
+    said = {POSITION: str(position)}
+    made = user_metadata(pipeline="days", batch=1, operation="follow_changes", **said)
+    lake.ensure(paths.reader("days"), pa.schema([("day", pa.date32())]), user_metadata=made)
+    other = ChangePosition(through=through, table_id="another", version=0)
+    of_other = user_metadata(pipeline="o", batch=1, operation="follow_changes", **{POSITION: str(other)})
+    lake.ensure(paths.reader("of_another"), pa.schema([("day", pa.date32())]), user_metadata=of_other)
+
+    assert found() == ([Hold(by="the reader days", since=at(3))] if holds else [])
+
+
+def test_a_readers_word_holds_its_version_while_it_counts(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    said = keep_version(objects, "shop", "orders", reader="training", version=1, hours=1)
+    keep_version(objects, "shop", "items", reader="other", version=0, hours=1)
+    (hold,) = found()
+    assert hold.since == at(1)
+    assert "training" in hold.by
+
+    over = replace(said, until=(utc_now() - dt.timedelta(seconds=1)).isoformat())
+    objects.put(paths.reader_record("shop", "orders", "training"), json.dumps(asdict(over)).encode())
+    assert found() == []
+
+    objects.put(paths.reader_record("shop", "orders", "training"), b"{")
+    with pytest.raises(ConfigError, match="READER_UNREADABLE"):
+        found()
+
+
+def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    rollbacks = Rollbacks(objects, "shop")
+    begun = rollback(to_version=2)
+    rollbacks.fix(begun)
+    assert found() == [Hold(by="rollback 1 of the table", since=at(2))]
+
+    rollbacks.fix_end(begun, version=5)
+    assert found() == []
+
+
+def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
+    given_up = GivenUp(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
+    begun = StartOver(
+        pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
+        code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
+    )  # fmt: skip
+    fix_start_over(objects, begun)
+    assert found() == [Hold(by="the rollback to generation 2", since=at(1))]
+
+    end_start_over(objects, begun)
+    assert found() == []
+
+
+def rollback(*, to_version: int) -> Rollback:
+    return Rollback(
+        pipeline="shop", ordinal=1, table="orders", generation=1, from_version=4, to_version=to_version,
+        repair="prepared", lost=(), undone=(), dropped_files=(), by="somebody", reason="", run="manual",
+        at=START.isoformat(), code_version="1",
+    )  # fmt: skip
+
+
+def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:
+    return TurnRecord(
+        table="orders", turn="t", reason="write_turn", state=state, by="m", run="mutations__shop/r/mutate/1", beat=1,
+        ttl_seconds=20, max_turn_seconds=600, asked_at=granted.isoformat(), granted_at=granted.isoformat(),
+    ).encode()  # fmt: skip
+
+
+def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
+    granted = utc_now() - dt.timedelta(minutes=50)
+    objects.put(paths.turn_request("shop", "orders"), turn(granted))
+    assert found() == [Hold(by="the write turn of mutations__shop/r/mutate/1", since=granted)]
+
+    objects.put(paths.turn_request("shop", "orders"), turn(granted, state="released"))
+    assert found() == []
+
+    # One whose holder died is taken back after its time: it holds nothing for ever.
+    objects.put(paths.turn_request("shop", "orders"), turn(utc_now() - dt.timedelta(hours=3)))
+    assert found() == []
+
+
+def test_a_reader_at_a_version_that_the_log_has_lost_holds_without_a_time(
+    found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
+) -> None:
+    keep_version(objects, "shop", "orders", reader="late", version=1, hours=1)
+    table = lake.open(KEY)
+    assert table is not None
+    table.create_checkpoint()
+    for version in (0, 1):
+        Path(lake.storage.prefix, KEY, "_delta_log", f"{version:020d}.json").unlink()
+
+    assert [hold.since for hold in found()] == [None]

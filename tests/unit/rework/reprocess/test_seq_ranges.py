@@ -1,0 +1,48 @@
+"""Ranges of seq hold exactly what was selected, as SQL and Arrow conditions see it too."""
+
+from __future__ import annotations
+
+import itertools
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+
+SEQS = st.sets(st.integers(1, 60))
+
+
+@given(SEQS)
+def test_ranges_hold_the_seqs_given_and_nothing_else(wanted: set[int]) -> None:
+    ranges = SeqRanges.of(wanted)
+
+    assert {seq for seq in range(70) if seq in ranges} == wanted
+    assert {seq for first, last in ranges for seq in range(first, last + 1)} == wanted
+
+
+@given(SEQS, SEQS)
+def test_ranges_run_over_numbers_that_have_no_rows_and_over_no_others(wanted: set[int], others: set[int]) -> None:
+    among = sorted(wanted | others)
+
+    ranges = SeqRanges.of(wanted, among=among)
+
+    assert {seq for seq in among if seq in ranges} == wanted
+    # As few as can be: between two ranges lies something that is not wanted.
+    ends = list(ranges)
+    for (_, last), (first, _) in itertools.pairwise(ends):
+        assert any(last < seq < first for seq in among)
+
+
+@given(SEQS)
+def test_conditions_find_the_same_rows(wanted: set[int]) -> None:
+    ranges = SeqRanges.of(wanted)
+    rows = pa.table({"_seq": list(range(70))})
+
+    by_arrow = ds.dataset(rows).to_table(filter=ranges.expression()).column("_seq").to_pylist()
+    by_sql = duckdb.sql(f"SELECT _seq FROM rows WHERE {ranges.sql().replace('`', chr(34))} ORDER BY 1").fetchall()
+
+    assert by_arrow == sorted(wanted)
+    assert [row[0] for row in by_sql] == sorted(wanted)

@@ -1,0 +1,100 @@
+"""A pipeline whose batches come from objects that lie in a landing folder and in the file event log."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.records.generations import current_checkpoint
+from deltaworks.control.records.prepared import PreparedTable, prepare
+from deltaworks.control.records.specs import SpecRecords
+from deltaworks.engine.batches import BatchProcessor
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.lake import arrow_path
+from tests.unit.engine.batch_records import prepared_batch
+from tests.unit.engine.hold_stage import TABLES, Stage
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+ALL = (*TABLES, "quarantine")
+
+
+def events(seq: int) -> list[dict[str, Any]]:
+    """Two events of each table and one that fits in none."""
+    known = [{"name": name, "time": 1_700_000_000 + seq, "level": seq} for name in TABLES for _ in range(2)]
+    return [*known, {"name": "orders", "time": 1_700_000_000, "level": "none"}]
+
+
+@dataclass
+class SourceStage(Stage):
+    """Batch n reads the one object of file event n; batch 0 reads nothing."""
+
+    def land_all(self, *batches: int) -> BatchProcessor:
+        """These batches, as a stream lands them."""
+        processor = self.processor()
+        SpecRecords(self.objects, "shop").record(self.catalog().pipeline("shop"), owner_epoch=self.epoch)
+        current_checkpoint(self.objects, "shop", last_completed=None, end_offset=None)
+        for batch_id in batches:
+            self.land_object(processor, batch_id)
+        return processor
+
+    def land_object(self, processor: BatchProcessor, batch_id: int) -> None:
+        """One batch; its object lands first."""
+        tables = self._announce_and_parse(batch_id) if batch_id else ()
+        start = {"seq": batch_id - 1} if batch_id else None
+        at = 1_700_000_000_000_000
+        batch = prepared_batch(
+            batch_id,
+            tables=tables,
+            offsets={"start": start, "end": {"seq": batch_id}},
+            ingested_at_us=at,
+            prepared_at=iso_now(),
+        )
+        prepare(self.objects, batch)
+        processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
+
+    def _announce_and_parse(self, seq: int) -> tuple[PreparedTable, ...]:
+        body = "\n".join(json.dumps(event) for event in events(seq)).encode()
+        landing = self.root / "landing"
+        landing.mkdir(exist_ok=True)
+        (landing / f"f{seq}.json").write_bytes(body)
+        tag = hashlib.md5(body).hexdigest()
+        event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
+        FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
+        stamp = BatchStamp(seq, 1_700_000_000_000_000, self.spec.fingerprint())
+        parsed: dict[str, list[pa.Table]] = {}
+        for name, rows in Parser(self.spec).parse([Payload(seq, f"f{seq}.json", body)], stamp):
+            parsed.setdefault(name, []).append(rows)
+        return tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
+
+    def _written(self, name: str, rows: pa.Table) -> PreparedTable:
+        partition_by = ("quarantine_date",) if name == "quarantine" else self.spec.table(name).partition_by
+        lake = self.lake
+        root = arrow_path(self.storage, paths.table("shop", name))
+        files = [
+            write_file(lake.filesystem, root, part, partition=partition)
+            for partition, part in split_by_partition(rows, partition_by)
+        ]
+        return PreparedTable(
+            table=name, writer="fan_out", rows=rows.num_rows, files=tuple(asdict(file) for file in files)
+        )
+
+    def contents(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        """Every row of every table, whole, with how often it is there."""
+        found = {}
+        for name in ALL:
+            rows = self.lake.rows(paths.table("shop", name))
+            assert rows is not None
+            found[name] = Counter(tuple(str(row[column]) for column in sorted(row)) for row in rows.to_pylist())
+        return found

@@ -1,0 +1,102 @@
+"""Which versions of a table a stream still needs, and what its log has of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ContractError
+from deltaworks.sources.delta.losses import check_versions
+
+TABLE = "tables/writer/sales"
+
+
+class Stage:
+    """A log with some commits, and a checkpoint of the stream that reads it."""
+
+    def __init__(self, root: Path) -> None:
+        self.objects = LocalObjects(root)
+
+    def log(self, *versions: int) -> None:
+        for version in versions:
+            self.objects.put(f"{TABLE}/_delta_log/{version:020}.json", b"{}")
+        self.objects.put(f"{TABLE}/_delta_log/{max(versions):020}.checkpoint.parquet", b"")
+        self.objects.put(f"{TABLE}/_delta_log/_last_checkpoint", b"{}")
+
+    def batch(self, number: int, *, done: bool, version: int, **more: Any) -> None:
+        folder = paths.checkpoint("reader", 1, 1)
+        offset = {"reservoirVersion": version, "index": -1, "isStartingVersion": False} | more
+        self.objects.put(f"{folder}/offsets/{number}", f"v1\n{{}}\n{json.dumps(offset)}".encode())
+        if done:
+            self.objects.put(f"{folder}/commits/{number}", b"v1\n{}")
+
+    def gap(self, latest: int) -> str | None:
+        """What is told of versions that are gone; None where the stream may go on."""
+        try:
+            check_versions(self.objects, "reader", "writer/sales", key=TABLE, latest=latest)
+        except ContractError as error:
+            return f"{error.condition}: {error.message}"
+        return None
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_gap_behind_what_was_read_is_told_with_its_versions(stage: Stage) -> None:
+    stage.log(6, 7)
+    stage.batch(3, done=True, version=2)
+
+    told = str(stage.gap(7))
+
+    assert told.startswith("SOURCE_EXPIRED: ")
+    assert "versions 2 to 5 are not in its log any more" in told
+
+
+def test_a_log_of_which_nothing_is_left_but_a_checkpoint_is_a_gap_up_to_its_end(stage: Stage) -> None:
+    stage.log(1)
+    stage.batch(0, done=True, version=2)
+
+    assert "versions 2 to 7" in str(stage.gap(7))
+
+
+def test_a_batch_that_was_planned_and_not_done_is_needed_again(stage: Stage) -> None:
+    stage.log(4, 5, 6)
+    stage.batch(0, done=True, version=3)
+    stage.batch(1, done=False, version=5)
+
+    assert "versions 3 to 3" in str(stage.gap(6))
+
+
+@pytest.mark.parametrize("kept", [(2, 3, 4), (0, 1, 2, 3, 4)])
+def test_a_log_that_has_what_comes_next_is_read_on(stage: Stage, kept: tuple[int, ...]) -> None:
+    stage.log(*kept)
+    stage.batch(0, done=True, version=2)
+
+    assert stage.gap(4) is None
+
+
+def test_a_stream_that_has_read_all_needs_nothing_more(stage: Stage) -> None:
+    stage.log(7)
+    stage.batch(0, done=True, version=8)
+
+    assert stage.gap(7) is None
+
+
+def test_a_first_snapshot_is_made_of_files_not_of_commits(stage: Stage) -> None:
+    stage.log(7)
+    stage.batch(0, done=True, version=5, isStartingVersion=True)
+
+    assert stage.gap(7) is None
+
+
+def test_a_stream_that_has_read_nothing_begins_where_it_may(stage: Stage) -> None:
+    stage.log(7)
+
+    assert stage.gap(7) is None

@@ -1,0 +1,67 @@
+"""A pipeline is held to the topics it began with, within a generation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.generations import begin_generation
+from deltaworks.control.records.start_over import StartOver
+from deltaworks.errors import ContractError
+from deltaworks.sources.kafka.topics import KnownTopics
+
+
+def first_id(objects: LocalObjects, pipeline: str) -> str:
+    """The id a pipeline is held to, as the refusal of any other says it."""
+    with pytest.raises(ContractError, match="KAFKA_TOPIC_REPLACED") as replaced:
+        KnownTopics(objects, pipeline).hold({"orders": "another"})
+    found = re.search(r"of the id (\w+);", replaced.value.message)
+    assert found is not None
+    return found[1]
+
+
+def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+
+    after = KnownTopics(objects, "shop")
+    after.hold({"orders": "one", "refunds": "two"})
+    with pytest.raises(ContractError, match="orders of the id one; now its id is three") as replaced:
+        after.hold({"orders": "three", "refunds": "two"})
+
+    assert replaced.value.condition == "KAFKA_TOPIC_REPLACED"
+
+
+def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+    begun = StartOver(
+        pipeline="shop",
+        generation=2,
+        first_batch=5,
+        start=None,
+        spec_fingerprint="f",
+        code_version="v",
+        tables=(),
+        by="tests",
+        reason="the topic was made anew",
+        run="r",
+        at="2026-01-01T00:00:00+00:00",
+    )
+    begin_generation(objects, begun)
+
+    KnownTopics(objects, "shop").hold({"orders": "two"})
+
+    assert first_id(objects, "shop") == "two"
+
+
+def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    KnownTopics(objects, "shop").hold({"orders": "one"})
+
+    KnownTopics(objects, "stock").hold({"orders": "two"})
+
+    assert (first_id(objects, "shop"), first_id(objects, "stock")) == ("one", "two")

@@ -1,0 +1,217 @@
+"""What a queue message says: every known form, every record, and a reason for what cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.sources.objects.relay.messages import Ignored, ParsedMessage, Problem, parse_message
+
+SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[6] / "shared" / "data"))
+BUCKET = "landing"
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    found = {"key": "games/a.gz", "size": 7, "eTag": "abc", "sequencer": "0055AED6DCD90281E5"}
+    found.update(changes.pop("object", {}))
+    return {
+        "eventSource": "aws:s3",
+        "eventTime": "2026-03-01T10:20:30.123Z",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": changes.pop("bucket", BUCKET)}, "object": found},
+        **changes,
+    }
+
+
+def notification(*records: Any) -> str:
+    return json.dumps({"Records": list(records)})
+
+
+def in_sns(message: str, **changes: Any) -> str:
+    envelope = {"Type": "Notification", "MessageId": "m", "TopicArn": "arn:aws:sns:x", "Message": message}
+    return json.dumps(envelope | changes)
+
+
+def event_bridge(kind: str = "Object Created", **found: Any) -> str:
+    return json.dumps(
+        {
+            "detail-type": kind,
+            "source": "aws.s3",
+            "time": "2026-03-01T10:20:30Z",
+            "detail": {
+                "bucket": {"name": BUCKET},
+                "object": {"key": "games/a.gz", "size": 7, "etag": "abc", "version-id": "v1", **found},
+                "reason": "PutObject",
+            },
+        }
+    )
+
+
+def parse(body: str) -> ParsedMessage:
+    return parse_message(body, buckets=(BUCKET,))
+
+
+def test_a_notification_becomes_a_file_event() -> None:
+    (event,) = parse(notification(record(object={"versionId": "v1"}))).events
+    assert (event.bucket, event.key, event.size, event.etag) == (BUCKET, "games/a.gz", 7, "abc")
+    assert event.event_time == datetime(2026, 3, 1, 10, 20, 30, 123000, tzinfo=UTC)
+    assert (event.event_name, event.version_id) == ("ObjectCreated:Put", "v1")
+    assert event.sequencer == "0055AED6DCD90281E5"
+
+
+def test_the_three_forms_of_one_event_agree() -> None:
+    body = notification(record())
+    raw, wrapped, bridged = (parse(form).events[0] for form in (body, in_sns(body), event_bridge()))
+    assert raw == wrapped
+    assert (bridged.bucket, bridged.key, bridged.size, bridged.etag) == (raw.bucket, raw.key, raw.size, raw.etag)
+    assert bridged.event_name == "ObjectCreated:PutObject"
+
+
+def test_every_record_of_a_message_counts() -> None:
+    parsed = parse(notification(*(record(object={"key": f"games/{n}"}) for n in range(5))))
+    assert [event.key for event in parsed.events] == [f"games/{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("encoded", "decoded"),
+    [
+        ("games/Happy+Face.json", "games/Happy Face.json"),
+        ("games/dt%3D2026-03-01/a%2Bb.gz", "games/dt=2026-03-01/a+b.gz"),
+        ("games/%E6%97%A5%E6%9C%AC.gz", "games/日本.gz"),
+        ("games/100%25.gz", "games/100%.gz"),
+    ],
+)
+def test_keys_of_notifications_are_decoded_as_forms_are(encoded: str, decoded: str) -> None:
+    assert parse(notification(record(object={"key": encoded}))).events[0].key == decoded
+
+
+def test_keys_of_event_bridge_are_left_as_they_are() -> None:
+    assert parse(event_bridge(key="games/a+b%20c.gz")).events[0].key == "games/a+b%20c.gz"
+
+
+def test_a_key_that_does_not_decode_is_quarantined() -> None:
+    assert parse(notification(record(object={"key": "games/%FF.gz"}))).problems == (Problem.RECORD_MALFORMED,)
+
+
+def test_quotes_around_a_tag_do_not_make_another_file() -> None:
+    assert parse(notification(record(object={"eTag": '"abc"'}))).events[0].etag == "abc"
+
+
+@pytest.mark.parametrize("wrap", [str, in_sns])
+def test_the_test_event_is_ignored(wrap: Any) -> None:
+    body = json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": BUCKET})
+    assert parse(wrap(body)) == ParsedMessage(ignored=(Ignored.TEST_EVENT,))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        notification(record(eventName="ObjectRemoved:Delete", object={"size": None})),
+        notification(record(eventName="s3:ObjectRestore:Completed")),
+        notification(record(eventName="LifecycleExpiration:Delete")),
+        event_bridge("Object Deleted"),
+        event_bridge("Object Restore Completed"),
+    ],
+)
+def test_what_creates_nothing_is_acknowledged_and_counted(body: str) -> None:
+    assert parse(body) == ParsedMessage(ignored=(Ignored.NOT_CREATED,))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("", Problem.NOT_JSON),
+        ("Hello from SNS!", Problem.NOT_JSON),
+        ('{"Records": [', Problem.NOT_JSON),
+        (in_sns("Hello from SNS!"), Problem.NOT_JSON),
+        ("[]", Problem.NOT_AN_S3_MESSAGE),
+        ("{}", Problem.NOT_AN_S3_MESSAGE),
+        ('{"Records": []}', Problem.NOT_AN_S3_MESSAGE),
+        ('{"Records": [1]}', Problem.NOT_AN_S3_MESSAGE),
+        ('{"Records": [{"eventSource": "aws:sqs", "body": "x"}]}', Problem.NOT_AN_S3_MESSAGE),
+        ('{"detail-type": "EC2 Instance State-change Notification", "source": "aws.ec2"}', Problem.NOT_AN_S3_MESSAGE),
+        (in_sns("confirm", Type="SubscriptionConfirmation"), Problem.SNS_CONTROL_MESSAGE),
+        (notification(record(bucket="other")), Problem.FOREIGN_BUCKET),
+        (notification(record(object={"key": ""})), Problem.RECORD_MALFORMED),
+        (notification(record(object={"size": "7"})), Problem.RECORD_MALFORMED),
+        (notification(record(object={"size": -1})), Problem.RECORD_MALFORMED),
+        (notification(record(object={"size": 2**63})), Problem.RECORD_MALFORMED),
+        (notification(record(eventTime="yesterday")), Problem.RECORD_MALFORMED),
+        (notification(record(eventName=None)), Problem.RECORD_MALFORMED),
+    ],
+)
+def test_what_cannot_be_used_has_a_reason(body: str, problem: Problem) -> None:
+    parsed = parse(body)
+    assert parsed == ParsedMessage(problems=(problem,))
+    assert parsed.reason == problem.value
+
+
+def test_one_bad_record_costs_the_others_nothing() -> None:
+    parsed = parse(notification(record(bucket="other"), record(), record(object={"size": None}), record(bucket="x")))
+    assert len(parsed.events) == 1
+    assert parsed.reason == "foreign_bucket,record_malformed"
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.sampled_from(sorted(record())) | st.text(), children),
+    max_leaves=8,
+)
+
+
+@given(_json, st.sampled_from([lambda v: v, lambda v: {"Records": v}, lambda v: {"Records": [{"s3": v}]}]))
+def test_no_body_makes_the_parser_fail(value: Any, shape: Any) -> None:
+    parsed = parse(json.dumps(shape(value)))
+    assert parsed.events or parsed.ignored or parsed.problems
+
+
+@given(st.text())
+def test_no_text_makes_the_parser_fail(body: str) -> None:
+    assert parse(in_sns(body)).problems or parse(body).problems
+
+
+PUBLISHED = [
+    ("s3_event_messages/notification-content-structure-01.json", (), (Ignored.TEST_EVENT,)),
+    ("s3_event_messages/notification-content-structure-02.json", ("mybucket", "HappyFace.jpg", 1024), ()),
+    ("s3_event_messages/notification-content-structure-00.json", (), (Ignored.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-00.json", ("DOC-EXAMPLE-BUCKET1", "example-key", 5), ()),
+    ("s3_event_messages/ev-events-01.json", (), (Ignored.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-02.json", (), (Ignored.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-03.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-event.json", ("sourcebucket", "Happy Face.jpg", 1024), ()),
+    ("aws_event_samples/s3-event-with-decoded.json", ("sourcebucket", "Happy Face.jpg", 1024), ()),
+    ("aws_event_samples/s3-lifecycle-event.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-restore-event.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-glacier-event.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-intelligenttier-event.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-replication-event.json", (), (Ignored.NOT_CREATED,)),
+]
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
+@pytest.mark.parametrize(("path", "event", "ignored"), PUBLISHED, ids=[entry[0] for entry in PUBLISHED])
+def test_published_messages_mean_what_their_publisher_says(path: str, event: Any, ignored: Any) -> None:
+    parsed = parse_message(
+        (SHARED_DATA / path).read_text(), buckets=("mybucket", "DOC-EXAMPLE-BUCKET1", "sourcebucket")
+    )
+    assert parsed.ignored == ignored
+    assert parsed.problems == ()
+    assert [(found.bucket, found.key, found.size) for found in parsed.events] == ([event] if event else [])
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
+def test_no_published_message_of_another_service_is_taken_for_a_file() -> None:
+    folder = SHARED_DATA / "aws_event_samples"
+    others = [path for path in folder.glob("*.json") if not path.name.startswith("s3-")]
+    assert len(others) > 20
+    for path in others:
+        parsed = parse_message(path.read_text(), buckets=("sourcebucket",))
+        assert parsed.problems, path.name
+        assert not parsed.events, path.name

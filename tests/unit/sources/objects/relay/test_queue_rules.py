@@ -1,0 +1,198 @@
+"""What the relay asks of its queue, and what it keeps to: timeouts, bounds, saturation, expired receipts, redrive."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from typer.testing import CliRunner
+
+from deltaworks.cli import files
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import relay_control
+from deltaworks.sources.objects.relay import intake as intake_module
+from deltaworks.sources.objects.relay.intake import Intake
+from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
+from deltaworks.sources.objects.relay.redrive import redrive
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.tables.lake import Lake
+from tests.unit.sources.objects.relay.relay_stage import drained, keys, relay_of, running
+from tests.waiting import eventually
+
+
+class Recording:
+    """Passes calls to SQS on and keeps the arguments of each receipt."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.receipts: list[dict[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def receive_message(self, **arguments: Any) -> Any:
+        self.receipts.append(arguments)
+        return self._client.receive_message(**arguments)
+
+
+def test_the_timeout_of_the_queue_itself_applies_unless_another_was_asked_for(landing: Any) -> None:
+    landing.returns_after(77)
+    for asked, expected in ((None, 77), (123, 123)):
+        queue = landing.queue(visibility_seconds=asked)
+        queue._client = recording = Recording(queue._client)
+        queue.receive()
+        assert recording.receipts[0].get("VisibilityTimeout") == asked
+        assert queue.visibility_seconds() == expected
+
+
+def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(70)))
+    intake = Intake(landing.queue(), threads=3, max_in_flight=40)
+    intake.start()
+    eventually(lambda: len(intake.held()) > 30, "messages are held")
+    taken = intake.take(at_most=1000, within_seconds=0.5, wake=threading.Event())
+    time.sleep(1)
+    assert len(intake.held()) <= 40
+    assert landing.waiting()[1] <= 40
+    intake.done(taken)
+    eventually(lambda: len(intake.held()) + len(taken) >= 70, "the rest came once there was room")
+    intake.close(join_seconds=3)
+
+
+def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "_SATURATED_PAUSE_SECONDS", 0.1)
+
+    class Saturated(NotificationQueue):
+        refusals = 2
+
+        def receive(self) -> list[Message]:
+            if self.refusals:
+                self.refusals -= 1
+                raise ClientError({"Error": {"Code": "OverLimit"}}, "ReceiveMessage")
+            return super().receive()
+
+    landing.send(landing.notification("games/1"))
+    queue = Saturated(landing.messaging, landing.queue_url, wait_seconds=1)
+    # A patience of nothing: an outage would end the intake at once.
+    intake = Intake(queue, threads=1, max_in_flight=100, patience_seconds=0)
+    intake.start()
+    eventually(lambda: len(intake.held()) == 1, "the message is received after all")
+    assert intake.saturated == 2
+    assert len(intake.take(at_most=10, within_seconds=0.5, wake=threading.Event())) == 1
+    intake.close(join_seconds=3)
+
+
+def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(landing: Any) -> None:
+    class Expired(NotificationQueue):
+        def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
+            return BatchOutcome(done=len(messages) - 1, expired_receipts=(messages[0].receipt,))
+
+    landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
+    intake = Intake(Expired(landing.messaging, landing.queue_url, wait_seconds=1), threads=1, max_in_flight=100)
+    intake.start()
+    eventually(lambda: len(intake.held()) == 3, "messages are held")
+    intake.visibility_seconds = 0
+    intake.extend_long_held()
+    assert len(intake.held()) == 2
+    assert (intake.extended, intake.extend_expired) == (2, 1)
+    intake.close(join_seconds=3)
+
+
+def test_messages_that_were_delivered_before_are_counted(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
+    landing.returns_after(0)
+    assert len(landing.queue().receive()) == 4
+    landing.returns_after(600)
+    with running(relay_of(landing)) as relay:
+        eventually(lambda: relay.counts.deleted == 4, "they came again")
+    assert relay.counts.redelivered == 4
+
+
+def with_dead_letters(landing: Any, *, after: int) -> str:
+    """Give the landing queue a dead-letter queue; its address."""
+    name = landing.queue_url.rsplit("/", 1)[1] + "-dead"
+    dead: str = landing.sqs.create_queue(QueueName=name)["QueueUrl"]
+    arn = landing.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": after})
+    landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"RedrivePolicy": policy})
+    return dead
+
+
+def put_aside(landing: Any) -> None:
+    """Receive everything and delete nothing, until the queue's own policy has made dead letters of it."""
+    landing.returns_after(0)
+    deliveries = landing.queue(wait_seconds=0)
+    eventually(lambda: not deliveries.receive() and landing.waiting() == (0, 0), "all are dead letters")
+    landing.returns_after(600)
+
+
+def test_dead_letters_show_in_the_heartbeat_and_come_back_by_a_redrive(landing: Any) -> None:
+    with_dead_letters(landing, after=1)
+    landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
+    put_aside(landing)
+    with running(relay_of(landing)) as relay:
+
+        def dead_letters() -> int | None:
+            found = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
+            return None if found is None else found.dead_letters
+
+        eventually(lambda: dead_letters() == 3, "the heartbeat tells of them")
+        shown = redrive(landing.spec(), Lake(landing.lake), landing.queue())
+        assert (shown.dead_letters, shown.dead_letters_moved) == (3, 0)
+        assert relay.counts.messages == 0
+        assert redrive(landing.spec(), Lake(landing.lake), landing.queue(), dry_run=False).dead_letters_moved == 3
+        eventually(lambda: drained(landing) and relay.counts.deleted == 3, "the relay took them")
+    assert sorted(keys(landing)) == ["games/0", "games/1", "games/2"]
+
+
+def test_a_quarantined_message_is_sent_again_once_the_declaration_takes_it_and_only_then(landing: Any) -> None:
+    other = landing.notification("games/1").replace(landing.bucket, "second")
+    landing.send(other, "not json", landing.notification("games/2"))
+    with running(relay_of(landing)) as relay:
+        eventually(lambda: relay.counts.deleted == 3, "all are taken")
+    lake = Lake(landing.lake)
+    as_it_was = redrive(landing.spec(), lake, landing.queue(), dry_run=False)
+    assert (as_it_was.usable, as_it_was.sent) == (0, 0)
+    assert as_it_was.reasons == {"foreign_bucket": 1, "not_json": 1}
+    mended = landing.spec().model_copy(update={"buckets": (landing.bucket, "second")})
+    assert redrive(mended, lake, landing.queue()).usable == 1
+    assert landing.waiting() == (0, 0)
+    assert redrive(mended, lake, landing.queue(), dry_run=False).sent == 1
+    with running(relay_of(landing, buckets=(landing.bucket, "second"))) as relay:
+        eventually(lambda: relay.counts.deleted == 1, "it came again")
+    assert keys(landing) == ["games/2", "games/1"]
+    again = redrive(mended, Lake(landing.lake), landing.queue(), dry_run=False)
+    assert (again.usable, again.sent, again.landed) == (0, 0, 1)
+
+
+def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
+    landing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_dead_letters(landing, after=1)
+    landing.send(landing.notification("games/1"), landing.notification("games/2"))
+    put_aside(landing)
+    with running(relay_of(landing)):
+        pass  # makes the log
+    environment = EnvironmentSpec(
+        environment="tests", lake=landing.lake, landing=landing.storage, messaging=landing.messaging
+    )
+    project = Catalog(environment=environment, relays={"landing": landing.spec()}, pipelines={}, root=tmp_path)
+    monkeypatch.setattr(files, "catalog", lambda: project)
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(files.app, ["redrive", "landing", *words], catch_exceptions=False).output
+
+    assert "about 2 dead letters" in run()
+    assert landing.waiting() == (0, 0)
+    assert "Put back: 2 dead letters" in run("--no-dry-run")
+    assert landing.waiting() == (2, 0)
+    assert "about 0 dead letters" in run()

@@ -1,0 +1,71 @@
+"""Objects in a bucket are removed or archived while they are what was announced, and else are not touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.objects.relay.removal import ObjectRemover
+from deltaworks.specs.storage import StorageSpec
+from tests.unit.sources.conftest import Landing
+
+
+def put(landing: Landing, key: str, body: bytes) -> dict[str, Any]:
+    answer = landing.s3.put_object(Bucket=landing.bucket, Key=key, Body=body)
+    return {"etag": answer["ETag"].strip('"'), "version_id": answer.get("VersionId")}
+
+
+def keys(landing: Landing) -> list[str]:
+    return [each["Key"] for each in landing.s3.list_objects_v2(Bucket=landing.bucket).get("Contents", [])]
+
+
+def test_an_object_is_removed_while_it_is_the_one_announced(landing: Landing) -> None:
+    objects = ObjectRemover(landing.storage)
+    first, second = put(landing, "a", b"1"), put(landing, "b", b"1")
+    put(landing, "b", b"2")
+
+    assert objects.lies_there(landing.bucket, "a", **first) == "removed"
+    assert keys(landing) == ["a", "b"]
+    assert objects.remove(landing.bucket, "a", **first) == "removed"
+    assert objects.remove(landing.bucket, "a", **first) == "gone"
+    assert objects.remove(landing.bucket, "b", **second) == "changed"
+    assert keys(landing) == ["b"]
+
+
+def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None:
+    landing.s3.create_bucket(Bucket=f"{landing.bucket}-old")
+    archive = StorageSpec(root=f"s3://{landing.bucket}-old/kept", path_style=True, **landing.messaging.model_dump())
+    tag, changed = put(landing, "a/b", b"1"), put(landing, "c", b"1")
+    put(landing, "c", b"2")
+    objects = ObjectRemover(landing.storage, archive=archive)
+
+    assert objects.remove(landing.bucket, "a/b", **tag) == "removed"
+    assert objects.remove(landing.bucket, "c", **changed) == "changed"
+
+    found = landing.s3.get_object(Bucket=archive.bucket, Key=f"kept/{landing.bucket}/a/b")
+    assert found["Body"].read() == b"1"
+    assert landing.s3.list_objects_v2(Bucket=archive.bucket)["KeyCount"] == 1
+    assert keys(landing) == ["c"]
+
+
+def test_of_a_bucket_with_versions_the_one_that_was_read_goes(landing: Landing) -> None:
+    landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
+    first, second = put(landing, "a", b"1"), put(landing, "a", b"2")
+    objects = ObjectRemover(landing.storage, versions=True)
+
+    assert objects.remove(landing.bucket, "a", **first) == "removed"
+
+    versions = landing.s3.list_object_versions(Bucket=landing.bucket)
+    assert [each["VersionId"] for each in versions["Versions"]] == [second["version_id"]]
+    assert "DeleteMarkers" not in versions
+
+
+def test_an_archive_that_cannot_be_written_is_told_and_nothing_goes(landing: Landing) -> None:
+    archive = StorageSpec(root="s3://nobody-has-this", path_style=True, **landing.messaging.model_dump())
+    tag = put(landing, "a", b"1")
+
+    with pytest.raises(ConfigError, match="OBJECT_NOT_REMOVABLE"):
+        ObjectRemover(landing.storage, archive=archive).remove(landing.bucket, "a", **tag)
+    assert keys(landing) == ["a"]

@@ -1,0 +1,45 @@
+"""Which file events are the same, and a set that knows millions of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.sources.objects.identity import IdentitySet, identity
+
+NAMES = st.binary(min_size=16, max_size=16)
+
+
+def test_a_file_is_its_bucket_key_and_tag() -> None:
+    same = identity("b", "k", "e")
+    assert identity("b", "k", "e", "another version") == same
+    assert len({same, identity("B", "k", "e"), identity("b", "K", "e"), identity("b", "k", "E")}) == 4
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    assert identity("ab", "c", "d") != identity("a", "bc", "d")
+    assert identity("a", "bc", "") != identity("a", "b", "c")
+
+
+def test_versions_count_only_where_every_version_is_wanted() -> None:
+    first, second = (identity("b", "k", "e", version, overwrites="every_version") for version in ("v1", "v2"))
+    assert first != second
+
+
+@given(st.lists(NAMES), st.lists(NAMES), st.lists(NAMES))
+def test_the_set_knows_what_it_was_given_and_nothing_else(
+    loaded: list[bytes], added: list[bytes], asked: list[bytes]
+) -> None:
+    names = IdentitySet(loaded)
+    for name in added:
+        names.add(name)
+    known = {*loaded, *added}
+    assert all(name in names for name in known)
+    assert [name in names for name in asked] == [name in known for name in asked]
+
+
+def test_names_that_share_half_their_bytes_are_told_apart() -> None:
+    names = IdentitySet([b"12345678abcdefgh", b"12345678ijklmnop"])
+    assert b"12345678abcdefgh" in names
+    assert b"12345678ijklmnop" in names
+    assert b"12345678qrstuvwx" not in names

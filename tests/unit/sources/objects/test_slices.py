@@ -1,0 +1,112 @@
+"""Which file events make a batch: limits, prefix, nothing new, and long stretches of foreign events."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+NO_LIMIT = SliceLimits(max_files=None, max_bytes=None)
+
+
+class Stage:
+    """A log with a writer and a planner for `games/`."""
+
+    def __init__(self, root: Path, *, skip_after: int = 1000) -> None:
+        self.lake = Lake(StorageSpec(root=f"file://{root}/lake"))
+        self.writer = FileEventLogWriter(self.lake, "landing", epoch=1)
+        self.log = FileEventLog(self.lake, "landing")
+        self.planner = SlicePlanner(self.log, bucket="landing", prefix="games/", skip_after=skip_after)
+
+    def land(self, *names: str, size: int = 10) -> None:
+        at = datetime(2026, 3, 1, tzinfo=UTC)
+        self.writer.append(
+            [
+                ReceivedEvent(FileEvent("landing", name, size, "e", None, at, "ObjectCreated:Put", None), "m", at)
+                for name in names
+            ]
+        )
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_slice_ends_at_its_number_of_files(stage: Stage) -> None:
+    stage.land("games/1", "edits/1", "games/2", "games/3")
+    assert stage.planner.end_of_next(0, SliceLimits(max_files=2, max_bytes=None)) == 3
+    assert stage.planner.end_of_next(3, SliceLimits(max_files=2, max_bytes=None)) == 4
+
+
+def test_a_slice_ends_before_it_exceeds_its_bytes_but_holds_one_file_at_least(stage: Stage) -> None:
+    stage.land("games/1", "games/2", "games/3", size=40)
+    stage.land("games/4", size=1000)
+    limits = SliceLimits(max_files=10, max_bytes=100)
+    ends = [stage.planner.end_of_next(start, limits) for start in (0, 2, 3)]
+    assert ends == [2, 3, 4]
+
+
+def test_foreign_events_make_no_slice_and_are_not_scanned_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.land(*(f"edits/{number}" for number in range(20)))
+    scanned: list[int] = []
+    read = stage.log.read
+
+    def counted(after: int, *args: object, **options: object) -> object:
+        scanned.append(after)
+        return read(after, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage.log, "read", counted)
+    assert stage.planner.end_of_next(0, NO_LIMIT) == 0
+    assert stage.planner.end_of_next(0, NO_LIMIT) == 0
+    assert scanned == [0]
+    stage.land("edits/20", "games/1")
+    assert stage.planner.end_of_next(0, NO_LIMIT) == 22
+    assert scanned == [0, 20]
+
+
+def test_a_long_stretch_of_foreign_events_moves_the_position_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, skip_after=10)
+    stage.land(*(f"edits/{number}" for number in range(12)))
+    assert stage.planner.end_of_next(0, NO_LIMIT) == 12
+    assert stage.planner.rows(0, 12).num_rows == 0
+    assert stage.planner.end_of_next(12, NO_LIMIT) == 12
+
+
+def test_nothing_beyond_the_target_is_taken(stage: Stage) -> None:
+    stage.land("games/1", "games/2", "games/3")
+    assert stage.planner.end_of_next(0, NO_LIMIT, up_to=2) == 2
+    assert stage.planner.end_of_next(2, NO_LIMIT, up_to=2) == 2
+
+
+def test_the_same_bounds_give_the_same_rows(stage: Stage) -> None:
+    stage.land("games/1", "edits/1", "games/2")
+    before = stage.planner.rows(0, 3)
+    stage.land("games/4")
+    assert stage.planner.rows(0, 3).equals(before)
+    assert before.column("key").to_pylist() == ["games/1", "games/2"]
+
+
+def test_the_newest_event_of_ours_is_found_step_by_step(stage: Stage) -> None:
+    stage.land("games/1", "edits/1", "games/2", "edits/2")
+    assert stage.planner.newest(0, scan_rows=2) == 1
+    assert stage.planner.newest(0, scan_rows=2) == 3
+    assert stage.planner.newest(0, scan_rows=2) == 3
+    stage.land("games/3")
+    assert stage.planner.newest(0) == 5
+
+
+def test_a_glob_chooses_files_as_a_prefix_does(stage: Stage) -> None:
+    stage.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
+    planner = SlicePlanner(stage.log, bucket="landing", prefix="games/", glob="games/*.json")
+    assert planner.end_of_next(0, SliceLimits(max_files=2, max_bytes=None)) == 4
+    assert planner.rows(0, 4).column("key").to_pylist() == ["games/1.json", "games/3.json"]
+    assert stage.log.backlog(1, bucket="landing", glob="games/*.json").files == 1

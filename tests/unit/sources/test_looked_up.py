@@ -1,0 +1,38 @@
+"""What a source says of itself is asked for seldom, and kept while it cannot be asked."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from deltaworks.sources.looked_up import LookedUp
+
+
+def test_an_answer_is_kept_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, answers = [100.0], iter([7.0, OSError("away"), 8.0])
+    asked = []
+
+    def look() -> float:
+        asked.append(clock[0])
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    retention = LookedUp(look, what="the retention", every_seconds=10)
+
+    seen = []
+    for clock[0] in (100.0, 109.0, 110.0, 119.0, 120.0):
+        seen.append(retention.read())
+
+    assert asked == [100.0, 110.0, 120.0]
+    assert seen == [7.0, 7.0, 7.0, 7.0, 8.0]
+
+
+def test_nothing_is_known_before_the_first_answer() -> None:
+    def away() -> float:
+        raise OSError
+
+    assert LookedUp(away, what="the retention").read() is None

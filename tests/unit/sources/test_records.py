@@ -1,0 +1,216 @@
+"""Records of streams as payloads: what tasks make of the rows Spark hands them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.sources.base import ReadFacts, Record
+from deltaworks.sources.delta.source import RowReader
+from deltaworks.sources.kafka.offsets import records_between
+from deltaworks.sources.kafka.security import client_properties
+from deltaworks.sources.kafka.source import KafkaReader
+from deltaworks.sources.kinesis.rows import ROW_SCHEMA
+from deltaworks.sources.kinesis.source import KinesisReader, shard_number
+from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS, record_seq
+from deltaworks.specs.source import KafkaSecuritySpec
+
+PLACES = st.tuples(st.integers(0, (1 << NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
+KAFKA_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("value", pa.binary()),
+        pa.field("key", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+@given(PLACES, PLACES)
+def test_places_are_ordered_as_their_seqs_and_never_share_one(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (record_seq(*one) < record_seq(*other)) == (one < other)
+    assert 0 <= record_seq(*one) < 1 << 63
+
+
+@pytest.mark.parametrize("place", [(-1, 0), (0, -1), (1 << NUMBER_BITS, 0), (0, 1 << ORDINAL_BITS)])
+def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
+    with pytest.raises(ContractError) as refused:
+        record_seq(*place)
+
+    assert refused.value.condition == "RECORD_SEQ_EXHAUSTED"
+
+
+def kafka(*rows: dict[str, Any], topics: tuple[str, ...] = ("a", "b"), **options: Any) -> list[Record]:
+    whole = {"topic": "a", "partition": 0, "offset": 0, "timestamp": 1_000_000, "key": None, "headers": None}
+    batch = pa.RecordBatch.from_pylist([{**whole, **row} for row in rows], schema=KAFKA_SCHEMA)
+    defaults = {"tombstones_are_events": False, "with_fields": True, "compression": "auto", "max_bytes": 1_000}
+    return list(KafkaReader(topics=topics, **{**defaults, **options})([batch]))
+
+
+def test_records_of_kafka_are_told_apart_by_topic_partition_and_offset() -> None:
+    places = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 8191, 0), ("b", 0, 0)]
+    found = kafka(*({"topic": t, "partition": p, "offset": o, "value": b"{}"} for t, p, o in places))
+
+    seqs = [record.payload.seq for record in found]
+    assert seqs == sorted(set(seqs))
+    assert [record.payload.key for record in found] == [f"{t}/{p}/{o}" for t, p, o in places]
+
+
+def test_a_partition_without_a_number_left_is_refused() -> None:
+    with pytest.raises(ContractError) as refused:
+        kafka({"partition": 8192, "value": b"{}"})
+
+    assert refused.value.condition == "RECORD_SEQ_EXHAUSTED"
+
+
+def test_what_a_record_says_of_itself_is_kept() -> None:
+    headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
+    [record] = kafka({"offset": 7, "value": b"{}", "key": b"\xffk", "headers": headers})
+
+    assert record.arrived_at_us == 1_000_000
+    assert record.payload.record == {
+        "topic": "a",
+        "partition": 0,
+        "offset": 7,
+        "key": "\\xffk",
+        "headers": {"h": "1", "n": None},
+        "tombstone": False,
+        "timestamp": "1970-01-01T00:00:01+00:00",
+    }
+
+
+def test_compressed_records_are_opened_and_broken_or_large_ones_kept_as_they_are() -> None:
+    small, large = gzip.compress(b"{}"), gzip.compress(b"x" * 5_000)
+    found = kafka(*({"offset": at, "value": value} for at, value in enumerate((small, b"\x1f\x8bno", large))))
+
+    assert [record.payload.data for record in found] == [b"{}", b"\x1f\x8bno", large]
+    codes = [record.payload.problem and record.payload.problem.code for record in found]
+    assert codes == [None, ReasonCode.MALFORMED, ReasonCode.TOO_LARGE]
+    [untouched] = kafka({"value": small}, compression="none")
+    assert untouched.payload.data == small
+
+
+def test_tombstones_are_rejected_or_events() -> None:
+    [rejected] = kafka({"value": None})
+    [event] = kafka({"value": None}, tombstones_are_events=True)
+
+    assert rejected.payload.problem is not None
+    assert rejected.payload.problem.code == ReasonCode.TOMBSTONE
+    assert (event.payload.events, event.payload.problem) == (((0, ({}, b"{}")),), None)
+
+
+def test_records_behind_are_counted_over_partitions_new_ones_whole() -> None:
+    assert records_between({"a": {"0": 5}}, {"a": {"0": 9, "1": 3}, "b": {"0": 2}}) == 4 + 3 + 2
+    assert records_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
+
+
+def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("U", 'a"b')
+    monkeypatch.setenv("P", "c\\d")
+    authority = tmp_path / "ca.pem"
+    authority.write_text("a certificate")
+    declared = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "username": "env:U", "password": "env:P"}
+    found = client_properties(KafkaSecuritySpec.model_validate(declared | {"truststore": str(authority)}))
+
+    assert found == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="a\\"b" password="c\\\\d";',
+        "ssl.truststore.location": str(authority),
+        "ssl.truststore.type": "PEM",
+    }
+
+
+def test_stores_and_what_opens_them_are_given_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = tmp_path / "client.p12"
+    store.write_bytes(b"key and certificate")
+    monkeypatch.setenv("STORE", str(store))
+    monkeypatch.setenv("OPENS", "secret")
+    declared = {"protocol": "SSL", "keystore": "env:STORE", "keystore_type": "PKCS12", "keystore_password": "env:OPENS"}
+
+    assert client_properties(KafkaSecuritySpec.model_validate(declared)) == {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.password": "secret",
+    }
+    store.unlink()
+    with pytest.raises(ConfigError, match=r"source.security.keystore: .*client.p12 is no file") as missing:
+        client_properties(KafkaSecuritySpec.model_validate(declared))
+    assert missing.value.condition == "SOURCE_CERTIFICATE_MISSING"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"keystore": "k.p12", "keystore_type": "PKCS12"}, "needs keystore_password"),
+        ({"keystore": "k.pem", "keystore_password": "env:P"}, "a PEM file has none"),
+        ({"truststore_password": "env:P"}, "truststore_password opens a truststore"),
+        ({"key_password": "env:P"}, "declare keystore"),
+        ({"keystore_password": "plain"}, "references"),
+    ],
+)
+def test_stores_that_are_declared_by_halves_are_refused(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        KafkaSecuritySpec.model_validate({"protocol": "SSL"} | changes)
+
+
+def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:
+    whole = {"stream_name": "s", "partition_key": "k", "data": b"{}", "approximate_arrival_timestamp": 2_000_000}
+    rows = [
+        {**whole, "shard_id": f"shardId-{shard:012d}", "sequence_number": f"49{at}", "ordinal": at}
+        for shard, at in ((0, 0), (0, 1), (3, 0))
+    ]
+    reader = KinesisReader(stream="s", with_fields=True, compression="auto", max_bytes=100)
+    found = list(reader([pa.RecordBatch.from_pylist(rows, schema=ROW_SCHEMA)]))
+
+    assert [record.payload.seq for record in found] == [record_seq(0, 0), record_seq(0, 1), record_seq(3, 0)]
+    assert found[2].payload.key == "s/shardId-000000000003/490"
+    assert found[2].payload.record == {
+        "stream": "s",
+        "shard": "shardId-000000000003",
+        "sequence_number": "490",
+        "partition_key": "k",
+        "timestamp": "1970-01-01T00:00:02+00:00",
+    }
+    with pytest.raises(ContractError, match="does not end with its number"):
+        shard_number("shard")
+
+
+def test_rows_of_a_table_are_events_at_their_place_in_the_batch() -> None:
+    batch = pa.RecordBatch.from_pydict({"position": [3, 9], "row": ['{"a": 1}', '{"a": null}']})
+    found = [record.payload for record in RowReader(key="p/t", seq=12)([batch])]
+
+    assert [(payload.seq, payload.key, payload.events) for payload in found] == [
+        (12, "p/t", ((3, ({"a": 1}, b'{"a": 1}')),)),
+        (12, "p/t", ((9, ({"a": None}, b'{"a": null}')),)),
+    ]
+
+
+@given(st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), max_size=5), max_size=4))
+def test_what_was_read_is_the_sum_of_what_tasks_read(tasks: list[list[tuple[bytes, int]]]) -> None:
+    total = ReadFacts()
+    for task in tasks:
+        own = ReadFacts()
+        records = kafka(*({"value": value, "timestamp": at} for value, at in task), compression="none")
+        assert len(list(own.note(records))) == len(task)
+        total.add(ReadFacts(**json.loads(json.dumps({name: getattr(own, name) for name in ReadFacts.__slots__}))))
+
+    sent = [each for task in tasks for each in task]
+    assert (total.records, total.bytes) == (len(sent), sum(len(value) for value, _ in sent))
+    times = [at for _, at in sent]
+    assert (total.oldest_us, total.newest_us) == (min(times, default=None), max(times, default=None))
