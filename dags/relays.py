@@ -5,9 +5,10 @@ from __future__ import annotations
 from deltaworks.airflow.relay_dags import clean_dag, relay_dag
 from deltaworks.specs.catalog import load_catalog
 
-for relay in load_catalog(tolerant=True).relays.values():
+catalog = load_catalog(tolerant=True)
+for relay in catalog.relays.values():
     dag = relay_dag(relay)
     globals()[dag.dag_id] = dag
     if relay.clean is not None:
-        dag = clean_dag(relay, relay.clean)
+        dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow import names
 from deltaworks.airflow.mutation_dags import judge_mutations_task
-from deltaworks.airflow.runbooks import HEALTH_RUNBOOK
+from deltaworks.airflow.runbooks import health_runbook
 from deltaworks.errors import DeltaworksError, TransientError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
     with DAG(
         dag_id=names.HEALTH_DAG_ID,
         description="Judges every relay and stream by its heartbeat",
-        doc_md=HEALTH_RUNBOOK,
+        doc_md=health_runbook(),
         schedule="* * * * *",
         start_date=names.START_DATE,
         catchup=False,

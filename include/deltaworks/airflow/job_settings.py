@@ -8,7 +8,6 @@ from typing import Any
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.retry_policy import JobRetryPolicy
-from deltaworks.specs.pipeline import PipelineSpec
 
 
 def job_settings() -> dict[str, Any]:
@@ -31,11 +30,12 @@ def process_settings() -> dict[str, Any]:
     return {name: value for name, value in job_settings().items() if name != "durable"}
 
 
-def by_hand_only(spec: PipelineSpec, kind: str) -> dict[str, Any]:
+def by_hand_only(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
     """The arguments of a DAG that nobody but a person starts, one run at a time, for what its form says.
 
     Args:
-        kind: what the DAG does, as its tag.
+        subject: the pipeline or relay; one of the tags.
+        tags: what the DAG does, as words to find it by.
     """
     return {
         "schedule": None,
@@ -44,6 +44,6 @@ def by_hand_only(spec: PipelineSpec, kind: str) -> dict[str, Any]:
         "allowed_run_types": names.NO_BACKFILL,
         "is_paused_upon_creation": False,
         "dagrun_timeout": timedelta(hours=24),
-        "tags": sorted({kind, spec.pipeline, *spec.tags}),
-        "default_args": {"owner": spec.owner, **job_callbacks()},
+        "tags": sorted({*tags, subject}),
+        "default_args": {"owner": owner, **job_callbacks()},
     }

@@ -20,6 +20,9 @@ HEALTH_DAG_ID: Final = "stream_health"
 #: How the health check reaches Airflow itself, to start hung streams anew: an HTTP connection with a login.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
+#: Operations that run on a schedule, with the DAG that does: its form is theirs.
+SCHEDULED: Final = {"rebuild_gold": "gold", "mutate_tables": "mutations", "clean_source": "clean"}
+
 #: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,14 +65,9 @@ def gold_dag_id(pipeline: str) -> str:
     return f"gold__{pipeline}"
 
 
-def reprocess_dag_id(pipeline: str) -> str:
-    """The DAG that reads what a pipeline has landed again."""
-    return f"reprocess__{pipeline}"
-
-
-def rollback_dag_id(pipeline: str) -> str:
-    """The DAG that puts a pipeline's tables back as they were."""
-    return f"rollback__{pipeline}"
+def operation_dag_id(operation: str, subject: str) -> str:
+    """The DAG that runs an operation: the one of its schedule where it has one."""
+    return f"{SCHEDULED.get(operation, operation)}__{subject}"
 
 
 def mutation_dag_id(pipeline: str) -> str:

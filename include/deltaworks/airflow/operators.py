@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -19,6 +18,8 @@ from deltaworks.airflow.names import RUN_TEMPLATE, SPARK_CONNECTION, spark_job
 from deltaworks.airflow.spark_hook import SparkJobHook
 from deltaworks.control.provenance import RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.operations.base import Operation
+from deltaworks.operations.options import arguments_of, read_options
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.spark_conf import submit_conf
@@ -31,28 +32,29 @@ SPARK_UI_XCOM = "spark_ui"
 RESULTS_XCOM = "results"
 
 
-@dataclass(frozen=True, slots=True)
-class ParamArgument:
-    """Turns a DAG param into a job's argument.
+class _OptionArguments:
+    """The arguments of an operation's job: its options, from the form of the DAG run and from what the DAG fixes."""
 
-    A text becomes `--flag text`, a list `--flag a,b`. A boolean becomes the bare flag when it equals `when`. Empty
-    means: no argument.
-    """
+    operation: Operation | None
+    values: Mapping[str, Any]
+    from_form: bool
 
-    param: str
-    flag: str
-    when: bool = True
+    def option_arguments(self, context: Context) -> list[str]:
+        """The options as arguments, after templates are rendered.
 
-    def render(self, params: Mapping[str, Any]) -> list[str]:
-        value = params.get(self.param)
-        if isinstance(value, bool):
-            return [self.flag] if value is self.when else []
-        if not value:
+        Raises:
+            ConfigError: OPTION_INVALID.
+        """
+        if self.operation is None:
             return []
-        return [self.flag, value if isinstance(value, str) else ",".join(value)]
+        params = context.get("params") or {}
+        model = self.operation.options()
+        form = {name: params.get(name) for name in model.model_fields} if self.from_form else {}
+        options = read_options(model, {name: value for name, value in (form | dict(self.values)).items()})
+        return arguments_of(options)
 
 
-class SparkJobOperator(SparkSubmitOperator):
+class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
     """Runs one entry point of spark_jobs/ with the environment's Spark settings.
 
     Master and deploy mode come from the Spark connection alone: `local[*]`, `spark://…`, `yarn`, `k8s://…`;
@@ -61,11 +63,16 @@ class SparkJobOperator(SparkSubmitOperator):
     from its environment.
 
     Args:
+        operation: the operation that the job is of; its options come from `values` and the form.
+        values: options that the DAG fixes; texts may be templates. They win over the form.
+        from_form: whether params of the options' names are taken over.
         niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED.
     """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values")
 
     def __init__(
         self,
@@ -74,7 +81,9 @@ class SparkJobOperator(SparkSubmitOperator):
         pipeline: str,
         environment: EnvironmentSpec,
         arguments: Sequence[str] = (),
-        param_arguments: Sequence[ParamArgument] = (),
+        operation: Operation | None = None,
+        values: Mapping[str, Any] | None = None,
+        from_form: bool = False,
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         driver_memory: str | None = None,
@@ -92,7 +101,9 @@ class SparkJobOperator(SparkSubmitOperator):
         )
         self.pipeline = pipeline
         self._environment = environment
-        self._param_arguments = tuple(param_arguments)
+        self.operation = operation
+        self.values = dict(values or {})
+        self.from_form = from_form
         self._niceness = niceness
 
     def execute(self, context: Context) -> None:
@@ -101,11 +112,7 @@ class SparkJobOperator(SparkSubmitOperator):
         settings = submit_conf(self._environment, project_root())
         settings.pop("spark.driver.memory", None)  # given as --driver-memory, which may differ by job
         self.conf = {**settings, **(self.conf or {})}
-        params = context.get("params") or {}
-        self.application_args = [
-            *(self.application_args or ()),
-            *(part for argument in self._param_arguments for part in argument.render(params)),
-        ]
+        self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
         hook = self._get_hook()
         hook.niceness = self._niceness
         hook.output = JobOutput(
@@ -174,38 +181,50 @@ class SparkJobOperator(SparkSubmitOperator):
         )
 
 
-class ProcessOperator(BaseOperator):
-    """Runs a Python module as a process of its own, with no shell between.
+class ProcessOperator(_OptionArguments, BaseOperator):
+    """Runs a Python module, or a file of spark_jobs/, as a process of its own, with no shell between.
 
     Its output goes to the task log line by line. When the task is ended from outside it gets SIGTERM and,
     four seconds later, SIGKILL; when the task runner dies the kernel ends it.
+
+    Args:
+        module: the module; or
+        job: the name of a file of spark_jobs/.
+        operation, values, from_form: as `SparkJobOperator` takes them.
     """
 
-    template_fields: Sequence[str] = ("arguments", "env_vars")
+    template_fields: Sequence[str] = ("arguments", "env_vars", "values")
     _stop_seconds = 4.0
 
     def __init__(
         self,
         *,
-        module: str,
+        module: str = "",
+        job: str = "",
         arguments: Sequence[str] = (),
+        operation: Operation | None = None,
+        values: Mapping[str, Any] | None = None,
+        from_form: bool = False,
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.module = module
+        self.program = ["-m", module] if module else [str(spark_job(job))]
         self.arguments = list(arguments)
+        self.operation = operation
+        self.values = dict(values or {})
+        self.from_form = from_form
         self.env_vars = {RUN_VARIABLE: RUN_TEMPLATE, **(env_vars or {})}
         self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> None:
-        """Run the module to its end.
+        """Run the program to its end.
 
         Raises:
             DeltaworksError: what the process said was wrong.
             TransientError: PROCESS_FAILED when it ended without a word.
         """
-        command = [sys.executable, "-m", self.module, *self.arguments]
+        command = [sys.executable, *self.program, *self.arguments, *self.option_arguments(context)]
         self.log.info("Running %s", " ".join(command))
         output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results))
         self._process = subprocess.Popen(
@@ -224,7 +243,7 @@ class ProcessOperator(BaseOperator):
             return
         raise output.error or TransientError(
             "PROCESS_FAILED",
-            f"python -m {self.module} ended with exit code {code} and no error of its own.",
+            f"python {' '.join(self.program)} ended with exit code {code} and no error of its own.",
             hint="Read the lines above.",
         )
 

@@ -9,10 +9,13 @@ from airflow.sdk import DAG, Param
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks
-from deltaworks.airflow.job_settings import process_settings
+from deltaworks.airflow.operation_dags import operation_task
+from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
 from deltaworks.airflow.runbooks import clean_runbook, relay_runbook
+from deltaworks.operations.registry import operation
+from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 
 #: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
@@ -37,7 +40,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
     ) as dag:
         ProcessOperator(
             task_id="relay",
-            module="deltaworks.sources.objects",
+            module="deltaworks.sources.objects.relay",
             arguments=["--relay", relay.relay],
             pool=names.POOL_RELAYS,
             **endless_retries(),
@@ -45,7 +48,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
     return dag
 
 
-def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
+def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpec) -> DAG:
     """The DAG that deletes or archives what every pipeline has landed. It deletes for good, so no backfill."""
     with DAG(
         dag_id=names.clean_dag_id(relay.relay),
@@ -59,22 +62,17 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec) -> DAG:
         dagrun_timeout=timedelta(hours=12),
         tags=["maintenance", "relay"],
         default_args={"owner": relay.owner, **job_callbacks()},
-        params={
-            "dry_run": Param(
-                declared.dry_run,
-                type="boolean",
-                title="Only count",
-                description="Off: objects are deleted, or moved to the archive, for good",
-            )
-        },
+        params=_clean_form(declared),
     ) as dag:
-        ProcessOperator(
-            task_id="clean_source",
-            module="deltaworks.rework.clean",
-            arguments=["--relay", relay.relay, "{{ '--dry-run' if params.dry_run else '--no-dry-run' }}"],
-            **process_settings(),
-        )
+        operation_task("clean_source", relay.relay, environment, from_form=True)
     return dag
+
+
+def _clean_form(declared: CleanSpec) -> dict[str, Param]:
+    """The form of the operation; a run on schedule does what the relay declares."""
+    form = operation_form(operation("clean_source"))
+    form["dry_run"] = Param(declared.dry_run, **form["dry_run"].schema)
+    return form
 
 
 def endless_retries() -> dict[str, Any]:

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 
 import typer
-from rich.console import Console
 
-from deltaworks.cli import (
-    alerts,
-    batches,
-    checkpoint,
-    collect,
-    consumers,
-    files,
-    gold,
-    mutation_batches,
-    mutations,
-    optimize,
-    pipelines,
-    quarantine,
-    recover,
-    reprocess,
-    restore,
-    sql,
-    streams,
-    tables,
-    wire,
-)
+from deltaworks.cli.commands import entries
+from deltaworks.cli.lazy import group_of
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -38,26 +16,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    cls=group_of(entries()),
 )
-app.add_typer(pipelines.app, name="pipelines")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(files.app, name="files")
-recover.register_check(tables.app)
-app.add_typer(tables.app, name="tables")
-app.add_typer(recover.app, name="recover")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(consumers.app, name="consumers")
-mutation_batches.register(mutations.app)
-app.add_typer(mutations.app, name="mutations")
-app.add_typer(gold.app, name="gold")
-app.add_typer(alerts.app, name="alerts")
-for module in (streams, alerts, batches, optimize, reprocess, restore, sql, collect, wire):
-    module.register(app)
-#: Packages that add commands where they are installed: the embedded stack on a machine that has it, not in an image.
-EXTENSIONS = ("sandbox",)
-for package in EXTENSIONS:
-    if importlib.util.find_spec(package) is not None:
-        importlib.import_module(f"{package}.cli").register(app)
+
+
+@app.callback()
+def _commands() -> None:
+    """Commands are in `deltaworks.cli.commands`."""
 
 
 def main() -> None:
@@ -65,6 +30,8 @@ def main() -> None:
     try:
         app()
     except DeltaworksError as error:
+        from rich.console import Console
+
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"[bold red]{error.condition}[/] {error.message}", highlight=False)
         if error.hint:

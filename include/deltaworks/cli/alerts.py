@@ -17,11 +17,6 @@ from deltaworks.errors import TransientError
 app = typer.Typer(help="Alerts: what is open, and whether it reaches people.", no_args_is_help=True)
 
 
-def register(main: typer.Typer) -> None:
-    """Add the commands."""
-    main.command()(deadman)
-
-
 @app.command()
 def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> None:
     """List open alerts, the most severe first."""

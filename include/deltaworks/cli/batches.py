@@ -9,17 +9,12 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
+from deltaworks.operations.base import readable_bytes
 from deltaworks.tables.lake import Lake
 
 _FILES_SHOWN = 50
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(batches)
 
 
 def batches(

@@ -9,11 +9,6 @@ from botocore.exceptions import ClientError
 from deltaworks.cli.context import catalog, console
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(collect)
-
-
 def collect(
     stream: str = typer.Option(..., help="The Kinesis stream that takes the events."),
     host: str = typer.Option("127.0.0.1", help="The address it listens on."),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 from rich.console import Console
 
+from deltaworks.cli.context import catalog, console
+
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Requests that rename, merge, update and delete: what they come to.", no_args_is_help=True)
 
+#: Batches that are listed.
+_SHOWN = 10
 ENTITY_COLUMNS = ("org_id", "origin_id", "final_id", "hops", "component_id", "component_size")
 INTERVAL_COLUMNS = ("org_id", "id", "valid_from", "valid_to", "final_id", "deleted", "fields", "hops")
 
@@ -61,6 +65,38 @@ def resolve(
     session = _session()
     with resolving(session, requests=requests.requests.num_rows):
         print_rows(rows(session, requests), columns, form, sys.stdout)
+
+
+@app.command()
+def status(pipeline: str) -> None:
+    """Show the last batches, the requests that wait, the age of the oldest, and the last pause of the stream."""
+    from deltaworks.cli.operations import listed
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.objects import open_objects
+    from deltaworks.control.records.mutation import MutationBatches
+    from deltaworks.mutations.bounds import Bounds
+    from deltaworks.operations.mutate import batch_listing
+    from deltaworks.tables.lake import Lake
+
+    project = catalog()
+    spec, storage = project.pipeline(pipeline), project.environment.lake
+    objects = open_objects(storage)
+    waiting = Bounds(Lake(storage), objects, spec).backlog()
+    batches = MutationBatches(objects, pipeline)
+    fixed, ended = batches.numbers()
+    recorded = [batches.end(number) for number in range(max(1, ended - _SHOWN + 1), ended + 1)]
+    ends = [end for end in recorded if end is not None]
+    if ends:
+        console.print(listed(batch_listing(ends)))
+    if fixed > ended:
+        console.print(f"Batch {fixed} was begun and has not ended; the next run completes it.")
+    if not waiting.requests:
+        console.print("No request waits.")
+    else:
+        minutes = waiting.age_seconds(utc_now()) / 60
+        console.print(f"{waiting.requests:,} requests wait, the oldest for {minutes:.0f} minutes.")
+    if ends:
+        console.print(f"The last batch kept the stream from a table for {ends[-1].pause_seconds:.1f} s.")
 
 
 def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:

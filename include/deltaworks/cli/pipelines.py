@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import getpass
 import io
-from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 from ruamel.yaml import YAML
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.specs import SpecRecords
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.changes import SpecChange, unsafe
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 app = typer.Typer(help="What is declared under include/pipelines.", no_args_is_help=True)
 
@@ -107,48 +102,6 @@ def diff(
         console.print(f"The stream will [bold red]not start[/] on this: {', '.join(each.field for each in refused)}.")
         raise typer.Exit(error.exit_code) from None
     console.print("The stream will start on this.")
-
-
-@app.command("start-over")
-def start_over(
-    pipeline: str,
-    dry_run: bool = typer.Option(True, help="Only count what would be given up; --no-dry-run does it."),
-    max_rows: int | None = typer.Option(None, min=0, help="Give up no more rows than this; needed to do it."),
-    reason: str = typer.Option("", help="Kept on record."),
-) -> None:
-    """Make all tables of a pipeline anew and read its source again from the beginning; the stream has to be stopped."""
-    from deltaworks.rework.start_over import start_over as perform
-
-    project = catalog()
-
-    def spark() -> SparkSession:
-        from deltaworks.tables.spark.session import build_session
-
-        return build_session(project.environment, app_name=f"start_over.{pipeline}")
-
-    result = perform(project, pipeline, dry_run=dry_run, max_rows=max_rows, reason=reason, spark=spark)
-    listing = Table("table", "rows given up", "files", "size", "readable as version")
-    for each in result.tables:
-        counts = (f"{each.rows:,}", f"{each.files:,}", readable_bytes(each.bytes), str(each.version))
-        listing.add_row(each.table, *counts)
-    console.print(listing)
-    if result.resumed:
-        console.print("It had been begun before, and is gone on with as it was begun.")
-    console.print(f"Generation {result.generation} begins with batch {result.first_batch}.")
-    if dry_run:
-        console.print(
-            f"Nothing was changed. Objects that are gone: `deltaworks reprocess {pipeline} --from-start --exact`.\n"
-            f"To do it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run",
-            highlight=False,
-        )
-        return
-    hours = project.pipeline(pipeline).maintenance.vacuum_retention_hours
-    console.print(
-        f"{result.made_anew} tables were made anew now. Their rows are readable by time travel until a VACUUM that "
-        f"comes {hours} h or more after this.\nThe next start reads the source from the beginning: "
-        f"deltaworks start {pipeline}",
-        highlight=False,
-    )
 
 
 def _print_changes(changes: list[SpecChange]) -> None:

@@ -11,11 +11,6 @@ from deltaworks.errors import ConfigError
 from deltaworks.tables.query import connect
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(sql)
-
-
 def sql(
     query: str = typer.Argument("", help='A query, such as "SELECT * FROM games.daily_active_users".'),
     limit: int = typer.Option(100, help="Rows to print at most."),

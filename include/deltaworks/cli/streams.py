@@ -23,12 +23,6 @@ from deltaworks.operations.airflow_api import airflow_from_environment
 _ENDED = ("ended", "failed")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(stop)
-    app.command()(start)
-
-
 def stop(
     name: str,
     reason: str = typer.Option("stopped by hand", help="Kept in the stop flag for whoever finds the stream stopped."),

@@ -13,7 +13,6 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldTable, read_held
@@ -21,6 +20,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
 from deltaworks.maintenance.table_health.snapshots import Trend, read_snapshots, trends
+from deltaworks.operations.base import readable_bytes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 

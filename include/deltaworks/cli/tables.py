@@ -1,23 +1,24 @@
-"""`deltaworks tables`: what is held back and made to go on, what died batches left; health is in `table_health`."""
+"""`deltaworks tables`: the health of tables, who reads old versions of them, and what of them is damaged."""
 
 from __future__ import annotations
 
-import getpass
-import time
 from typing import Any
 
 import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from deltaworks.cli import table_health, table_readers
+from deltaworks.cli import table_health
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control import paths
-from deltaworks.control.locks.lease import LeaseWatch
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.held import ask_to_resume, read_held
-from deltaworks.errors import ConfigError, ContractError
+from deltaworks.control.records.readers import keep_version, read_readers, release_version
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.table_health.catalog_tables import declared_tables
+from deltaworks.maintenance.vacuum_holds import holds_on
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
 
 
 class _ListByDefault(TyperGroup):
@@ -29,61 +30,85 @@ class _ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+_TABLE = typer.Argument(help="As PIPELINE.TABLE.")
+_READER = typer.Argument(help="A name for who reads.")
+
 app = typer.Typer(help="Tables with their size and health, and those whose commits are held back.", cls=_ListByDefault)
 table_health.register(app)
-table_readers.register(app)
 
 
 @app.command()
-def resume(
-    pipeline: str,
-    table: str,
-    wait_seconds: float = typer.Option(120.0, help="How long to wait for the stream to answer; 0 only asks."),
+def check(
+    pipeline: str = typer.Argument("", help="Only this pipeline."),
+    table: str = typer.Argument("", help="Only this table of it."),
 ) -> None:
-    """Ask the stream to catch a suspended table up, from its prepared batches and in their order.
+    """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
+    from deltaworks.rework.recover.check import check_pipeline
 
-    Exits with 11 where the table failed again, and says why.
-    """
     project = catalog()
-    project.pipeline(pipeline)
-    objects = open_objects(project.environment.lake)
-    before = read_held(objects, pipeline).get(table)
-    if before is None or before.reason != "suspended":
-        raise ConfigError(
-            "TABLE_NOT_SUSPENDED",
-            f"{pipeline}.{table} is not suspended.",
-            hint="`deltaworks tables` lists what is held, and why.",
-        )
-    ask_to_resume(objects, pipeline, table, by=getpass.getuser())
-    lease = LeaseWatch(objects, paths.pipeline_control(pipeline, "lease.json"), silent_seconds=60)
-    if not lease.runs():
-        console.print(f"Asked. The stream of {pipeline} does not run; its next start catches {table} up.")
+    names = [pipeline] if pipeline else list(project.pipelines)
+    damages = [damage for name in names for damage in check_pipeline(project, name, table=table)]
+    if not damages:
+        console.print("Nothing is damaged.")
         return
-    deadline = time.monotonic() + wait_seconds
-    while time.monotonic() < deadline:
-        held = read_held(objects, pipeline).get(table)
-        if held is None:
-            console.print(f"{pipeline}.{table} has caught up.")
-            return
-        if objects.get(paths.resume_request(pipeline, table)) is None:
-            raise ContractError(held.condition or "TABLE_SUSPENDED", held.message, hint=held.hint)
-        time.sleep(1)
-    console.print(f"Asked. The stream has not finished yet; `deltaworks tables {pipeline}` shows how far it is.")
+    listing = Table("pipeline", "what", "damage", "mended by")
+    for damage in damages:
+        listing.add_row(damage.pipeline, damage.what, damage.told, damage.mend)
+    console.print(listing)
+    raise typer.Exit(11)
 
 
 @app.command()
-def orphans(
-    pipeline: str,
-    dry_run: bool = typer.Option(True, help="Only list them."),
-    age_hours: int = typer.Option(168, help="Leave younger files alone; a list may look at younger ones."),
-) -> None:
-    """List, or remove, files that died batches left: in table folders, in staging, and old prepared batches."""
-    from deltaworks.maintenance.orphans import remove_orphans
-
-    results = remove_orphans(catalog(), pipeline, dry_run=dry_run, age_hours=age_hours)
-    listing = Table("what", "files", "size", "oldest", "")
-    for each in results:
-        listing.add_row(each.what, f"{each.files:,}", readable_bytes(each.bytes), each.oldest, each.reason)
+def readers(pipeline: str) -> None:
+    """List who keeps VACUUM back from a pipeline's tables, streams among them, and the words that readers gave."""
+    project = catalog()
+    spec = project.pipeline(pipeline)
+    lake, objects = Lake(project.environment.lake), open_objects(project.environment.lake)
+    listing = Table("table", "who", "needs what it was at")
+    for table in (each.name for each in declared_tables(project, pipeline=spec.pipeline, control=False)):
+        for hold in holds_on(project, lake, objects, pipeline, table):
+            since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
+            listing.add_row(table, hold.by, since)
     console.print(listing)
-    if dry_run:
-        console.print("Nothing was removed: --no-dry-run does it.")
+    now = utc_now()
+    for word in read_readers(objects, pipeline):
+        state = "until" if word.counts_at(now) else "no more since"
+        said = f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}"
+        console.print(said, highlight=False)
+
+
+@app.command()
+def keep(
+    table: str = _TABLE,
+    reader: str = _READER,
+    version: int = typer.Option(-1, help="The version that is read; by default the newest."),
+    hours: float = typer.Option(72.0, help="For how long; say it again to go on."),
+) -> None:
+    """Keep a version of a table, and those after it, from VACUUM while it is read."""
+    project = catalog()
+    pipeline, name = _named(project, table)
+    if version < 0:
+        opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
+        version = opened.version() if opened is not None else 0
+    objects = open_objects(project.environment.lake)
+    word = keep_version(objects, pipeline, name, reader=reader, version=version, hours=hours)
+    console.print(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.", highlight=False)
+
+
+@app.command()
+def release(table: str = _TABLE, reader: str = _READER) -> None:
+    """Keep nothing for this reader any more."""
+    project = catalog()
+    pipeline, name = _named(project, table)
+    there = release_version(open_objects(project.environment.lake), pipeline, name, reader=reader)
+    console.print("Released." if there else f"{reader} keeps nothing of {table}.", highlight=False)
+
+
+def _named(project: Catalog, table: str) -> tuple[str, str]:
+    pipeline, _, name = table.partition(".")
+    known = {each.name for each in declared_tables(project, pipeline=pipeline, control=False)}
+    if name not in known:
+        raise ConfigError(
+            "TABLE_UNKNOWN", f"There is no table {table!r}.", hint="`deltaworks tables` lists all, as PIPELINE.TABLE."
+        )
+    return pipeline, name

@@ -14,11 +14,6 @@ from deltaworks.sources.objects.relay.queue_settings import warnings_of
 from deltaworks.sources.objects.relay.wiring import Wiring
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(wire)
-
-
 def wire(
     relay: str,
     name: str = typer.Option("", help="What queue and topic are called; deltaworks-RELAY unless it is said."),

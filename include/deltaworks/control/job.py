@@ -113,6 +113,12 @@ def print_results(results: Sequence[DataclassInstance]) -> None:
         widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
         for line in lines:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+    print_result_line(results)
+
+
+def print_result_line(results: Sequence[DataclassInstance]) -> None:
+    """The results as one line of JSON, which the task of the job keeps."""
+    records = [dataclasses.asdict(result) for result in results]
     print(json.dumps(records, default=str), flush=True)  # noqa: T201
 
 

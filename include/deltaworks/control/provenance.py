@@ -18,6 +18,12 @@ def current_run() -> str:
     return os.environ.get(RUN_VARIABLE, "manual")
 
 
+def airflow_run_id() -> str:
+    """The id of the Airflow run this process works for, the same at every try of its task; empty outside of Airflow."""
+    parts = current_run().split("/")
+    return "/".join(parts[1:-2])
+
+
 def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:
     """The text of `userMetadata` for a commit made now by this process."""
     record = {"pipeline": pipeline, "batch": str(batch), "run": current_run(), "operation": operation, **extra}

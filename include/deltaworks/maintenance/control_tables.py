@@ -3,13 +3,10 @@
 The ledger and the progress table get a file a batch: 40,000 a month. Readers of statistics do not mind, everybody else
 does. Merging changes no row, and streams go on: their commits are simply made again on top. Needs no JVM.
 
-As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, a dry run unless told otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +14,13 @@ from functools import partial
 from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.control.job import print_results, run_job
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.exclusive import keeping_alone
 from deltaworks.maintenance.table_health.catalog_tables import CONTROL_TABLES
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 OPERATION = "keep_control_table"
@@ -107,19 +103,3 @@ def _keep(lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, fewe
 def _merge(table: DeltaTable, properties: CommitProperties) -> tuple[int, int]:
     metrics = table.optimize.compact(target_size=TARGET_BYTES, commit_properties=properties)
     return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
-
-
-def main() -> int:
-    """The job."""
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.maintenance.control_tables", description=__doc__)
-    parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="merge and delete")
-    parser.add_argument("--dry-run", dest="dry_run", action="store_true", help="only count (the default)")
-    parser.set_defaults(dry_run=True)
-    arguments = parser.parse_args()
-    print_results(keep_control_tables(load_catalog(), arguments.pipeline, dry_run=arguments.dry_run))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(main))

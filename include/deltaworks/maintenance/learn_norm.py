@@ -1,13 +1,11 @@
 """Learns how much input is usual at each hour of the day from a pipeline's progress table, for the health check.
 
-`python -m deltaworks.maintenance.learn_norm --pipeline games`, once a day. It reads two columns of the last four weeks
+Once a day. It reads two columns of the last four weeks
 and writes one object. Needs no JVM.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
@@ -15,9 +13,8 @@ import pyarrow.compute as pc
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.norm import DAYS, InputNorm, by_hour, norm_of, write_norm
-from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 
@@ -38,15 +35,3 @@ def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None)
     objects = open_objects(catalog.environment.lake)
     write_norm(objects, paths.pipeline_control(pipeline, "input_norm.json"), norm)
     return norm
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pipeline", required=True)
-    arguments = parser.parse_args()
-    print_results([learn_input(load_catalog(tolerant=True), arguments.pipeline)])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(main))

@@ -5,13 +5,10 @@ replay or a reprocess still names, never one that is or was in the table's log (
 which a task may just have written. Files staged for the Spark writer are looked after too, and prepared batches that
 are complete and old. Needs no JVM.
 
-As a job: `python -m deltaworks.maintenance.orphans --pipeline games`, a dry run unless told otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,13 +19,12 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.job import print_results, run_job
 from deltaworks.control.locks.table_files import unless_held
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.exclusive import keeping_alone
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.held_files import HeldFiles, files_named_elsewhere, uncommitted_files
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.unreferenced import file_infos
@@ -198,28 +194,3 @@ def _prepared(
     held_back = any(each.held_back for each in held.values())
     done = remove_old_prepared(lake, objects, pipeline, keep_all=held_back, dry_run=dry_run)
     return OrphanResult("prepared batches", dry_run, done.removed, 0, "", time.monotonic() - started, done.reason)
-
-
-def main() -> int:
-    """The job."""
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.maintenance.orphans", description=__doc__)
-    parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--tables", type=lambda text: text.split(","), help="names with commas between them")
-    parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="remove the files")
-    parser.add_argument("--dry-run", dest="dry_run", action="store_true", help="only list them (the default)")
-    parser.add_argument("--age-hours", type=int, default=MINIMUM_AGE_HOURS)
-    parser.set_defaults(dry_run=True)
-    arguments = parser.parse_args()
-    results = remove_orphans(
-        load_catalog(),
-        arguments.pipeline,
-        dry_run=arguments.dry_run,
-        age_hours=arguments.age_hours,
-        tables=arguments.tables,
-    )
-    print_results(results)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(main))

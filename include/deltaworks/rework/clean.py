@@ -4,12 +4,10 @@ An object is left alone while one of its pipelines has not completed the batch t
 in quarantine for a replay that needs the object, and where no pipeline reads it: nobody has what it holds. What was
 removed cannot be reprocessed, replayed or read by a pipeline that starts over.
 
-As a job: `python -m deltaworks.rework.clean --relay landing`, a dry run unless told otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,6 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
@@ -30,7 +27,7 @@ from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.sources.objects.relay.reconcile import Reader
 from deltaworks.sources.objects.relay.removal import ObjectRemover, Removal
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -189,19 +186,3 @@ def _position_key(relay: str) -> str:
 def _position(objects: ObjectStore, relay: str) -> int:
     found = objects.get(_position_key(relay))
     return int(json.loads(found.data)["seq"]) if found else 0
-
-
-def main() -> int:
-    """The job."""
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.rework.clean", description=__doc__)
-    parser.add_argument("--relay", required=True)
-    parser.add_argument("--no-dry-run", dest="dry_run", action="store_false", help="remove or archive them")
-    parser.add_argument("--dry-run", dest="dry_run", action="store_true", help="only count (the default)")
-    parser.set_defaults(dry_run=True)
-    arguments = parser.parse_args()
-    print_results([clean_source(load_catalog(), arguments.relay, dry_run=arguments.dry_run)])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(main))

@@ -19,11 +19,6 @@ from sandbox.demo_report import DemoReport
 from sandbox.home import StackHome
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(demo)
-
-
 def demo(
     events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
     game_events: int = typer.Option(60_000, help="About how many games events to generate."),

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.cli.sizes import readable_bytes
 from deltaworks.control import paths
+from deltaworks.operations.base import readable_bytes
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from sandbox.home import StackHome

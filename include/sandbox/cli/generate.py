@@ -17,15 +17,10 @@ from generator.engagement_truth import EngagementTruth
 from generator.games import generate_games, write_files
 from generator.settings import GamesSettings
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command and the one below it."""
-    group = typer.Typer(invoke_without_command=True)
-    group.callback()(generate)
-    group.command()(engagement)
-    app.add_typer(group, name="generate")
+app = typer.Typer(invoke_without_command=True)
 
 
+@app.callback()
 def generate(
     context: typer.Context,
     events: int = typer.Option(100_000, help="About how many events."),
@@ -71,6 +66,7 @@ def _sink(post: str) -> Sink:
     return landing_sink(catalog().environment.landing)
 
 
+@app.command()
 def engagement(
     activities: int = typer.Option(100_000, help="How many activities."),
     organisations: int = typer.Option(300, help="Organisations, of sizes of a power law."),

@@ -10,13 +10,6 @@ from sandbox import stack
 from sandbox.report import StackAddresses
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
-
-
 def say(line: str) -> None:
     """Print one line of progress."""
     console.print(f"  {line}", highlight=False)

@@ -62,7 +62,7 @@ def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
             "DELTAWORKS_ENVIRONMENT": "local",
             "DELTAWORKS_RUN": "relay__landing/run/relay/1",
         }
-        command = [sys.executable, "-m", "deltaworks.sources.objects", "--relay", relay]
+        command = [sys.executable, "-m", "deltaworks.sources.objects.relay", "--relay", relay]
         process = subprocess.Popen(
             [*command, "--early-failure-wait-seconds", "0"],
             env=environment,

@@ -1,23 +1,19 @@
 """Keeps what every table was like: writes the report of now as snapshots. Needs no JVM.
 
-As a job: `python -m deltaworks.maintenance.table_health.record --pipeline games`.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.job import print_results, run_job
 from deltaworks.maintenance.table_health.measure import LastOperation, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_tables
 from deltaworks.maintenance.table_health.snapshots import costs_text, write_snapshots
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 _WRITES = ("WRITE", "MERGE", "UPDATE", "DELETE", "STREAMING UPDATE", "RESTORE")
@@ -112,21 +108,3 @@ def _of_health(health: TableHealth) -> dict[str, Any]:
 def _newest(health: TableHealth, operations: Sequence[str]) -> dt.datetime | None:
     found: list[LastOperation] = [health.last_operations[name] for name in operations if name in health.last_operations]
     return max((each.at for each in found), default=None)
-
-
-def main() -> int:
-    """The job."""
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.maintenance.table_health.record", description=__doc__)
-    parser.add_argument("--pipeline", default="", help="only this one's tables; by default all")
-    parser.add_argument("--list-folders", action="store_true", help="look for files that nothing needs")
-    arguments = parser.parse_args()
-    catalog = load_catalog(tolerant=True)
-    if arguments.pipeline:
-        catalog.pipeline(arguments.pipeline)
-    found = snapshot_tables(catalog, pipeline=arguments.pipeline, list_folders=arguments.list_folders)
-    print_results(found)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(main))

@@ -1,4 +1,4 @@
-"""Runs a relay: `python -m deltaworks.sources.objects --relay landing`.
+"""Runs a relay: `python -m deltaworks.sources.objects.relay --relay landing`.
 
 Ends itself after the relay's `max_run_seconds`, on SIGTERM, on a stop request, and when its launcher dies.
 The exit code and, on an error, the last line of output say what the launcher should do next.
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.sources.objects", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deltaworks.sources.objects.relay", description=__doc__)
     parser.add_argument("--relay", required=True, help="a name under include/relays")
     parser.add_argument("--early-failure-wait-seconds", type=float, default=10.0)
     return parser.parse_args(arguments)

@@ -1,0 +1,138 @@
+"""The tasks of operations, and a DAG for each operation and pipeline or relay, with a form of its options.
+
+One DAG an operation, and not one `operate__<pipeline>` that asks which: a form cannot show fields by an earlier answer,
+so one DAG would show some thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. Airflow's
+list finds `restore__games` by typing either word, and its tags show a pipeline's, or all of one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.python import ShortCircuitOperator
+from airflow.sdk import DAG, BaseOperator, chain
+
+from deltaworks.airflow import names
+from deltaworks.airflow.approvals import approval
+from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
+from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_settings
+from deltaworks.airflow.operation_forms import operation_form
+from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator, SparkJobOperator
+from deltaworks.airflow.runbooks import operation_runbook
+from deltaworks.operations.base import Operation
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+
+COUNT, ASKED, APPROVE = "count", "asked", "approve"
+_COUNTED = f"ti.xcom_pull(task_ids='{COUNT}', key='{RESULTS_XCOM}')"
+#: Long enough for a reprocess of everything.
+_LONGEST = timedelta(hours=20)
+_BODY = f"""
+{{% set results = {_COUNTED} or [] -%}}
+{{% set columns = (results[0].keys() if results else []) | list -%}}
+| {{{{ columns | join(" | ") }}}} |
+|{{% for column in columns %}}---|{{% endfor %}}
+{{% for record in results -%}}
+| {{{{ record.values() | join(" | ") }}}} |
+{{% endfor %}}
+
+Rejected or not answered, nothing is done.
+"""
+
+
+def operation_task(
+    name: str,
+    subject: str,
+    environment: EnvironmentSpec,
+    *,
+    task_id: str = "",
+    values: Mapping[str, Any] | None = None,
+    from_form: bool = False,
+    **settings: Any,
+) -> BaseOperator:
+    """The task that runs an operation: a spark-submit job, or a process where it needs no Spark.
+
+    Args:
+        values: options that the DAG fixes; texts may be templates.
+        from_form: take the other options from the params of their names.
+        settings: further arguments of the operator, over those that all jobs have.
+    """
+    declared = operation(name)
+    options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
+    if declared.needs_spark:
+        niceness = MAINTENANCE_NICENESS if declared.family == "maintenance" else 0
+        return SparkJobOperator(
+            task_id=task_id or name,
+            job=name,
+            pipeline=subject,
+            environment=environment,
+            niceness=niceness,
+            **options,
+            **{**job_settings(), **settings},
+        )
+    return ProcessOperator(
+        task_id=task_id or name,
+        job=name,
+        arguments=[f"--{declared.scope}", subject],
+        **options,
+        **{**process_settings(), **settings},
+    )
+
+
+def offered_operations(spec: PipelineSpec) -> list[Operation]:
+    """The operations of a pipeline that have a DAG of their own, in the order of the registry."""
+    return [
+        declared
+        for declared in OPERATIONS.values()
+        if declared.scope == "pipeline"
+        and declared.name not in names.SCHEDULED
+        and (spec.mutations is not None or not declared.for_mutable)
+        and (spec.gold.tables or not declared.for_gold)
+    ]
+
+
+def relay_operations() -> list[Operation]:
+    """The operations of a relay that have a DAG of their own."""
+    return [item for item in OPERATIONS.values() if item.scope == "relay" and item.name not in names.SCHEDULED]
+
+
+def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG of an operation: run by hand only, for what its form says."""
+    spec = subject if isinstance(subject, PipelineSpec) else None
+    name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
+    with DAG(
+        dag_id=names.operation_dag_id(declared.name, name),
+        description=declared.summary,
+        doc_md=operation_runbook(declared, name, subject.owner),
+        params=operation_form(declared, spec),
+        **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
+    ) as dag:
+        if declared.approval:
+            chain(*_approved(declared, name, environment))
+        else:
+            operation_task(declared.name, name, environment, from_form=True, execution_timeout=_LONGEST)
+    return dag
+
+
+def _approved(declared: Operation, subject: str, environment: EnvironmentSpec) -> list[BaseOperator]:
+    """Counted, approved by a person, and done within what was counted."""
+    bound: dict[str, Any] = {}
+    if "max_rows" in declared.options().model_fields:
+        # What was approved is the bound of what is done, unless the form named one.
+        counted = f"({_COUNTED} or []) | sum(attribute='rows_out')"
+        bound = {"max_rows": f"{{{{ params.max_rows if params.max_rows is not none else {counted} }}}}"}
+    return [
+        operation_task(declared.name, subject, environment, task_id=COUNT, values={"dry_run": True}, from_form=True),
+        ShortCircuitOperator(task_id=ASKED, python_callable=_is_asked, **process_settings()),
+        approval(task_id=APPROVE, subject=f"{declared.command} {subject}?", body=_BODY),
+        operation_task(declared.name, subject, environment, values={"dry_run": False, **bound}, from_form=True),
+    ]
+
+
+def _is_asked(params: dict[str, Any], **_: Any) -> bool:
+    """Whether more than a count is asked for."""
+    return not params["dry_run"]

@@ -1,0 +1,117 @@
+"""The runbook of each DAG: what it is, what to do when it is red, how to stop and start it. A Markdown file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from deltaworks.operations.base import Operation
+from deltaworks.specs.mutation import MutationsSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import CleanSpec, RelaySpec
+
+_FOLDER = Path(__file__).parent
+
+
+def _runbook(page: str, /, **values: Any) -> str:
+    return Template((_FOLDER / f"{page}.md").read_text(encoding="utf-8")).substitute(values)
+
+
+def relay_runbook(relay: RelaySpec) -> str:
+    """For `relay__<relay>`."""
+    return _runbook(
+        "relay",
+        relay=relay.relay,
+        description=relay.description,
+        buckets=", ".join(f"`{bucket}`" for bucket in relay.buckets),
+        max_run_seconds=relay.max_run_seconds,
+        owner=relay.owner,
+    )
+
+
+def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
+    """For `clean__<relay>`."""
+    return _runbook(
+        "clean",
+        relay=relay.relay,
+        what="Deletes" if declared.mode == "delete" else f"Moves to `{declared.archive_to}`",
+        after_days=f"{declared.after_days:g}",
+        only_counts=" **It only counts** until `clean.dry_run` is false." if declared.dry_run else "",
+        owner=relay.owner,
+    )
+
+
+def stream_runbook(spec: PipelineSpec) -> str:
+    """For `stream__<pipeline>`."""
+    return _runbook(
+        "stream",
+        pipeline=spec.pipeline,
+        description=spec.description,
+        tables=len(spec.tables),
+        trigger_seconds=f"{spec.stream.trigger_seconds:g}",
+        max_run_seconds=spec.stream.max_run_seconds,
+        owner=spec.owner,
+    )
+
+
+def health_runbook() -> str:
+    """For `stream_health`."""
+    return _runbook("health")
+
+
+def gold_runbook(spec: PipelineSpec) -> str:
+    """For `gold__<pipeline>`."""
+    tables = "\n".join(f"- `{table.name}` {table.description}" for table in spec.gold.tables)
+    return _runbook("gold", pipeline=spec.pipeline, tables=tables, owner=spec.owner)
+
+
+def maintenance_runbook(spec: PipelineSpec) -> str:
+    """For `maintenance__<pipeline>`."""
+    return _runbook(
+        "maintenance",
+        pipeline=spec.pipeline,
+        optimize_minutes=spec.maintenance.optimize_minutes,
+        vacuum="only lists what it would delete" if spec.maintenance.vacuum_dry_run else "deletes",
+        kept_hours=spec.maintenance.kept_hours,
+        owner=spec.owner,
+    )
+
+
+def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
+    """For `mutations__<pipeline>`."""
+    return _runbook(
+        "mutations",
+        pipeline=spec.pipeline,
+        tables=", ".join(f"`{table.name}`" for table in spec.tables if table.mutable is not None),
+        requests=declared.requests,
+        max_requests=f"{declared.max_requests:,}",
+        max_turn_seconds=declared.max_turn_seconds,
+        alert_after_minutes=declared.alert_after_minutes,
+        owner=spec.owner,
+    )
+
+
+def operation_runbook(declared: Operation, subject: str, owner: str) -> str:
+    """For the DAG of an operation: what all have in common, and the page of its own where it has one."""
+    steps = (
+        'It counts first. With "Dry run" off a person is then asked to approve what was counted: open the task '
+        "`approve`, read, approve or reject. Nothing is done without an answer."
+        if declared.approval
+        else 'It only counts until "Dry run" is off.'
+        if declared.destructive
+        else "It may be run at any time."
+    )
+    page = _FOLDER / f"{declared.name}.md"
+    own = _runbook(declared.name, pipeline=subject, owner=owner) if page.is_file() else ""
+    return _runbook(
+        "operation",
+        name=declared.name,
+        subject=subject,
+        summary=declared.summary,
+        steps=steps,
+        neighbours=declared.neighbours(),
+        command=f"{declared.command} {subject}",
+        page=own,
+        owner=owner,
+    )

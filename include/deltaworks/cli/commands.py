@@ -1,0 +1,103 @@
+"""Every command by its words: groups, single commands, and the operations, which derive theirs.
+
+Only help texts stand here; what a command needs is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+
+from deltaworks.cli.lazy import Entry, Made, command_at, made_of
+from deltaworks.operations.base import Operation
+from deltaworks.operations.registry import OPERATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, or a group of commands: its help in one line, and where it is.
+
+    `place` is `module:name`; a group whose commands are all operations has none.
+    """
+
+    help: str
+    place: str = ""
+
+
+COMMANDS: Mapping[str, Command] = {
+    "pipelines": Command("What is declared under include/pipelines.", "deltaworks.cli.pipelines:app"),
+    "start": Command("Let a stopped stream or relay go on where it was.", "deltaworks.cli.streams:start"),
+    "stop": Command(
+        "Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped.",
+        "deltaworks.cli.streams:stop",
+    ),
+    "batches": Command("Batches of a pipeline, from the ledger.", "deltaworks.cli.batches:batches"),
+    "tables": Command("Tables: health, what is held back, who reads old versions.", "deltaworks.cli.tables:app"),
+    "files": Command("Landed objects: when they were seen, in which batch, how many rows.", "deltaworks.cli.files:app"),
+    "quarantine": Command("Rows that did not fit: counted, shown, landed.", "deltaworks.cli.quarantine:app"),
+    "gold": Command("Gold tables of a pipeline."),
+    "sql": Command("DuckDB over the lake, with every table by name.", "deltaworks.cli.sql:sql"),
+    "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
+    "recover": Command("Recover a table that lost commits, files or itself."),
+    "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
+    "alerts": Command("Alerts: what is open, and whether channels work.", "deltaworks.cli.alerts:app"),
+    "deadman": Command("Alert where the health check itself does not run.", "deltaworks.cli.alerts:deadman"),
+    "wire": Command("Have buckets announce their objects to a relay's queue.", "deltaworks.cli.wire:wire"),
+    "consumers": Command("Registered consumers of Kinesis streams.", "deltaworks.cli.consumers:app"),
+    "collect": Command("Run the collector as an HTTP endpoint on this machine.", "deltaworks.cli.collect:collect"),
+}
+#: Packages with commands of their own, added where they are installed: the sandbox is on a developer's machine, and
+#: not in an image. Each has `COMMANDS` in its `cli`.
+EXTENSIONS = ("sandbox",)
+
+
+@functools.cache
+def entries() -> Mapping[str, Entry]:
+    """All commands, in the order of the help."""
+    commands = dict(COMMANDS)
+    for package in EXTENSIONS:
+        if importlib.util.find_spec(package) is not None:
+            commands |= importlib.import_module(f"{package}.cli").COMMANDS
+    listed = {name: _entry(name, command) for name, command in commands.items()}
+    for declared in OPERATIONS.values():
+        if " " not in declared.command:
+            listed[declared.command] = Entry(help=declared.summary, load=functools.partial(_operation, declared))
+    return listed
+
+
+def _entry(name: str, command: Command) -> Entry:
+    below = tuple(item for item in OPERATIONS.values() if item.command.startswith(f"{name} "))
+    if not below:
+        return Entry(help=command.help, load=command_at(command.place))
+    return Entry(help=command.help, load=functools.partial(_group, command, below))
+
+
+@functools.cache
+def _group(command: Command, operations: tuple[Operation, ...]) -> Made:
+    """A group of commands with its operations."""
+    from deltaworks.cli.operations import add_operations
+
+    app = typer.Typer(help=command.help, no_args_is_help=True)
+    if command.place:
+        module, _, name = command.place.partition(":")
+        app = getattr(importlib.import_module(module), name)
+    else:
+        # A group of one command would be that command.
+        app.callback()(_keep_group)
+    add_operations(app, operations)
+    return made_of(app)
+
+
+def _keep_group() -> None:
+    """Keeps a Typer of one command a group."""
+
+
+def _operation(declared: Operation) -> Made:
+    from deltaworks.cli.operations import operation_command
+
+    return made_of(operation_command(declared))

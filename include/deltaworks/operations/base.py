@@ -1,0 +1,172 @@
+"""What an operation is: one thing people and schedules ask of a pipeline or a relay, declared once.
+
+The command, the entry in `spark_jobs/`, the Airflow task and its form derive from the declaration. Nothing here is
+heavier than the standard library: `deltaworks --help` and the scheduler read declarations and load nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from pyspark.sql import SparkSession
+
+    from deltaworks.operations.options import Options
+    from deltaworks.specs.catalog import Catalog
+
+Scope = Literal["pipeline", "relay"]
+#: The jobs of a pipeline that an operation may run beside.
+Neighbour = Literal["stream", "maintenance", "mutations", "gold"]
+ALL_JOBS: tuple[Neighbour, ...] = ("stream", "maintenance", "mutations", "gold")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation.
+
+    Args:
+        name: its name everywhere: `spark_jobs/<name>.py`, the Spark application, the task and the DAG's id.
+        command: the words of its command, such as `tables resume`.
+        summary: what it does, in one sentence; the help of the command and the description of the DAG.
+        run: `module:function` of what it does. The function takes an `OperationContext` and the options, whose model
+            is the annotation of its second parameter.
+        scope: what it works on; its name is the first argument of the command.
+        needs_spark: its task is a spark-submit job; otherwise a plain process, which may still open a session where a
+            table asks for one.
+        destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
+        approval: under Airflow it counts first, and a person approves the count before it is done.
+        beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
+        family: the tag under which Airflow's list shows it.
+        for_mutable: only of pipelines that declare mutations.
+        for_gold: only of pipelines that declare gold tables.
+    """
+
+    name: str
+    command: str
+    summary: str
+    run: str
+    scope: Scope = "pipeline"
+    needs_spark: bool = False
+    destructive: bool = False
+    approval: bool = False
+    beside: tuple[Neighbour, ...] = ALL_JOBS
+    family: str = "operations"
+    for_mutable: bool = False
+    for_gold: bool = False
+
+    def load(self) -> Callable[[OperationContext, Any], Report]:
+        """The function that does it. Imports its module, and so whatever that needs."""
+        module, _, function = self.run.partition(":")
+        loaded: Callable[[OperationContext, Any], Report] = getattr(importlib.import_module(module), function)
+        return loaded
+
+    def options(self) -> type[Options]:
+        """The model of its options. Its module imports engines inside functions only, so this is light."""
+        function = self.load()
+        parameter = list(inspect.signature(function).parameters.values())[1]
+        model: type[Options] = inspect.getmodule(function).__dict__[parameter.annotation]
+        return model
+
+    def neighbours(self) -> str:
+        """What it may run beside, as a sentence."""
+        if self.beside == ALL_JOBS:
+            return "It may run beside the stream and every other job."
+        if not self.beside:
+            return "The stream and all jobs of the pipeline have to be stopped."
+        return f"It may run beside: {', '.join(self.beside)}."
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A table of text: headers, and rows of as many cells."""
+
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add(self, *cells: object) -> None:
+        """Add a row."""
+        self.rows.append(tuple(str(cell) for cell in cells))
+
+
+def listing_of(results: Sequence[DataclassInstance]) -> Listing:
+    """Records of one kind as a listing of their plain fields, explanations last."""
+    columns = [
+        column.name
+        for column in dataclasses.fields(results[0])
+        if not isinstance(getattr(results[0], column.name), dict | list | tuple)
+    ]
+    columns.sort(key=lambda name: name == "reason")
+    listing = Listing(tuple(name.replace("_", " ") for name in columns))
+    for record in results:
+        listing.add(*(_cell(getattr(record, name)) for name in columns))
+    return listing
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an operation did, or would do: for people, and the same as data.
+
+    Args:
+        parts: sentences and listings, in the order in which they are read; without any, the results are listed.
+        results: the same as records: what a task keeps as its result.
+        exit_code: of the command and the job; not 0 where what was asked for was done and its outcome is bad.
+    """
+
+    parts: Sequence[str | Listing] = ()
+    results: Sequence[DataclassInstance] = ()
+    exit_code: int = 0
+
+    def readable(self) -> list[str | Listing]:
+        """What people read of it."""
+        if self.parts or not self.results:
+            return list(self.parts)
+        return [listing_of(self.results)]
+
+
+def readable_bytes(count: float) -> str:
+    """A count of bytes with a unit; one below zero keeps its sign."""
+    sign, count = ("-", -count) if count < 0 else ("", count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{sign}{count:.0f} {unit}" if unit == "B" else f"{sign}{count:.1f} {unit}"
+        count /= 1024
+    return f"{sign}{count:.1f} TiB"
+
+
+@dataclass(slots=True, kw_only=True)
+class OperationContext:
+    """What an operation runs with.
+
+    Args:
+        subject: the pipeline or relay.
+        run_id: the Airflow run it belongs to, the same at every try of its task; empty outside of Airflow.
+        say: prints a line while the operation is at work.
+    """
+
+    operation: Operation
+    catalog: Catalog
+    subject: str
+    run_id: str = ""
+    say: Callable[[str], None] = print
+    _session: SparkSession | None = None
+
+    def spark(self) -> SparkSession:
+        """The Spark session, opened at its first use."""
+        if self._session is None:
+            from deltaworks.tables.spark.session import build_session
+
+            name = f"{self.operation.name}.{self.subject}"
+            self._session = build_session(self.catalog.environment, app_name=name)
+        return self._session

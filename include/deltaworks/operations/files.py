@@ -1,0 +1,129 @@
+"""Landed objects of a relay: compared with its log, taken in again, cleaned away."""
+
+from __future__ import annotations
+
+import getpass
+
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.operations.options import Options
+
+_SHOWN = 20
+
+
+class ReconcileOptions(Options):
+    """Options of a comparison of buckets and log."""
+
+    prefix: str | None = Field(None, description="Only keys that begin so.")
+    dry_run: bool = Field(
+        True, description="Only compare; otherwise the relay lists its buckets and takes in the rest."
+    )
+
+
+def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
+    """Compare buckets and log by one listing; ask the relay for what was never announced.
+
+    Raises:
+        ConfigError: RELAY_LISTS_NOTHING.
+    """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.engine.file_answers import FileAnswers
+    from deltaworks.sources.objects.relay import reconcile as reconciling
+    from deltaworks.sources.objects.relay.lister import request_listing
+    from deltaworks.tables.lake import Lake
+
+    relay, environment = context.subject, context.catalog.environment
+    spec = context.catalog.relay(relay)
+    readers = FileAnswers(context.catalog, relay).readers()
+    result = reconciling.reconcile(
+        spec, Lake(environment.lake), environment.landing, readers, prefix=options.prefix or ""
+    )
+    parts: list[str | Listing] = [
+        f"{result.listed:,} objects listed, {result.logged:,} file events in the log: {len(result.unannounced):,} that "
+        f"nobody was told of, {result.young:,} that may still be announced, {len(result.gone):,} gone before they "
+        "were read."
+    ]
+    for title, names in (("not announced", result.unannounced), ("gone", result.gone)):
+        parts += [f"  {title}: {name}" for name in names[:_SHOWN]]
+        if len(names) > _SHOWN:
+            parts.append(f"  ... and {len(names) - _SHOWN:,} more")
+    if not options.dry_run:
+        if spec.listing is None:
+            raise ConfigError(
+                "RELAY_LISTS_NOTHING",
+                f"Relay {relay!r} declares no `listing`, so it takes in nothing but messages.",
+                hint=f"Declare `listing: {{}}` in include/relays/{relay}.yaml, restart it, and ask again.",
+            )
+        request_listing(open_objects(environment.lake), relay, by=getpass.getuser())
+        parts.append(f"Asked {relay} to list its buckets; `deltaworks status` shows whether it runs.")
+    return Report(parts=parts)
+
+
+class RedriveOptions(Options):
+    """Options of a redrive."""
+
+    limit: int = Field(10_000, ge=1, description="At most so many messages of each kind.")
+    dry_run: bool = Field(True, description="Only count them.")
+
+
+def redrive(context: OperationContext, options: RedriveOptions) -> Report:
+    """Put messages back into the queue; the log takes each object once, so repeating does no harm.
+
+    Raises:
+        ConfigError: RELAY_WITHOUT_QUEUE.
+    """
+    from deltaworks.sources.objects.relay import redrive as redriving
+    from deltaworks.sources.objects.relay.queue import NotificationQueue
+    from deltaworks.specs.base import resolve_text
+    from deltaworks.tables.lake import Lake
+
+    relay, environment = context.subject, context.catalog.environment
+    spec = context.catalog.relay(relay)
+    if spec.queue_url is None:
+        raise ConfigError(
+            "RELAY_WITHOUT_QUEUE", f"Relay {relay!r} reads no queue.", hint="Objects it missed: files reconcile."
+        )
+    queue = NotificationQueue(environment.messaging, resolve_text(spec.queue_url), wait_seconds=1)
+    result = redriving.redrive(spec, Lake(environment.lake), queue, dry_run=options.dry_run, limit=options.limit)
+    dead = "no dead-letter queue" if result.dead_letters is None else f"about {result.dead_letters:,} dead letters"
+    parts = [
+        f"{dead}; {result.quarantined:,} quarantined messages: {result.usable:,} can be used now, "
+        f"{result.landed:,} hold nothing new, {sum(result.reasons.values()):,} still cannot be used."
+    ]
+    if result.reasons:
+        parts.append("  still: " + ", ".join(f"{name} {count:,}" for name, count in result.reasons.most_common()))
+    if options.dry_run:
+        parts.append("Nothing was sent: --no-dry-run does it.")
+    else:
+        parts.append(f"Put back: {result.dead_letters_moved:,} dead letters, {result.sent:,} quarantined messages.")
+    return Report(parts=parts, results=[result])
+
+
+class CleanOptions(Options):
+    """Options of the removal of landed objects."""
+
+    limit: int = Field(100_000, ge=1, description="At most so many objects.")
+    from_start: bool = Field(False, description="Look again at what earlier runs have left.")
+    dry_run: bool = Field(True, description="Only count them.")
+
+
+def clean(context: OperationContext, options: CleanOptions) -> Report:
+    """Delete or archive landed objects, for good. Idempotent; safe beside streams, which have read them."""
+    from deltaworks.rework.clean import clean_source
+
+    result = clean_source(
+        context.catalog, context.subject, dry_run=options.dry_run, limit=options.limit, from_start=options.from_start
+    )
+    verb = {"delete": "deleted", "archive": "archived"}[result.mode]
+    would = "would be " if options.dry_run else ""
+    parts = [
+        f"{result.removed:,} objects ({readable_bytes(result.bytes)}) {would}{verb}. Left: "
+        f"{result.unread:,} not landed everywhere, {result.young:,} too young, {result.in_quarantine:,} that "
+        f"quarantine needs, {result.unclaimed:,} that no pipeline reads, {result.changed:,} replaced since; "
+        f"{result.gone:,} gone."
+    ]
+    if options.dry_run and result.removed:
+        parts.append("Nothing was changed: --no-dry-run does it.")
+    return Report(parts=parts, results=[result])

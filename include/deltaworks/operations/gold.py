@@ -1,0 +1,66 @@
+"""Building gold tables: what new data touched, or whole in a shadow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.options import Options, Positional, TableNames
+
+
+class BuildOptions(Options):
+    """Options of a build."""
+
+    tables: Annotated[tuple[str, ...], TableNames(("gold",))] = Field((), description="Only these gold tables.")
+    dates: str | None = Field(
+        None, description="Only these dates: 2026-01-01..2026-01-07, or with commas; without it what has changed."
+    )
+    full: bool = Field(False, description="Build every partition, touched or not.")
+
+
+def build(context: OperationContext, options: BuildOptions) -> Report:
+    """Bring gold tables up to date. Idempotent; safe beside appends to their inputs."""
+    from deltaworks.gold.build import rebuild_gold
+    from deltaworks.gold.plan import dates_of
+
+    dates = dates_of(options.dates) if options.dates else None
+    result = rebuild_gold(
+        context.spark(),
+        context.catalog,
+        context.subject,
+        tables=list(options.tables) or None,
+        full=options.full,
+        dates=dates,
+    )
+    return Report(results=result.tables)
+
+
+class RefreshOptions(Options):
+    """Options of a refresh."""
+
+    tables: Annotated[tuple[str, ...], Positional(), TableNames(("gold",))] = Field(
+        (), description="Only these gold tables."
+    )
+    dry_run: bool = Field(True, description="Only say what would be swapped in.")
+
+
+def refresh(context: OperationContext, options: RefreshOptions) -> Report:
+    """Build gold tables whole in shadows and swap them in. Readers see the old table or the new one."""
+    tables = list(options.tables) or None
+    if not options.dry_run:
+        from deltaworks.gold.refresh import refresh_gold
+
+        return Report(
+            results=refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
+        )
+    from deltaworks.gold.refresh_plan import plan_refresh
+
+    planned = plan_refresh(context.catalog, context.subject, tables=tables)
+    listing = Listing(("table", "rows now", "MB now", "inputs now", "shadow", "what"))
+    for table in planned:
+        inputs = ", ".join(f"{name}@{version}" for name, version in table.built_from.items())
+        size = f"{table.bytes_before / 1e6:,.1f}"
+        listing.add(table.table, f"{table.rows_before:,}", size, inputs, table.shadow, table.reason)
+    return Report(parts=[listing, "Nothing was changed: --no-dry-run builds, checks and swaps."], results=planned)

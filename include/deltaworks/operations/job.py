@@ -1,0 +1,79 @@
+"""The job of an operation: `spark-submit spark_jobs/<name>.py --pipeline games …`, or the same file run by Python."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from deltaworks.control.job import print_result_line, run_job
+from deltaworks.control.provenance import airflow_run_id
+from deltaworks.operations.base import Listing, Operation, OperationContext, Report
+from deltaworks.operations.options import OptionField, option_fields, read_options
+from deltaworks.operations.registry import operation
+from deltaworks.specs.catalog import Catalog, load_catalog
+
+
+def main(name: str, argv: Sequence[str] | None = None) -> int:
+    """Run an operation as a job: print what it did, and its results as the last line; return the exit code."""
+    declared = operation(name)
+    arguments = vars(parser_of(declared).parse_args(argv))
+
+    def work() -> int:
+        subject = arguments.pop(declared.scope)
+        report = run_operation(declared, load_catalog(tolerant=True), subject, arguments)
+        print_report(report)
+        return report.exit_code
+
+    return run_job(work)
+
+
+def run_operation(
+    declared: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, say: Callable[[str], None] = print
+) -> Report:
+    """Run an operation with these values of its options; None takes the default.
+
+    Raises:
+        ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN or RELAY_UNKNOWN for the subject.
+    """
+    options = read_options(declared.options(), {key: value for key, value in values.items() if value is not None})
+    if declared.scope == "pipeline":
+        catalog.pipeline(subject)
+    else:
+        catalog.relay(subject)
+    context = OperationContext(operation=declared, catalog=catalog, subject=subject, run_id=airflow_run_id(), say=say)
+    return declared.load()(context, options)
+
+
+def parser_of(declared: Operation) -> argparse.ArgumentParser:
+    """A parser of the job's arguments. Values are texts; `read_options` says what is wrong with them."""
+    parser = argparse.ArgumentParser(prog=f"spark_jobs/{declared.name}.py", description=declared.summary)
+    parser.add_argument(f"--{declared.scope}", required=True)
+    for field in option_fields(declared.options()):
+        _add(parser, field)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, field: OptionField) -> None:
+    shown = field.help.replace("%", "%%")
+    if field.kind == "switch":
+        parser.add_argument(field.flag, action=argparse.BooleanOptionalAction, default=None, help=shown)
+    elif field.kind == "names":
+        parser.add_argument(field.flag, action="append", help=shown)
+    else:
+        parser.add_argument(field.flag, choices=field.choices or None, help=shown)
+
+
+def print_report(report: Report) -> None:
+    """The report as plain text, for a log; its results last, as one line of JSON."""
+    for part in report.readable():
+        sys.stdout.write((part if isinstance(part, str) else plain(part)) + "\n")
+    print_result_line(report.results)
+
+
+def plain(listing: Listing) -> str:
+    """A listing as lines of aligned columns."""
+    lines = [listing.headers, *listing.rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(listing.headers))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

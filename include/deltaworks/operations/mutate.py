@@ -1,0 +1,97 @@
+"""Mutations of landed rows: applying the requests that wait, and purging what was deleted long ago."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deltaworks.control.records.mutation import MutationEnd
+    from deltaworks.mutations.report import Forecast
+
+_NOTHING = "Nothing came since the last batch."
+
+
+class MutateOptions(Options):
+    """Options of a run of mutations."""
+
+    org: str | None = Field(None, description="Requests of this organisation alone, ahead of all others.")
+    everything: bool = Field(False, description="Compare all rows with all requests, whatever was applied before.")
+    dry_run: bool = Field(True, description="Only say what would be touched.")
+
+
+def mutate(context: OperationContext, options: MutateOptions) -> Report:
+    """Apply requests batch by batch. A repeated run first completes the batch that a killed one left half done."""
+    if options.dry_run:
+        from deltaworks.mutations.report import forecast
+
+        forecasted = forecast(
+            context.spark(),
+            context.catalog,
+            context.subject,
+            organisation=options.org,
+            everything=options.everything,
+        )
+        return Report(parts=[_NOTHING]) if forecasted is None else _forecast_report(forecasted)
+    from deltaworks.mutations.apply import MutationRun
+
+    done = MutationRun(context.spark(), context.catalog, context.subject).run(
+        organisation=options.org, everything=options.everything
+    )
+    ends = [*done.completed, *done.batches]
+    return Report(parts=[batch_listing(ends)] if ends else [_NOTHING], results=ends)
+
+
+def batch_listing(ends: Sequence[MutationEnd]) -> Listing:
+    """Mutation batches that have ended, one a row."""
+    listing = Listing(("batch", "outcome", "ended", "requests", "rows", "files", "pause s", "seconds"))
+    for end in ends:
+        requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(end.requests.items()))
+        refused = f", {end.not_understood:,} not understood" if end.not_understood else ""
+        files = sum(table.files_removed for table in end.tables)
+        counts = (f"{requests}{refused}", f"{end.rows:,}", f"{files:,}", f"{end.pause_seconds:.1f}")
+        listing.add(end.number, end.outcome, end.at, *counts, f"{sum(end.seconds.values()):.1f}")
+    return listing
+
+
+def _forecast_report(forecast: Forecast) -> Report:
+    unfinished = ", which was begun and has not ended" if forecast.unfinished else ""
+    requests = Listing(("operation", "requests"))
+    for kind, count in sorted(forecast.requests.items()):
+        requests.add(kind, f"{count:,}")
+    if forecast.not_understood:
+        requests.add("not understood", f"{forecast.not_understood:,}")
+    touched = Listing(("table", "rows", "files", "of files", "partitions"))
+    for table in forecast.tables:
+        counts = (table.rows, table.files, table.of_files, table.partitions)
+        touched.add(table.table, *(f"{count:,}" for count in counts))
+    return Report(
+        parts=[
+            f"Batch {forecast.number}{unfinished}: requests of {forecast.organisations:,} organisations.",
+            requests,
+            f"{forecast.chains:,} chains, the longest of {forecast.longest_chain:,} moves; "
+            f"{forecast.components:,} components, the largest of {forecast.largest_component:,} ids.",
+            touched,
+            "Nothing was changed; --no-dry-run does it.",
+        ],
+        results=[forecast],
+    )
+
+
+class PurgeOptions(Options):
+    """Options of a purge."""
+
+    dry_run: bool = Field(True, description="Only count the rows.")
+
+
+def purge(context: OperationContext, options: PurgeOptions) -> Report:
+    """Remove rows for good that were deleted longer ago than the pipeline declares. Idempotent."""
+    from deltaworks.mutations.purge import purge_deleted
+
+    return Report(results=purge_deleted(context.spark(), context.catalog, context.subject, dry_run=options.dry_run))

@@ -1,0 +1,184 @@
+"""Options of operations: pydantic models whose fields are the flags of a command and the fields of a form.
+
+A field has a default, and a description that is its help everywhere. Its type is one of `str | None`, `int | None`,
+`float | None`, `bool`, `int`, `float`, a `Literal` of texts, or `tuple[str, ...]`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+
+from deltaworks.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """Marks an option that a command takes as an argument, by its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """Marks an option that names tables of the pipeline: a form offers them.
+
+    Args:
+        kinds: which tables.
+    """
+
+    kinds: tuple[Literal["bronze", "quarantine", "gold"], ...] = ("bronze",)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Marks the section of a form that an option belongs to."""
+
+    title: str
+
+
+class Options(BaseModel):
+    """The options of one operation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: Any, info: Any) -> Any:
+        """Empty texts of forms and templates mean the default; lists may be given as one text with commas."""
+        declared = cls.model_fields[info.field_name]
+        if value in ("", None, "None") and not declared.is_required():
+            return declared.get_default()
+        if get_origin(declared.annotation) is tuple:
+            return tuple(split_names(value))
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionField:
+    """One option as commands, jobs and forms see it."""
+
+    name: str
+    kind: Literal["text", "integer", "number", "switch", "names"]
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    positional: bool = False
+    tables: TableNames | None = None
+    section: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def flag(self) -> str:
+        """The flag that gives it; of a switch, the one that turns it on."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def off_flag(self) -> str:
+        """The flag that turns a switch off."""
+        return f"--no-{self.name.replace('_', '-')}"
+
+
+def option_fields(model: type[Options]) -> tuple[OptionField, ...]:
+    """The options of a model, in the order in which it declares them, `dry_run` last."""
+    names = sorted(model.model_fields, key=lambda name: name == "dry_run")
+    return tuple(_field(name, model.model_fields[name]) for name in names)
+
+
+def _field(name: str, declared: FieldInfo) -> OptionField:
+    marks = declared.metadata
+    kind, choices = _kind(name, declared.annotation)
+    return OptionField(
+        name=name,
+        kind=kind,
+        default=None if declared.is_required() else declared.get_default(),
+        required=declared.is_required(),
+        help=declared.description or "",
+        choices=choices,
+        positional=any(isinstance(mark, Positional) for mark in marks),
+        tables=next((mark for mark in marks if isinstance(mark, TableNames)), None),
+        section=next((mark.title for mark in marks if isinstance(mark, Section)), ""),
+        minimum=next((mark.ge for mark in marks if getattr(mark, "ge", None) is not None), None),
+        maximum=next((mark.le for mark in marks if getattr(mark, "le", None) is not None), None),
+    )
+
+
+def _kind(
+    name: str, annotation: Any
+) -> tuple[Literal["text", "integer", "number", "switch", "names"], tuple[str, ...]]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        (annotation,) = (part for part in get_args(annotation) if part is not type(None))
+    if get_origin(annotation) is Literal:
+        return "text", get_args(annotation)
+    if get_origin(annotation) is tuple:
+        return "names", ()
+    if annotation is bool:
+        return "switch", ()
+    if annotation is int:
+        return "integer", ()
+    if annotation is float:
+        return "number", ()
+    if annotation is str:
+        return "text", ()
+    raise TypeError(f"option {name}: {annotation} is no type of an option")
+
+
+def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
+    """The options that these values say.
+
+    Raises:
+        ConfigError: OPTION_INVALID, with the flag and what is wrong with its value.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        field = next((item for item in option_fields(model) if item.name == name), None)
+        flag = name if field is None else field.flag
+        given = f"{flag} {first['input']}" if name else "The options"
+        raise ConfigError(
+            "OPTION_INVALID",
+            f"{given}: {first['msg'].removeprefix('Value error, ')}.",
+            hint=f"{flag}: {field.help}" if field is not None else "Read the operation's --help.",
+        ) from error
+
+
+def arguments_of(options: Options) -> list[str]:
+    """The options as arguments of a job: those that differ from their defaults."""
+    arguments: list[str] = []
+    for field in option_fields(type(options)):
+        value = getattr(options, field.name)
+        if value == field.default:
+            continue
+        if field.kind == "switch":
+            arguments.append(field.flag if value else field.off_flag)
+        elif field.kind == "names":
+            arguments += [f"{field.flag}={name}" for name in value]
+        else:
+            arguments.append(f"{field.flag}={value}")
+    return arguments
+
+
+def split_names(value: str | Iterable[str]) -> list[str]:
+    """Names of one text with commas between them, or of several such texts; commas in braces are part of a name."""
+    names: list[str] = []
+    for text in [value] if isinstance(value, str) else value:
+        names += _split(text)
+    return [name for name in (name.strip() for name in names) if name]
+
+
+def _split(text: str) -> Sequence[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,143 @@
+"""Recovering a table that lost commits, files or itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.options import Options, Positional, TableNames
+from deltaworks.operations.restore import restored_parts
+
+if TYPE_CHECKING:
+    from deltaworks.rework.restore.one_table import TableRestoreResult
+
+_SHOWN = 20
+_TABLE = TableNames(("bronze", "quarantine"))
+_DRY_RUN = "Only say what is wrong and what would be done."
+_MISSING = "Leave out rows whose objects are gone too: they are lost."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySummary:
+    """What was wrong and done: `rows_out` is the bound within which it may be done."""
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    rows_out: int
+    summary: str
+
+
+class LogOptions(Options):
+    """Options of the recovery of a log."""
+
+    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose log has lost commits.")
+    max_rows: int | None = Field(
+        None, ge=0, description="Refuse to take out more rows than this, where the table has to go back."
+    )
+    dry_run: bool = Field(True, description=_DRY_RUN)
+
+
+def log(context: OperationContext, options: LogOptions) -> Report:
+    """Recreate lost commits from prepared batches; where that cannot be, go back to before them. Idempotent."""
+    from deltaworks.rework.recover.log_gap import mend_log
+
+    pipeline, table = context.subject, options.table
+    result = mend_log(context.catalog, pipeline, table, dry_run=options.dry_run, max_rows=options.max_rows)
+    verb = "would be" if options.dry_run else "was"
+    parts: list[str | Listing] = [
+        f"Version {version} {verb} recreated from batch {batch}." for version, batch in result.made_anew.items()
+    ]
+    parts += [f"Version {version}, of which nothing is on record, {verb} filled in." for version in result.filled]
+    broken = bool(result.made_anew or result.filled or result.restore)
+    return _report(context, options, parts, result.restore, broken=broken, subject=f"the log of {pipeline}.{table}")
+
+
+class FilesOptions(Options):
+    """Options of the recovery of data files."""
+
+    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose data files are gone.")
+    max_rows: int | None = Field(None, ge=0, description="Refuse where more rows than this are gone; needed to do it.")
+    allow_missing: bool = Field(False, description=_MISSING)
+    dry_run: bool = Field(True, description=_DRY_RUN)
+
+
+def files(context: OperationContext, options: FilesOptions) -> Report:
+    """Take lost files out of the log, and bring their rows back from the objects they came from. Idempotent."""
+    from deltaworks.rework.recover.lost_files import mend_files
+
+    pipeline, table = context.subject, options.table
+    result = mend_files(
+        context.catalog,
+        pipeline,
+        table,
+        dry_run=options.dry_run,
+        max_rows=options.max_rows,
+        allow_missing=options.allow_missing,
+    )
+    parts: list[str | Listing] = [f"gone: {path}" for path in result.files[:_SHOWN]]
+    if result.files:
+        span = f", {result.batches[0]} to {result.batches[-1]}" if result.batches else ""
+        parts.append(f"{len(result.files)} files had {result.rows:,} rows, of {len(result.batches)} batches{span}.")
+    if result.restore is None and options.dry_run and result.files:
+        parts.append(f"To do it add: --max-rows {result.rows} --no-dry-run")
+    broken = bool(result.files or result.restore)
+    return _report(
+        context,
+        options,
+        parts,
+        result.restore,
+        broken=broken,
+        subject=f"the files of {pipeline}.{table}",
+        rows_out=result.rows,
+    )
+
+
+class TableOptions(Options):
+    """Options of the recovery of a dropped table."""
+
+    table: Annotated[str, Positional(), _TABLE] = Field(description="The table that was dropped.")
+    allow_missing: bool = Field(False, description=_MISSING)
+    dry_run: bool = Field(True, description=_DRY_RUN)
+
+
+def table(context: OperationContext, options: TableOptions) -> Report:
+    """Recreate a dropped table and bring back every batch that had landed in it. Goes on where it was broken off."""
+    from deltaworks.rework.recover.dropped import mend_table
+
+    pipeline, name = context.subject, options.table
+    result = mend_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
+    origin = "the files of their batches" if result.repair == "prepared" else "the objects they came from"
+    last = max(result.last_batches.values(), default=None)
+    parts: list[str | Listing] = [f"The ledger knows {result.rows:,} rows up to batch {last}; they come from {origin}."]
+    return _report(context, options, parts, result.restore, broken=True, subject=f"{pipeline}.{name}")
+
+
+def _report(
+    context: OperationContext,
+    options: LogOptions | FilesOptions | TableOptions,
+    parts: list[str | Listing],
+    restored: TableRestoreResult | None,
+    *,
+    broken: bool,
+    subject: str,
+    rows_out: int = 0,
+) -> Report:
+    parts = [*parts, *(restored_parts(restored) if restored is not None else [])]
+    if not broken:
+        parts.append(f"Nothing is wrong with {subject}.")
+    elif options.dry_run:
+        parts.append("Nothing was changed: --no-dry-run does it.")
+    if restored is not None and restored.difference is not None:
+        rows_out = restored.difference.rows_out
+    summary = RecoverySummary(
+        pipeline=context.subject,
+        table=options.table,
+        dry_run=options.dry_run,
+        rows_out=rows_out,
+        summary=" ".join(part for part in parts if isinstance(part, str)),
+    )
+    return Report(parts=parts, results=[summary])

@@ -1,0 +1,143 @@
+"""Quarantined rows: counted, shown, and landed once the declaration fits them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.options import Options
+
+if TYPE_CHECKING:
+    from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+
+
+class FilterOptions(Options):
+    """Which rows of quarantine: those that meet every condition."""
+
+    reason: tuple[str, ...] = Field((), description="Only rows with this reason; may be given several times.")
+    event: tuple[str, ...] = Field((), description="Only events of this name; may be given several times.")
+    from_date: str | None = Field(None, description="Only rows quarantined on this date or later, YYYY-MM-DD.")
+    to_date: str | None = Field(None, description="Only rows quarantined on this date or earlier.")
+    from_batch: int | None = Field(None, ge=0, description="Only rows of this batch or later ones.")
+    to_batch: int | None = Field(None, ge=0, description="Only rows of this batch or earlier ones.")
+    fingerprint: str | None = Field(None, description="Only rows that did not fit the declaration of this fingerprint.")
+
+
+class ListOptions(FilterOptions):
+    """Options of the list of quarantined rows."""
+
+    all: bool = Field(False, description="Rows that a replay has landed too.")
+
+
+class ShowOptions(ListOptions):
+    """Options of the view of quarantined rows."""
+
+    limit: int = Field(10, ge=1, le=1000, description="At most so many rows, the newest first.")
+
+
+class ReplayOptions(FilterOptions):
+    """Options of a replay."""
+
+    limit: int | None = Field(None, ge=1, description="At most so many rows, the oldest first.")
+    dry_run: bool = Field(True, description="Only count what would land.")
+
+
+def list_rows(context: OperationContext, options: ListOptions) -> Report:
+    """Count open rows by date, reason, event and the declaration they did not fit."""
+    counts = _quarantine(context).counts(filter_of(options), all_rows=options.all)
+    listing = Listing(("date", "reason", "event", "spec", "rows"))
+    for row in counts:
+        cells = (row["code"], row["event_name"] or "-", row["spec_fingerprint"], row["rows"])
+        listing.add(row["quarantine_date"], *cells)
+    return Report(parts=[listing] if counts else [listing, "No open rows."])
+
+
+def show_rows(context: OperationContext, options: ShowOptions) -> Report:
+    """Print open rows with their reasons and their raw values."""
+    parts: list[str | Listing] = []
+    for row in _quarantine(context).rows(filter_of(options), limit=options.limit, all_rows=options.all):
+        place = f"batch {row['_batch_id']}, {row['object_key']} (seq {row['_seq']}, event {row['_position']})"
+        parts.append(f"{row['event_name'] or '-'} {place}, {row['_ingested_at']:%Y-%m-%d %H:%M:%S}")
+        parts += [f"  {reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"]]
+        cut = "" if row["raw_complete"] else f" (of {row['raw_bytes']} bytes)"
+        parts.append(f"  {json.dumps(row['raw'], ensure_ascii=False)}{cut}")
+    return Report(parts=parts)
+
+
+def replay(context: OperationContext, options: ReplayOptions) -> Report:
+    """Land rows that fit by now, each once, whoever repeats it; completes a replay that was interrupted first."""
+    from deltaworks.rework.quarantine.replay import replay_quarantine
+
+    result = replay_quarantine(
+        context.catalog, context.subject, filter_of(options), dry_run=options.dry_run, limit=options.limit
+    )
+    will = "would land" if result.dry_run else "landed"
+    parts: list[str | Listing] = []
+    if result.completed_earlier:
+        parts.append("A replay that had been interrupted was completed first.")
+    parts.append(
+        f"{result.selected:,} open rows selected: {result.landed:,} {will}, "
+        f"{result.still_rejected:,} still do not fit, {result.not_replayable:,} cannot be read again; "
+        f"{result.seconds:.1f} s."
+    )
+    for title, counts in (
+        ("rows to tables", result.rows_by_table),
+        ("still do not fit", result.reasons),
+        ("cannot be read again", result.causes),
+    ):
+        parts += _counts(title, counts)
+    if result.dry_run and result.landed:
+        parts.append("Nothing was written: --no-dry-run lands them.")
+    return Report(parts=parts, results=[result])
+
+
+def filter_of(options: FilterOptions) -> QuarantineFilter:
+    """The condition that the options name.
+
+    Raises:
+        ConfigError: QUARANTINE_REASON_UNKNOWN, DATE_INVALID.
+    """
+    from deltaworks.events.reasons import ReasonCode
+    from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+
+    unknown = sorted(set(options.reason) - {str(code) for code in ReasonCode})
+    if unknown:
+        codes = ", ".join(ReasonCode)
+        raise ConfigError(
+            "QUARANTINE_REASON_UNKNOWN", f"No reason is called {', '.join(unknown)}.", hint=f"Known: {codes}."
+        )
+    return QuarantineFilter(
+        reasons=options.reason,
+        events=options.event,
+        from_date=_date(options.from_date),
+        to_date=_date(options.to_date),
+        from_batch=options.from_batch,
+        to_batch=options.to_batch,
+        fingerprint=options.fingerprint,
+    )
+
+
+def _date(text: str | None) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(text) if text else None
+    except ValueError:
+        raise ConfigError("DATE_INVALID", f"{text!r} is no date.", hint="Write it as YYYY-MM-DD.") from None
+
+
+def _counts(title: str, counts: Counter[str]) -> list[str]:
+    if not counts:
+        return []
+    return [f"  {title}: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common())]
+
+
+def _quarantine(context: OperationContext) -> Quarantine:
+    from deltaworks.rework.quarantine.open_rows import Quarantine
+    from deltaworks.tables.lake import Lake
+
+    return Quarantine(Lake(context.catalog.environment.lake), context.subject)

@@ -1,0 +1,163 @@
+"""Reading landed objects again, in place or into shadow tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.operations.options import Options, Section, TableNames
+
+if TYPE_CHECKING:
+    from deltaworks.rework.reprocess.plan import ReprocessCount, ReprocessRequest
+
+_KEYS_SHOWN = 10
+_MORE = Section("What becomes of the rows")
+
+
+class ReprocessOptions(Options):
+    """Options of a reprocess."""
+
+    batches: str | None = Field(
+        None, description="The first and the last batch, such as 10-20; `deltaworks batches` lists them."
+    )
+    files: tuple[str, ...] = Field((), description="Keys of objects, or patterns such as games/2026/01/02/*.")
+    file_list: str | None = Field(None, description="A file with one key or pattern on each line, where the job runs.")
+    events: str | None = Field(
+        None, description="Objects with events of a time, such as 2026-01-01..2026-01-02 (excluded)."
+    )
+    from_start: bool = Field(False, description="Everything that has landed.")
+    tables: Annotated[tuple[str, ...], _MORE, TableNames(("bronze",))] = Field(
+        (), description="Only these tables; without any all, and quarantine."
+    )
+    shadow: Annotated[bool, _MORE] = Field(
+        False, description="Into new tables <table>__<id> beside the present ones, which stay as they are."
+    )
+    allow_missing: Annotated[bool, _MORE] = Field(
+        False, description="Leave the rows of objects that are gone as they are."
+    )
+    exact: Annotated[bool, _MORE] = Field(False, description="Count by reading all objects, not a sample.")
+    id: Annotated[str | None, _MORE] = Field(
+        None, description="Go on with the reprocess of this id, or begin it under it."
+    )
+    dry_run: bool = Field(True, description="Only count what would be replaced; the stream goes on in either case.")
+
+
+def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
+    """Replace the rows of landed objects, one commit a table. Idempotent under one id, which resumes what was begun."""
+    request = request_of(options)
+    if options.dry_run:
+        if request is None:
+            raise _invalid("Nothing is selected.", "Give --batches, --files, --file-list, --events or --from-start.")
+        return _count(context, request, exact=options.exact)
+    from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
+    from deltaworks.rework.reprocess.run import Reprocess
+
+    # Every try of an Airflow task goes on with what the one before it began.
+    name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
+    context.say(
+        f"Reprocess {name}; if it is broken off: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
+    )
+    result = Reprocess(context.spark(), context.catalog, context.subject).run(name, request)
+    listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))
+    for table in result.tables:
+        counts = (f"{table.rows_out:,}", f"{table.rows_in:,}", str(len(table.dates)), str(table.version))
+        listing.add(table.table, table.target, table.outcome, *counts, f"{table.seconds:.1f}")
+    summary = f"{result.objects} objects, {readable_bytes(result.bytes)}, {result.seconds:.1f} s."
+    rest = _rest(result.gone, result.not_fitting, result.kept_in_quarantine)
+    return Report(parts=[listing, summary, *rest], results=[result])
+
+
+def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
+    """What the options ask for; None where they select nothing, to go on with what was planned.
+
+    Raises:
+        ConfigError: REPROCESS_SELECTION.
+    """
+    if not (options.batches or options.files or options.file_list or options.events or options.from_start):
+        return None
+    from deltaworks.rework.reprocess.plan import ReprocessRequest
+    from deltaworks.rework.reprocess.selection import Selection
+
+    return ReprocessRequest(
+        selection=Selection(
+            batches=_batches(options.batches) if options.batches else None,
+            files=options.files + (_keys_in(options.file_list) if options.file_list else ()),
+            events=_events(options.events) if options.events else None,
+            from_start=options.from_start,
+        ),
+        tables=options.tables,
+        shadow=options.shadow,
+        allow_missing=options.allow_missing,
+    )
+
+
+def _batches(text: str) -> tuple[int, int]:
+    numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if numbers is None:
+        raise _invalid(f"{text!r} names no batches.", "Write the first and the last, such as 10-20.")
+    first = int(numbers[1])
+    return first, int(numbers[2]) if numbers[2] else first
+
+
+def _keys_in(path: str) -> tuple[str, ...]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise _invalid(f"Cannot read {path}: {error.strerror}.", "Name a file with one key on each line.") from error
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _events(text: str) -> tuple[str, str]:
+    start, separator, end = text.partition("..")
+    if not separator or not start or not end:
+        raise _invalid(
+            f"{text!r} is no time of events.", "Write its start and its end, such as 2026-01-01..2026-01-02."
+        )
+    return start, end
+
+
+def _invalid(message: str, hint: str) -> ConfigError:
+    return ConfigError("REPROCESS_SELECTION", message, hint=hint)
+
+
+def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool) -> Report:
+    from deltaworks.control.objects import open_objects
+    from deltaworks.rework.reprocess.plan import Planner, landing_opener
+    from deltaworks.tables.lake import Lake
+
+    environment, spec = context.catalog.environment, context.catalog.pipeline(context.subject)
+    planner = Planner(Lake(environment.lake), open_objects(environment.lake), spec)
+    count = planner.count(request, landing_opener(environment, spec), exact=exact)
+    return Report(parts=_count_parts(count), results=[count])
+
+
+def _count_parts(count: ReprocessCount) -> list[str | Listing]:
+    how = "all read" if count.exact else f"estimated from {count.read} of them"
+    listing = Listing(("table", "rows out", "rows in"))
+    for table in count.tables:
+        listing.add(table.table, "?" if table.rows_out is None else f"{table.rows_out:,}", f"{table.rows_in:,}")
+    return [
+        f"{count.objects} objects, {readable_bytes(count.bytes)}, up to batch {count.up_to_batch}; rows in: {how}.",
+        listing,
+        *_rest(count.gone, count.not_fitting, 0),
+        "Nothing was changed; --no-dry-run does it.",
+    ]
+
+
+def _rest(gone: tuple[str, ...], not_fitting: int, kept_in_quarantine: int) -> list[str]:
+    lines = []
+    if gone:
+        lines.append(f"{len(gone)} objects cannot be read any more: {', '.join(gone[:_KEYS_SHOWN])}")
+    if not_fitting:
+        lines.append(f"{not_fitting} events have no place in the tables asked for.")
+    if kept_in_quarantine:
+        lines.append(
+            f"{kept_in_quarantine} rows stay in quarantine, since they belong to tables not asked for too: "
+            "reprocess without --tables to take them out."
+        )
+    return lines

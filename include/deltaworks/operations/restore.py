@@ -1,0 +1,224 @@
+"""Putting tables back as they were: one table, or all tables of a pipeline."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.operations.options import Options, Positional, Section, TableNames
+
+if TYPE_CHECKING:
+    from deltaworks.control.records.rollback import LostShare
+    from deltaworks.rework.restore.one_table import TableRestoreResult
+    from deltaworks.rework.restore.points import RestorePoint
+
+_SHOWN = 20
+_SINCE = Section("What has landed since")
+_FATE = {"prepared": "come back", "source": "are read again", "none": "stay out"}
+
+
+class RestoreOptions(Options):
+    """Options of a restore."""
+
+    table: Annotated[str | None, Positional(), TableNames(("bronze", "quarantine"))] = Field(
+        None, description="One table; without it all tables go to one batch, and the stream has to be stopped."
+    )
+    to_batch: int | None = Field(None, ge=0, description="As it was when this batch was complete.")
+    to_time: str | None = Field(
+        None, description="The newest version, or the last complete batch, up to this instant: 2026-01-31T12:00:00Z."
+    )
+    to_version: int | None = Field(None, ge=0, description="A version of the one table.")
+    repair: Annotated[Literal["prepared", "source", "none"], _SINCE] = Field(
+        "prepared",
+        description="Rows landed since: their files come back, their objects are read again, or they stay out.",
+    )
+    allow_missing: Annotated[bool, _SINCE] = Field(
+        False, description="With repair source: leave out rows of objects that are gone."
+    )
+    max_rows: int | None = Field(None, ge=0, description="Refuse to take out more rows than this; needed to do it.")
+    reason: str | None = Field(None, description="Kept on record.")
+    dry_run: bool = Field(True, description="Only say what would go and come back.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSummary:
+    """What went, or would go: `rows_out` is the bound within which it may be done."""
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    rows_out: int
+    summary: str
+
+
+def restore(context: OperationContext, options: RestoreOptions) -> Report:
+    """Put one table or a pipeline back. What was broken off is gone on with as it was begun."""
+    point = point_of(options)
+    return _restore_table(context, options, point) if options.table else _restore_pipeline(context, options, point)
+
+
+def point_of(options: RestoreOptions) -> RestorePoint | None:
+    """What to go back to; None where nothing is named, to go on with what was begun.
+
+    Raises:
+        ConfigError: RESTORE_POINT.
+    """
+    if options.to_version is None and options.to_batch is None and options.to_time is None:
+        return None
+    from deltaworks.rework.restore.points import RestorePoint
+
+    try:
+        at = dt.datetime.fromisoformat(options.to_time) if options.to_time else None
+    except ValueError as error:
+        raise ConfigError(
+            "RESTORE_POINT",
+            f"{options.to_time!r} is no time in ISO 8601.",
+            hint="Write it as 2026-01-31T12:00:00Z.",
+        ) from error
+    return RestorePoint(
+        version=options.to_version,
+        time=at.replace(tzinfo=dt.UTC) if at is not None and at.tzinfo is None else at,
+        batch=options.to_batch,
+    )
+
+
+def _restore_table(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
+    from deltaworks.rework.restore.one_table import TableRestore
+    from deltaworks.rework.restore.table_plan import TableRestoreRequest
+
+    restore = TableRestore(context.catalog, context.subject, str(options.table))
+    request: TableRestoreRequest | None = None
+    if point is not None:
+        request = TableRestoreRequest(
+            point=point, repair=options.repair, max_rows=options.max_rows, reason=options.reason or ""
+        )
+    if not options.dry_run:
+        result = restore.run(request, allow_missing=options.allow_missing)
+    elif request is None:
+        raise _no_point()
+    else:
+        result = restore.count(request)
+    return Report(parts=restored_parts(result), results=[_table_summary(result)])
+
+
+def _no_point() -> ConfigError:
+    return ConfigError(
+        "RESTORE_POINT",
+        "It is not said what to go back to.",
+        hint="Give --to-batch, --to-time or, of one table, --to-version.",
+    )
+
+
+def _table_summary(result: TableRestoreResult) -> RestoreSummary:
+    batches = sum(share.kind == "batch" for share in result.lost)
+    lines = [
+        f"version {result.from_version} goes to {result.to_version}",
+        f"{batches} batches since {_FATE[result.repair]}",
+        *(f"undone: {change}" for change in result.undone),
+        *(f"{follower.pipeline} follows it and {follower.effect}" for follower in result.followers),
+        *(f"gone: {path}" for path in result.absent),
+    ]
+    return RestoreSummary(
+        pipeline=result.pipeline,
+        table=result.table,
+        dry_run=result.dry_run,
+        rows_out=result.difference.rows_out if result.difference else 0,
+        summary="; ".join(lines),
+    )
+
+
+def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
+    """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
+    from deltaworks.rework.restore.followers import followers_of
+    from deltaworks.rework.start_over import start_over
+
+    if point is None:
+        raise _no_point()
+    result = start_over(
+        context.catalog,
+        context.subject,
+        back_to=point,
+        dry_run=options.dry_run,
+        max_rows=options.max_rows,
+        reason=options.reason or "",
+        spark=context.spark,
+    )
+    listing = Listing(("table", "from version", "to", "rows out", "files out", "size"))
+    parts: list[str | Listing] = []
+    for table in result.tables:
+        to = "recreated" if table.restore_to is None else str(table.restore_to)
+        counts = (f"{table.rows:,}", f"{table.files:,}", readable_bytes(table.bytes))
+        listing.add(table.table, table.version, to, *counts)
+        for follower in followers_of(context.catalog, context.subject, table.table, None):
+            parts.append(f"{table.table} is followed by {follower.pipeline}: it {follower.effect}")
+    parts.append(listing)
+    if result.resumed:
+        parts.append("It had been begun before, and is gone on with as it was begun.")
+    parts.append(f"Generation {result.generation} begins with batch {result.first_batch}, after {result.start}.")
+    if options.dry_run:
+        parts.append(f"Nothing was changed. To do it add: --max-rows {result.rows} --no-dry-run")
+    else:
+        parts.append(f"The next start reads the source on from there: deltaworks start {context.subject}")
+    lines = [
+        *(
+            f"{table.table}: {table.rows} rows, version {table.version} to {table.restore_to}"
+            for table in result.tables
+        ),
+        f"generation {result.generation} reads on after {result.start}",
+    ]
+    summary = RestoreSummary(
+        pipeline=context.subject, table="", dry_run=options.dry_run, rows_out=result.rows, summary="; ".join(lines)
+    )
+    return Report(parts=parts, results=[summary])
+
+
+def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
+    """What was done to one table, or would be, for people."""
+    parts: list[str | Listing] = []
+    if result.resumed:
+        parts.append("It had been begun before, and was gone on with as it was begun.")
+    verb = "would go" if result.dry_run else "went"
+    became = "" if result.version is None else f", and is version {result.version} now"
+    name = f"{result.pipeline}.{result.table}"
+    parts.append(f"{name} {verb} from version {result.from_version} to {result.to_version}{became}.")
+    parts.append(_difference(result))
+    if result.lost:
+        parts.append(f"Landed since, which {_FATE[result.repair]}: {lost_text(result.lost)}.")
+    parts += [f"undone: {change}" for change in result.undone[:_SHOWN]]
+    parts += [f"gone: {path}" for path in result.absent[:_SHOWN]]
+    if result.unprepared:
+        batches = ", ".join(map(str, result.unprepared))
+        parts.append(f"without files: batches {batches}; --repair source reads them again.")
+    parts += [f"followed by {item.pipeline} ({item.reads}): {item.effect}" for item in result.followers]
+    if result.dry_run and result.difference is not None:
+        parts.append(f"Nothing was changed. To do it add: --max-rows {result.difference.rows_out} --no-dry-run")
+    return parts
+
+
+def _difference(result: TableRestoreResult) -> str | Listing:
+    if result.difference is None:
+        return "Its files had been put back before."
+    counts = result.difference
+    listing = Listing(("", "files", "rows", "size"))
+    listing.add("out", f"{counts.files_out:,}", f"{counts.rows_out:,}", readable_bytes(counts.bytes_out))
+    listing.add("in", f"{counts.files_in:,}", f"{counts.rows_in:,}", readable_bytes(counts.bytes_in))
+    return listing
+
+
+def lost_text(lost: tuple[LostShare, ...]) -> str:
+    """Batches and replays with their rows, in a few words."""
+    parts = []
+    for kind in ("batch", "replay"):
+        numbers = [share.number for share in lost if share.kind == kind]
+        rows = sum(share.rows for share in lost if share.kind == kind)
+        if numbers:
+            span = (
+                f"{kind} {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} of {kind} {numbers[0]}-{numbers[-1]}"
+            )
+            parts.append(f"{kind} {span}: {rows:,} rows")
+    return ", ".join(parts)

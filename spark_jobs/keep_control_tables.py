@@ -1,0 +1,10 @@
+"""The job of the operation `keep_control_tables`: `python spark_jobs/keep_control_tables.py --pipeline NAME`."""
+
+from __future__ import annotations
+
+import sys
+
+from deltaworks.operations.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("keep_control_tables"))
