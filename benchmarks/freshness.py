@@ -2,7 +2,7 @@
 
 The whole embedded stack: `--events` games events and the published edits land evenly over `--minutes`, in objects, by
 notification; relays and streams with their triggers of five seconds, gold builds every five minutes, all under Airflow
-on this machine. What is measured is read from the tables afterwards (`sandbox.freshness`).
+on this machine. What is measured is read from the tables afterwards (`sandbox.demo.freshness`).
 
 The other side is what was promised: a minute to bronze, six minutes to gold, and, for memory, the median of all
 processes of streams and relays in the first third of the landing after two minutes of start.
@@ -18,7 +18,7 @@ from benchmarks.harness import Benchmark, Figure, Options
 from benchmarks.versions import cores, versions
 
 if TYPE_CHECKING:
-    from sandbox.demo_report import DemoReport
+    from sandbox.demo.report import DemoReport
 
 _BRONZE_SECONDS = 60.0
 _GOLD_SECONDS = 360.0
@@ -31,7 +31,7 @@ def run(options: Options) -> list[Figure]:
     from deltaworks.specs.catalog import project_root
     from generator.settings import GamesSettings
     from sandbox.cli.demo import empty_lake
-    from sandbox.demo import Demo, DemoSettings, find_edits
+    from sandbox.demo.run import Demo, DemoSettings, find_edits
 
     empty_lake()
     settings = DemoSettings(

@@ -74,7 +74,7 @@ def _topic(files: GamesFiles) -> Iterator[tuple[str, int]]:
     from confluent_kafka.cimpl import NewTopic
 
     from benchmarks.games_files import bench_folder
-    from sandbox.kafka_broker import running_broker
+    from sandbox.servers.kafka_broker import running_broker
 
     folder = bench_folder() / f"kafka-{uuid.uuid4().hex}"
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.games_files import bench_folder
 from deltaworks.specs.storage import StorageSpec
-from sandbox.object_store import lake_storage, running_object_store
+from sandbox.servers.object_store import lake_storage, running_object_store
 
 _BUCKET = "bench"
 

@@ -10,7 +10,7 @@ import sys
 
 from botocore.exceptions import ClientError
 
-from sandbox.landing import LAKE_BUCKET, landing_client, wire_landing
+from sandbox.servers.landing import LAKE_BUCKET, landing_client, wire_landing
 
 
 def main() -> None:

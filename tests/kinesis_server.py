@@ -12,8 +12,8 @@ from botocore.config import Config
 from moto.kinesis.models import kinesis_backends
 from moto.server import ThreadedMotoServer
 
-from sandbox.moto_corrections import correct_moto
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.moto_corrections import correct_moto
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.unit.sources.kinesis.model import shard_id
 
 REGION = "us-east-1"

@@ -13,7 +13,7 @@ import pytest
 def test_an_executor_ends_although_one_of_its_tasks_never_does(off: bool) -> None:
     from airflow.executors.local_executor import LocalExecutor as AirflowsExecutor
 
-    from sandbox.executor import LocalExecutor
+    from sandbox.airflow.executor import LocalExecutor
 
     executor = AirflowsExecutor(parallelism=2) if off else LocalExecutor(parallelism=2)
     executor.start()

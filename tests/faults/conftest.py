@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.object_store import ObjectStoreAddress, running_object_store
+from sandbox.servers.object_store import ObjectStoreAddress, running_object_store
 from tests.faults.harness.oracle import Verdict, judge
 from tests.faults.harness.stage import PIPELINE, Stage, open_stage
 

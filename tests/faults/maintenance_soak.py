@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.object_store import running_object_store
+from sandbox.servers.object_store import running_object_store
 from tests.faults.harness.operations import Tally
 from tests.faults.harness.stage import open_stage
 from tests.faults.harness.upkeep import APPEND_TABLES, Outcome, Upkeep

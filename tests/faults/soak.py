@@ -25,8 +25,8 @@ import psutil
 
 from deltaworks.control import paths
 from deltaworks.control.records.held import ask_to_resume, read_held
-from sandbox.fault_proxy import running_fault_proxy
-from sandbox.object_store import running_object_store
+from sandbox.servers.fault_proxy import running_fault_proxy
+from sandbox.servers.object_store import running_object_store
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fleet import Fleet
 from tests.faults.harness.load import Load

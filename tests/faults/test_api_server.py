@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import environment
-from sandbox.airflow_home import airflow_settings
-from sandbox.programs import API_SERVER
-from sandbox.stack import up
-from sandbox.supervision import Supervisor
+from sandbox.airflow.settings import airflow_settings
+from sandbox.stack import environment
+from sandbox.stack.programs import API_SERVER
+from sandbox.stack.stack import up
+from sandbox.stack.supervision import Supervisor
 from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage
 
 #: Airflow's default gives a task up about half a minute after its API server is gone.

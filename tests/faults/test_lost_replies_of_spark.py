@@ -14,8 +14,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
-from sandbox import fault_proxy
-from sandbox.fault_proxy import Action, FaultProxy, running_fault_proxy
+from sandbox.servers import fault_proxy
+from sandbox.servers.fault_proxy import Action, FaultProxy, running_fault_proxy
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.live_counts import DECLARED, LIVE, judge_live, owed_counts, seen_counts
 from tests.faults.harness.oracle import Verdict

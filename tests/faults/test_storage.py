@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import fault_proxy
-from sandbox.fault_proxy import Action, running_fault_proxy
+from sandbox.servers import fault_proxy
+from sandbox.servers.fault_proxy import Action, running_fault_proxy
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.judging import engine_seconds, recovery_seconds

@@ -13,7 +13,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.tables.lake import Lake
-from sandbox.landing import LAKE_BUCKET
+from sandbox.servers.landing import LAKE_BUCKET
 from tests.integration.airflow_stage import Stage
 
 KEY = paths.table("clicks", "clicks")

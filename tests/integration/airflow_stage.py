@@ -27,9 +27,9 @@ from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
 from deltaworks.specs.settings_file import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from sandbox.home import StackHome
-from sandbox.landing_sink import landing_sink
-from sandbox.stack import down, status, up
+from sandbox.demo.landing_sink import landing_sink
+from sandbox.stack.home import StackHome
+from sandbox.stack.stack import down, status, up
 from tests.integration.airflow_people import People
 
 BACK_SECONDS = 240.0

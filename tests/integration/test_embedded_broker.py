@@ -12,11 +12,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from sandbox.environment import read_env
-from sandbox.home import StackHome
-from sandbox.processes import stack_processes
-from sandbox.report import ProgramStatus
-from sandbox.stack import down, status, up
+from sandbox.stack.environment import read_env
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.report import ProgramStatus
+from sandbox.stack.stack import down, status, up
 
 pytestmark = pytest.mark.integration
 HEAL_SECONDS = 60.0

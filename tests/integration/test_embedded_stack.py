@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from deltaworks.operations.airflow_api import AirflowApi, DagRun
-from sandbox.environment import read_env
-from sandbox.home import StackHome
-from sandbox.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
-from sandbox.memory import sample_memory
-from sandbox.processes import stack_processes
-from sandbox.report import StackAddresses
-from sandbox.stack import down, status, up
-from sandbox.stopping import StopFlags
-from sandbox.supervision import Supervisor
+from sandbox.demo.memory import sample_memory
+from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
+from sandbox.stack.environment import read_env
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.report import StackAddresses
+from sandbox.stack.stack import down, status, up
+from sandbox.stack.stopping import StopFlags
+from sandbox.stack.supervision import Supervisor
 
 pytestmark = pytest.mark.integration
 

@@ -25,8 +25,8 @@ from deltaworks.tables.query import connect
 from generator.engagement import Piece, pieces
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
-from sandbox.kafka_broker import RunningBroker, create_topics, running_broker
-from sandbox.topic_sink import topic_sink
+from sandbox.demo.topic_sink import topic_sink
+from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from tests.spark.conftest import ENVIRONMENT, spark
 
 pytestmark = [pytest.mark.integration]

@@ -9,7 +9,7 @@ import pytest
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from sandbox.experiments.own_folder import own_folder
-from sandbox.object_store import lake_storage, running_object_store
+from sandbox.servers.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from deltaworks.gold.shadow import find_shadows
 from deltaworks.operations.airflow_api import DagRun
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from sandbox.environment import process_environment
+from sandbox.stack.environment import process_environment
 from tests.integration.airflow_people import People
 from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.processes import stack_processes
-from sandbox.stack import down, status
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.stack import down, status
 from tests.integration.airflow_stage import BACK_SECONDS, GONE_SECONDS, Stage, alive, ancestors, running_stage, wait
 
 pytestmark = pytest.mark.integration

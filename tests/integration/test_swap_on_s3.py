@@ -16,7 +16,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log_state import state_at
 from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.shadow_swap import settle_swap, swap_in
-from sandbox.object_store import lake_storage, running_object_store
+from sandbox.servers.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"

@@ -14,6 +14,7 @@ import pytest
 import typer.main
 from ruamel.yaml import YAML
 
+from benchmarks.registry import BENCHMARKS
 from deltaworks.alerts.deadman import HealthBeat
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import Alert
@@ -51,11 +52,19 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.files import WrittenFile
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+#: The changelog tells of modules as they were called at the time.
+PRESENT_DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LIBRARY = ROOT / "include"
+#: Keys of the metadata of table columns, which look like modules.
+COLUMN_METADATA = {"deltaworks.path"}
 CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
 # Commands are looked for in code only: in prose "make" is an English word.
 IN_CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+
+
+def document_name(document: Path) -> str:
+    return str(document.relative_to(ROOT))
 
 
 def anchors(document: Path) -> set[str]:
@@ -66,10 +75,15 @@ def anchors(document: Path) -> set[str]:
 
 def code_of(document: Path) -> str:
     """Everything a document sets as code."""
-    return "\n".join(block or inline for block, inline in IN_CODE.findall(document.read_text()))
+    return code_in(document.read_text())
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def code_in(text: str) -> str:
+    """Everything a text sets as code."""
+    return "\n".join(block or inline for block, inline in IN_CODE.findall(text))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_every_link_of_a_document_resolves(document: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
 
@@ -89,7 +103,7 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_every_make_command_of_a_document_exists(document: Path) -> None:
     named: set[str] = set()
     commands = re.sub(r"#.*", "", code_of(document))
@@ -97,6 +111,51 @@ def test_every_make_command_of_a_document_exists(document: Path) -> None:
         named |= set(words.split())
 
     assert named - make_targets() == set()
+
+
+@pytest.mark.parametrize("document", PRESENT_DOCUMENTS, ids=document_name)
+def test_every_benchmark_and_test_a_document_tells_to_run_exists(document: Path) -> None:
+    commands = re.findall(r"\bmake (bench|faults|integration)((?: [A-Z]+=(?:\"[^\"]*\"|\S+))*)", code_of(document))
+
+    missing = []
+    for target, settings in commands:
+        values = dict(re.findall(r"([A-Z]+)=(\"[^\"]*\"|\S+)", settings))
+        benchmark = values.get("ONLY")
+        if target == "bench" and benchmark is not None and benchmark not in {*BENCHMARKS, "name"}:
+            missing.append(f"bench {benchmark}")
+        if "TESTS" in values and not (ROOT / values["TESTS"]).exists():
+            missing.append(values["TESTS"])
+
+    assert missing == []
+
+
+def module_exists(name: str) -> bool:
+    """Whether a dotted name is a module or package of the library, or something that one defines."""
+    path = LIBRARY / name.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").is_file():
+        return True
+    parent, _, attribute = name.rpartition(".")
+    module = LIBRARY / parent.replace(".", "/")
+    source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    return source.is_file() and re.search(rf"\b{attribute}\b", source.read_text()) is not None
+
+
+@pytest.mark.parametrize("document", PRESENT_DOCUMENTS, ids=document_name)
+def test_every_module_and_file_a_document_names_exists(document: Path) -> None:
+    # Marked examples are executed, which shows more: tests.unit.test_extending.
+    text = re.sub(r"<!-- example: .*? -->\n```.*?```", "", document.read_text(), flags=re.DOTALL)
+    code = code_in(text)
+    modules = set(re.findall(r"(?<![\w./])(?:deltaworks|sandbox|collector|generator)(?:\.[a-zA-Z_]\w*)+", code))
+    files = set(re.findall(r"(?<![\w./<>-])(?:[a-z_]+/)+[a-z_0-9]+\.(?:py|md|xml|toml)(?![\w.])", code))
+
+    gone = {name for name in modules - COLUMN_METADATA if not module_exists(name)}
+    gone |= {
+        name
+        for name in files
+        if not any((base / name).exists() for base in (ROOT, LIBRARY, LIBRARY / "deltaworks", document.parent))
+    }
+
+    assert gone == set()
 
 
 def cli_commands() -> dict[str, set[str]]:
@@ -111,7 +170,7 @@ def cli_commands() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
     commands, unknown = cli_commands(), []
 

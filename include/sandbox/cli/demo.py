@@ -12,11 +12,11 @@ from deltaworks.cli.context import console
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from generator.settings import GamesSettings
-from sandbox import stack
 from sandbox.cli.stack import print_addresses, say
-from sandbox.demo import Demo, DemoSettings, find_edits
-from sandbox.demo_report import DemoReport
-from sandbox.home import StackHome
+from sandbox.demo.report import DemoReport
+from sandbox.demo.run import Demo, DemoSettings, find_edits
+from sandbox.stack import stack
+from sandbox.stack.home import StackHome
 
 
 def demo(

@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.operations.base import readable_bytes
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from sandbox.home import StackHome
+from sandbox.stack.home import StackHome
 
 if TYPE_CHECKING:
     from sandbox.experiments.file_sizes import FileSizes

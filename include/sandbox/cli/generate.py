@@ -58,10 +58,10 @@ def generate(
 
 def _sink(post: str) -> Sink:
     if post:
-        from sandbox.collector_sink import collector_sink
+        from sandbox.demo.collector_sink import collector_sink
 
         return collector_sink(post)
-    from sandbox.landing_sink import landing_sink
+    from sandbox.demo.landing_sink import landing_sink
 
     return landing_sink(catalog().environment.landing)
 
@@ -100,9 +100,9 @@ def engagement(
 
 
 def _send(settings: EngagementSettings) -> EngagementTruth:
-    from sandbox.environment import KAFKA_BOOTSTRAP
-    from sandbox.kafka_broker import BrokerAddress
-    from sandbox.topic_sink import topic_sink
+    from sandbox.demo.topic_sink import topic_sink
+    from sandbox.servers.kafka_broker import BrokerAddress
+    from sandbox.stack.environment import KAFKA_BOOTSTRAP
 
     catalog()
     bootstrap = os.environ.get(KAFKA_BOOTSTRAP)

@@ -6,8 +6,8 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import console
-from sandbox import stack
-from sandbox.report import StackAddresses
+from sandbox.stack import stack
+from sandbox.stack.report import StackAddresses
 
 
 def say(line: str) -> None:

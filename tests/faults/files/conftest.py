@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.fault_proxy import FaultProxy, running_fault_proxy
+from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
 from tests.faults.harness.announced import FilesVerdict, judge_log
 from tests.unit.sources.conftest import Landing, aws_endpoint
 from tests.unit.sources.conftest import landing as landing_of_its_own

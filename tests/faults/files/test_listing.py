@@ -14,7 +14,7 @@ from deltaworks.control.paths import relay_control
 from deltaworks.sources.objects.relay import listing
 from deltaworks.sources.objects.relay.lister import read_listing_record, request_listing
 from deltaworks.sources.objects.relay.relay import Relay
-from sandbox.fault_proxy import Action, Fault, FaultProxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off

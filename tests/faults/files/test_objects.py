@@ -13,7 +13,7 @@ from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
-from sandbox.fault_proxy import Action, Fault, FaultProxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.bucket_stage import BucketStage, RowsVerdict
 from tests.faults.harness.file_protections import switch_off

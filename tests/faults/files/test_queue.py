@@ -25,7 +25,7 @@ from deltaworks.sources.objects.relay.redrive import redrive
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.tables.lake import Lake
-from sandbox.fault_proxy import Action, Fault, FaultProxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off

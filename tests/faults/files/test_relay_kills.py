@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from sandbox.fault_proxy import Action, Fault, FaultProxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
 from tests.faults.harness.announced import behind

@@ -11,7 +11,7 @@ from typing import Any
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from sandbox.fault_proxy import FaultProxy
+from sandbox.servers.fault_proxy import FaultProxy
 
 
 @dataclass(frozen=True, slots=True)

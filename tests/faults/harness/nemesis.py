@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deltaworks.control import paths
-from sandbox.fault_proxy import Action, Fault, FaultProxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.harness.fleet import Fleet
 from tests.faults.harness.stage import PIPELINE, Stage
 

@@ -26,7 +26,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from sandbox.object_store import ObjectStoreAddress, lake_storage
+from sandbox.servers.object_store import ObjectStoreAddress, lake_storage
 
 PIPELINE = "faults"
 RELAY = "landing"

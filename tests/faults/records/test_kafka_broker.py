@@ -17,8 +17,8 @@ from deltaworks.control import job, paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.kafka.source import KafkaSource
-from sandbox.kafka_broker import BrokerAddress, RunningBroker, broker_command
-from sandbox.object_store import HOST, free_port
+from sandbox.servers.kafka_broker import BrokerAddress, RunningBroker, broker_command
+from sandbox.servers.object_store import HOST, free_port
 from tests.faults.harness.tcp_proxy import TcpProxy, running_tcp_proxy
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project

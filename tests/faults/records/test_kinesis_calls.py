@@ -23,7 +23,7 @@ from deltaworks.sources.kinesis.read import read_share
 from deltaworks.sources.kinesis.shares import Share, ShareLimits
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
-from sandbox.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from tests.faults.records.conftest import Tell
 from tests.kinesis_server import KEYS
 from tests.spark.sources.kinesis.conftest import Server, kinesis_server

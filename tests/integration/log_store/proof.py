@@ -18,7 +18,7 @@ from pyarrow.fs import FileSelector
 
 from deltaworks.specs.catalog import project_root
 from deltaworks.tables.lake import Lake
-from sandbox.object_store import ObjectStoreAddress, lake_storage, running_object_store
+from sandbox.servers.object_store import ObjectStoreAddress, lake_storage, running_object_store
 from tests.integration.log_store.writer import READY, ROOT, SCHEMA, TABLE
 
 #: Paths of Delta commits, for a proxy's faults.

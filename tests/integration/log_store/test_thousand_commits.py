@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.fault_proxy import Action, Fault, running_fault_proxy
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]

@@ -25,7 +25,7 @@ from deltaworks.specs.catalog import project_root
 from deltaworks.specs.spark_conf import CHECKPOINT_FILE_MANAGER, LOG_STORE_S3A, S3A_LOG_STORE_KEY, project_paths
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from sandbox.object_store import lake_storage
+from sandbox.servers.object_store import lake_storage
 
 DELTAS_LOG_STORE = "io.delta.storage.S3SingleDriverLogStore"
 SPARKS_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

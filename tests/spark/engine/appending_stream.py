@@ -22,7 +22,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.spark.session import build_session
-from sandbox.object_store import lake_storage
+from sandbox.servers.object_store import lake_storage
 
 ROOT = "s3://deltaworks-lake"
 READY, ENDED = "READY", "ENDED"

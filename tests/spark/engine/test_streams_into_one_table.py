@@ -25,7 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs, parquet
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from sandbox.object_store import lake_storage
+from sandbox.servers.object_store import lake_storage
 from tests.integration.log_store.proof import lake_server
 from tests.spark.engine.appending_stream import ENDED, READY, ROOT
 

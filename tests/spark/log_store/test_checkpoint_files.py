@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.fault_proxy import Action, Fault, running_fault_proxy
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import Writer, lake_server, run_writers
 from tests.integration.log_store.writer import STREAM_CHECKPOINT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
-from sandbox.object_store import ObjectStoreAddress
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
+from sandbox.servers.object_store import ObjectStoreAddress
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
 pytestmark = pytest.mark.spark

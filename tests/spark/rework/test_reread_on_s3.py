@@ -16,7 +16,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spark_conf import session_conf
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from sandbox.object_store import lake_storage, running_object_store
+from sandbox.servers.object_store import lake_storage, running_object_store
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.rework.reprocess_stage import EVENTS, MENDED, ORDERS, Row, Stage, stage_of
 

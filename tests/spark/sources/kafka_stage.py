@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun, RunResult
-from sandbox.kafka_broker import RunningBroker
+from sandbox.servers.kafka_broker import RunningBroker
 from tests.spark.conftest import Project
 
 PIPELINE = """\

@@ -35,7 +35,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
 from generator.settings import GamesSettings
-from sandbox.kafka_broker import running_broker
+from sandbox.servers.kafka_broker import running_broker
 from tests.kinesis_server import running_kinesis
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

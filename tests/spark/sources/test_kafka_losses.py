@@ -18,7 +18,7 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.kafka import source as kafka
 from deltaworks.sources.kafka.topics import KnownTopics
 from deltaworks.sources.record_seq import record_seq
-from sandbox.kafka_broker import RunningBroker, running_broker
+from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
 from tests.waiting import eventually

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.errors import ConfigError
-from sandbox.kafka_broker import MECHANISM, BrokerAddress, BrokerLogin, RunningBroker, broker_command
-from sandbox.object_store import HOST, free_port
+from sandbox.servers.kafka_broker import MECHANISM, BrokerAddress, BrokerLogin, RunningBroker, broker_command
+from sandbox.servers.object_store import HOST, free_port
 from tests.spark.sources.certificates import Authority
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
 

@@ -10,7 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from deltaworks.control.objects import LocalObjects
-from sandbox.moto_corrections import correct_moto
+from sandbox.servers.moto_corrections import correct_moto
 from tests.unit.alerts.aws_stage import Aws
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.source import FileSourceSpec
-from sandbox.landing import queue_url
+from sandbox.servers.landing import queue_url
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())

@@ -19,7 +19,7 @@ from moto.server import ThreadedMotoServer
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from sandbox.moto_corrections import correct_moto
+from sandbox.servers.moto_corrections import correct_moto
 
 KEYS = {"DELTAWORKS_AWS_ACCESS_KEY": "testing", "DELTAWORKS_AWS_SECRET_KEY": "testing"}
 

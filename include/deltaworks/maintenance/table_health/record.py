@@ -1,6 +1,4 @@
-"""Keeps what every table was like: writes the report of now as snapshots. Needs no JVM.
-
-"""
+"""Keeps what every table was like: writes the report of now as snapshots. Needs no JVM."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ import yaml
 from deltaworks.control import paths
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from sandbox.fault_proxy import FaultProxy, running_fault_proxy
-from sandbox.kafka_broker import running_broker
-from sandbox.object_store import running_object_store
+from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
+from sandbox.servers.kafka_broker import running_broker
+from sandbox.servers.object_store import running_object_store
 from tests.integration.sources.contract.driving import CHECKOUT, Drivers
 from tests.integration.sources.contract.stages import (
     STAGES,

@@ -25,9 +25,9 @@ from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from sandbox.fault_proxy import FaultProxy
-from sandbox.kafka_broker import RunningBroker
-from sandbox.object_store import ObjectStoreAddress
+from sandbox.servers.fault_proxy import FaultProxy
+from sandbox.servers.kafka_broker import RunningBroker
+from sandbox.servers.object_store import ObjectStoreAddress
 from tests.integration.sources.contract.wire import Wire
 
 EVENTS_A_UNIT = 4

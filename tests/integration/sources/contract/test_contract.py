@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deltaworks.sources.registry import SOURCES
-from sandbox.fault_proxy import Action, Fault
+from sandbox.servers.fault_proxy import Action, Fault
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
 from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES

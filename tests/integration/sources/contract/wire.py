@@ -19,8 +19,8 @@ from typing import Literal
 
 import psutil
 
-from sandbox.ports import HOST
-from sandbox.serving import serving
+from sandbox.servers.serving import serving
+from sandbox.stack.ports import HOST
 
 Protocol = Literal["http", "kafka"]
 _EXECUTOR = "CoarseGrainedExecutorBackend"

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import HALF, KEYS, WireStream, kinesis_client, running_kinesis, switched
 
 HERE = Path(__file__).resolve().parent

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.spark.sources.kinesis.conftest import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.sources.spark_formats.kinesis import register
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.spark.sources.kinesis.conftest import Stage
 from tests.waiting import eventually
 

@@ -19,8 +19,8 @@ from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import Shard
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
-from sandbox.fault_proxy import Action, Fault, running_fault_proxy
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import options, shard_id

@@ -19,7 +19,7 @@ from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.pushed_pages import PushedPages
 from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages
 from deltaworks.specs.storage import AwsSpec
-from sandbox.moto_kinesis import MotoKinesis
+from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
 from tests.unit.sources.kinesis.engine import Engine
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
@@ -205,7 +205,7 @@ def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stre
 def test_what_is_not_there_is_told_apart(endpoint: str, stream: KinesisStream, monkeypatch: pytest.MonkeyPatch) -> None:
     from moto.core.exceptions import JsonRESTError
 
-    from sandbox import moto_fan_out
+    from sandbox.servers import moto_fan_out
 
     arn = registered(stream, "games").arn
     with pytest.raises(ShardGone):

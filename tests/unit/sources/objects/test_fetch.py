@@ -15,7 +15,7 @@ from deltaworks.sources.objects import fetch
 from deltaworks.sources.objects.fetch import ObjectChanged, ObjectMissing, ObjectUnreadable, open_object
 from deltaworks.sources.objects.relay import bucket_client
 from deltaworks.specs.storage import StorageSpec
-from sandbox.fault_proxy import Action, Fault, running_fault_proxy
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 CONTENT = b'{"a": 1}{"a": 2}'
 

@@ -1,0 +1,1 @@
+"""The demo: events in, answers out, each held against the truth."""

@@ -1,0 +1,60 @@
+"""Sends records to topics of a Kafka broker, as producers of a pipeline would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deltaworks.errors import TransientError
+from generator.engagement import Send
+from sandbox.servers.kafka_broker import BrokerAddress
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+_SECONDS = 60.0
+
+
+@contextmanager
+def topic_sink(address: BrokerAddress) -> Iterator[Send]:
+    """A sender of `(topic, key, value)`; all of it has arrived when the block ends. Records of a key keep their order.
+
+    Raises:
+        TransientError: RECORDS_NOT_SENT, when the broker does not take them within a minute.
+    """
+    from confluent_kafka import KafkaException, Producer
+
+    refused: list[KafkaError] = []
+
+    def told(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    options = {**address.client_options(), "enable.idempotence": True, "linger.ms": 20, "compression.type": "zstd"}
+    producer = Producer({**options, "delivery.timeout.ms": int(_SECONDS * 1000)})
+
+    def send(topic: str, key: str, value: bytes) -> None:
+        while not refused:
+            try:
+                producer.produce(topic, value, key=key.encode(), on_delivery=told)
+                producer.poll(0)
+                return
+            except BufferError:
+                producer.poll(0.5)
+            except KafkaException as error:
+                raise _not_sent(str(error)) from error
+        raise _not_sent(str(refused[0]))
+
+    yield send
+    left = producer.flush(_SECONDS)
+    if left or refused:
+        raise _not_sent(str(refused[0]) if refused else f"{left} records are still on their way")
+
+
+def _not_sent(why: str) -> TransientError:
+    return TransientError(
+        "RECORDS_NOT_SENT",
+        f"The broker did not take all records: {why}.",
+        hint="See with `deltaworks status` whether it runs and has the topics; then send again.",
+    )

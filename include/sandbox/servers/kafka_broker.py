@@ -1,0 +1,272 @@
+"""A Kafka broker of one process (KRaft), for the embedded stack and for tests against a real one."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.errors import TransientError
+from deltaworks.tables.spark.jars import ensure_broker_jars, quiet
+from deltaworks.tables.spark.toolchain import find_java
+from sandbox.servers.object_store import HOST, end_process, free_port
+from sandbox.stack.secrets import write_private
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+#: Of a topic that the embedded stack makes.
+PARTITIONS = 2
+MECHANISM = "SCRAM-SHA-512"
+_HEAP = "512m"
+_START_SECONDS = 60.0
+_ANSWER_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogin:
+    """A user of the broker's SASL listener."""
+
+    username: str
+    password: str
+
+    @classmethod
+    def fresh(cls) -> BrokerLogin:
+        """One with a new password."""
+        return cls("telemetry", secrets.token_urlsafe(18))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCommand:
+    """What runs the broker: `format_argv` once before, which leaves a formatted folder as it is, then `argv`."""
+
+    argv: tuple[str, ...]
+    format_argv: tuple[str, ...]
+    properties: Mapping[str, str]
+    properties_file: Path
+
+    def prepare(self) -> None:
+        """Write the configuration, for its owner only, and format the folder.
+
+        Raises:
+            TransientError: BROKER_DOWN, the folder cannot be formatted.
+        """
+        write_private(self.properties_file, "".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        done = subprocess.run(self.format_argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise _down(f"its folder cannot be formatted: {(done.stdout + done.stderr)[-2000:]}")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """How clients reach a running broker: in the clear, and with a login where it has one."""
+
+    bootstrap: str
+    sasl_bootstrap: str | None = None
+    login: BrokerLogin | None = None
+
+    def client_options(self) -> dict[str, str]:
+        """Of a librdkafka client."""
+        return {"bootstrap.servers": self.bootstrap, "log_level": "0"}
+
+
+def broker_command(
+    *,
+    directory: Path,
+    port: int,
+    controller_port: int,
+    properties_file: Path,
+    sasl_port: int | None = None,
+    login: BrokerLogin | None = None,
+    settings: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = quiet,
+) -> BrokerCommand:
+    """The command that keeps its topics in `directory`.
+
+    Args:
+        sasl_port: of a second listener that wants `login` by SCRAM.
+        settings: of the broker, laid over ours.
+    """
+    listeners = {"PLAINTEXT": port, "CONTROLLER": controller_port} | (
+        {"SASL_PLAINTEXT": sasl_port} if sasl_port else {}
+    )
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(f"{name}://{HOST}:{at}" for name, at in listeners.items()),
+        "advertised.listeners": ",".join(
+            f"{name}://{HOST}:{at}" for name, at in listeners.items() if name != "CONTROLLER"
+        ),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "log.dirs": str(directory / "log"),
+        "auto.create.topics.enable": "false",
+        "num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        # One broker for one machine: the default of 50 partitions each costs seconds and files.
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    if sasl_port:
+        properties |= {
+            "sasl.enabled.mechanisms": MECHANISM,
+            "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+        }
+    java = str(find_java().home / "bin" / "java")
+    class_path = str(ensure_broker_jars(progress=progress) / "*")
+    jvm = (java, f"-Xmx{_HEAP}", "-XX:TieredStopAtLevel=1", "-cp", class_path)
+    user = ("--add-scram", f"{MECHANISM}=[name={login.username},password={login.password}]") if login else ()
+    cluster = urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_URL, str(directory)).bytes).decode().rstrip("=")
+    # With `=`, since an id that begins with a dash would be taken for an option.
+    storage = ("format", "--ignore-formatted", f"--cluster-id={cluster}", "-c", str(properties_file), *user)
+    return BrokerCommand(
+        argv=(*jvm, "kafka.Kafka", str(properties_file)),
+        format_argv=(*jvm, "kafka.tools.StorageTool", *storage),
+        properties=properties | dict(settings or {}),
+        properties_file=properties_file,
+    )
+
+
+class RunningBroker:
+    """A broker that a test can end and start again; its topics outlive that."""
+
+    def __init__(self, command: BrokerCommand, address: BrokerAddress, output: Path) -> None:
+        self.address = address
+        self._command = command
+        self._output = output
+        self._process: subprocess.Popen[Any] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            TransientError: BROKER_DOWN, with the end of what it said.
+        """
+        with self._output.open("a") as output:
+            self._process = subprocess.Popen(
+                self._command.argv, stdout=output, stderr=subprocess.STDOUT, cwd=self._output.parent
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not broker_answers(self.address.bootstrap):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise _down(f"it does not answer at {self.address.bootstrap}: {self._output.read_text()[-2000:]}")
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it at once, as a machine that fails does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End it in an orderly way."""
+        if self._process is not None:
+            end_process(self._process)
+            self._process = None
+
+
+@contextmanager
+def running_broker(
+    directory: Path, *, login: BrokerLogin | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[RunningBroker]:
+    """A broker while the block runs.
+
+    Raises:
+        TransientError: BROKER_DOWN.
+    """
+    port, sasl_port = free_port(), free_port() if login else None
+    work = Path(tempfile.mkdtemp(prefix="kafka-"))
+    command = broker_command(
+        directory=directory,
+        port=port,
+        controller_port=free_port(),
+        properties_file=work / "server.properties",
+        sasl_port=sasl_port,
+        login=login,
+        settings=settings,
+    )
+    address = BrokerAddress(f"{HOST}:{port}", f"{HOST}:{sasl_port}" if sasl_port else None, login)
+    broker = RunningBroker(command, address, work / "output")
+    try:
+        command.prepare()
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def broker_answers(bootstrap: str) -> bool:
+    """Whether somebody accepts connections there: a broker does once it can serve."""
+    host, _, port = bootstrap.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def broker_serves(bootstrap: str) -> bool:
+    """Whether a broker there answers a request within two seconds: one that hangs still accepts connections."""
+    from confluent_kafka import KafkaException
+
+    try:
+        _admin(bootstrap).list_topics(timeout=2)
+    except KafkaException:
+        return False
+    return True
+
+
+def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
+    """Create the topics that are not there, of two partitions each.
+
+    Returns:
+        Those that were created.
+
+    Raises:
+        TransientError: BROKER_DOWN.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = _admin(bootstrap)
+    try:
+        there = admin.list_topics(timeout=_ANSWER_SECONDS).topics
+        missing = tuple(topic for topic in topics if topic not in there)
+        if missing:
+            asked = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in missing])
+            for each in asked.values():
+                each.result(_ANSWER_SECONDS)
+    except KafkaException as error:
+        raise _down(f"topics cannot be created: {error}") from error
+    return missing
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({**BrokerAddress(bootstrap).client_options()})
+
+
+def _down(what: str) -> TransientError:
+    return TransientError(
+        "BROKER_DOWN", f"The Kafka broker does not run: {what}", hint="See whether another process has its port."
+    )

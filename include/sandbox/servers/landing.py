@@ -1,0 +1,138 @@
+"""The landing side as AWS wires it: a bucket that announces its objects through SNS to a queue.
+
+Also reads the server's own record of requests, which proves that nobody listed the bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+LAKE_BUCKET = "deltaworks-lake"
+LANDING_BUCKET = "deltaworks-landing"
+LANDING_TOPIC = "deltaworks-landing"
+LANDING_QUEUE = "deltaworks-landing"
+LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
+MAX_RECEIVES = 5
+_ACCOUNT = "123456789012"
+# A GET of a bucket with one of these asks about the bucket; any other one lists objects.
+_SUBRESOURCES = frozenset(
+    {"acl", "cors", "encryption", "lifecycle", "location", "logging", "notification", "policy", "tagging"}
+    | {"accelerate", "object-lock", "publicAccessBlock", "replication", "uploads", "versioning", "website"}
+)
+_REQUEST = re.compile(r"^(?P<at>\S+) (?P<method>[A-Z]+) (?P<host>\S+) (?P<target>\S+) (?P<status>\S+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class LandingQueues:
+    """Where the announcements of new objects arrive, and where those go that nobody could handle."""
+
+    queue_url: str
+    dead_letter_url: str
+
+
+def queue_url(endpoint: str, queue: str = LANDING_QUEUE) -> str:
+    """The address of a queue on the embedded server."""
+    return f"{endpoint}/{_ACCOUNT}/{queue}"
+
+
+def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> Any:
+    """A boto3 client of the landing side."""
+    # The stubs know each service by its literal name; this one is chosen at run time.
+    session: Any = boto3.session.Session()
+    return session.client(
+        service,
+        endpoint_url=endpoint,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name=region,
+        config=Config(
+            connect_timeout=5, read_timeout=30, retries={"mode": "standard"}, s3={"addressing_style": "path"}
+        ),
+    )
+
+
+def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> LandingQueues:
+    """Create bucket, topic, queues, subscription and bucket notification. Idempotent; deletes nothing."""
+
+    def client(service: str) -> Any:
+        return landing_client(service, endpoint=endpoint, access_key=access_key, secret_key=secret_key, region=region)
+
+    s3, sns, sqs = client("s3"), client("sns"), client("sqs")
+    dead_url = sqs.create_queue(QueueName=LANDING_DEAD_QUEUE)["QueueUrl"]
+    redrive = {"deadLetterTargetArn": _queue_arn(sqs, dead_url), "maxReceiveCount": MAX_RECEIVES}
+    queue = sqs.create_queue(QueueName=LANDING_QUEUE)["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
+    topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
+    # Not raw: the queue gets SNS's envelope around S3's message, as it does by default on AWS.
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(sqs, queue))
+    s3.create_bucket(Bucket=LANDING_BUCKET)
+    s3.put_bucket_notification_configuration(
+        Bucket=LANDING_BUCKET,
+        NotificationConfiguration={
+            "TopicConfigurations": [{"Id": "landing", "TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}]
+        },
+    )
+    return LandingQueues(queue, dead_url)
+
+
+def _queue_arn(sqs: Any, url: str) -> str:
+    answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    return str(answer["Attributes"]["QueueArn"])
+
+
+def is_wired(*, endpoint: str, access_key: str, secret_key: str) -> bool:
+    """Whether the server answers and the landing bucket announces its objects."""
+    s3 = landing_client("s3", endpoint=endpoint, access_key=access_key, secret_key=secret_key)
+    try:
+        answer = s3.get_bucket_notification_configuration(Bucket=LANDING_BUCKET)
+    except (BotoCoreError, ClientError):
+        return False
+    return bool(answer.get("TopicConfigurations"))
+
+
+def list_requests(log_path: Path, *, bucket: str = LANDING_BUCKET, since: datetime | None = None) -> int:
+    """How many requests for a list of the bucket's objects or versions the server answered.
+
+    Reads the request log and what was rotated away from it.
+
+    Args:
+        log_path: the log `sandbox.servers.moto_server` writes.
+        since: count from this moment on (with time zone); by default all.
+    """
+    return sum(
+        1
+        for at, method, host, target in _requests(log_path)
+        if (since is None or at >= since) and _is_list(method, host, target, bucket)
+    )
+
+
+def _requests(log_path: Path) -> Iterator[tuple[datetime, str, str, str]]:
+    for path in [log_path, *log_path.parent.glob(f"{log_path.name}.*")]:
+        if not path.exists():
+            continue
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                if match := _REQUEST.match(line.rstrip("\n")):
+                    at = datetime.fromisoformat(match["at"]).replace(tzinfo=UTC)
+                    yield at, match["method"], match["host"], match["target"]
+
+
+def _is_list(method: str, host: str, target: str, bucket: str) -> bool:
+    parts = urlsplit(target)
+    # The bucket is the first path segment, or the first label of the host.
+    whole_bucket = parts.path.rstrip("/") == f"/{bucket}" or (parts.path in ("", "/") and host.startswith(f"{bucket}."))
+    if method != "GET" or not whole_bucket:
+        return False
+    asked = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    return not asked & _SUBRESOURCES

@@ -1,0 +1,47 @@
+"""Where moto differs from AWS in a way that loses or delays what is sent, put right: queues here, others beside.
+
+Two places where moto's queues differ from SQS in a way that loses or delays announced files, put right:
+
+- Deleting rebuilds a queue's list without its lock, so that messages sent meanwhile are lost and messages another
+  thread deletes meanwhile come back. SQS does neither.
+- Receiving computes every attribute of the queue for every message in it, which takes longer the more are waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.utils import unix_time
+from moto.sqs.models import Queue, SQSBackend
+
+from sandbox.servers.moto_fan_out import add_fan_out
+from sandbox.servers.moto_kinesis import correct_kinesis
+from sandbox.servers.moto_sns import correct_sns
+
+_MARK = "_deltaworks_corrected"
+
+
+def correct_moto() -> None:
+    """Correct moto in this process. Idempotent; call it before the first request."""
+    correct_kinesis()
+    add_fan_out()
+    correct_sns()
+    if getattr(Queue, _MARK, False):
+        return
+    delete = Queue.delete_message
+
+    def delete_under_lock(queue: Any, receipt_handle: str) -> None:
+        with queue._messages_lock:
+            delete(queue, receipt_handle)
+
+    def is_within_retention(backend: Any, queue_name: str, message: Any) -> bool:
+        retention_seconds = backend.get_queue(queue_name).message_retention_period
+        return bool(retention_seconds + message.sent_timestamp / 1000 > unix_time())
+
+    corrections: tuple[tuple[type, str, Any], ...] = (
+        (Queue, "delete_message", delete_under_lock),
+        (SQSBackend, "is_message_valid_based_on_retention_period", is_within_retention),
+        (Queue, _MARK, True),
+    )
+    for owner, name, correction in corrections:
+        setattr(owner, name, correction)

@@ -1,0 +1,218 @@
+"""Enhanced fan-out, which moto has not: records pushed to registered consumers as Kinesis pushes them.
+
+moto registers consumers, twice by the same name if asked; removing one by its name keeps that one and removes all
+others; none ever waits to become active. That is put right here, and SubscribeToShard is added: a long answer in AWS'
+event stream framing with records, events without records while there are none, the end of a closed shard with its
+children, an end after five minutes, refusal of another subscription within five seconds, and its taking over later.
+
+`MotoKinesis` has the times, and cuts subscriptions off where told to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from moto.core.exceptions import JsonRESTError
+from moto.core.utils import unix_time
+from moto.kinesis.exceptions import ConsumerNotFound, ResourceInUseError, ResourceNotFoundError
+from moto.kinesis.models import Consumer, KinesisBackend
+from moto.kinesis.responses import KinesisResponse
+
+from sandbox.servers.moto_kinesis import LOCK, MotoKinesis, expire, number_before
+
+_MARK = "_deltaworks_fan_out"
+_LOOK_SECONDS = 0.02
+_TEXT = 7
+_versions = itertools.count(1)
+
+
+@dataclass
+class _Current:
+    """The subscription of a consumer to a shard that counts: later ones take over."""
+
+    number: int
+    since: float
+
+
+_current: dict[tuple[str, str], _Current] = {}
+_numbers = itertools.count()
+
+
+def add_fan_out() -> None:
+    """Correct and complete moto in this process. Idempotent; call it before the first request."""
+    if getattr(KinesisResponse, _MARK, False):
+        return
+    describe = Consumer.to_json
+
+    def with_status(consumer: Any, include_stream_arn: bool = False) -> dict[str, Any]:
+        age = time.time() - consumer.created.timestamp()
+        status = "ACTIVE" if age >= MotoKinesis.current.creating_seconds else "CREATING"
+        return {**describe(consumer, include_stream_arn), "ConsumerStatus": status}
+
+    corrections: tuple[tuple[type, str, Any], ...] = (
+        (Consumer, "to_json", with_status),
+        (KinesisBackend, "register_stream_consumer", _register),
+        (KinesisBackend, "deregister_stream_consumer", _deregister),
+        (KinesisResponse, "subscribe_to_shard", _subscribe_to_shard),
+        (KinesisResponse, _MARK, True),
+    )
+    for owner, name, correction in corrections:
+        setattr(owner, name, correction)
+
+
+def _register(backend: Any, stream_arn: str, consumer_name: str) -> Any:
+    stream = backend.describe_stream(stream_arn=stream_arn, stream_name=None)
+    with LOCK:
+        if any(consumer.consumer_name == consumer_name for consumer in stream.consumers):
+            raise ResourceInUseError(f"Consumer {consumer_name} under stream {stream.stream_name} already exists.")
+        if len(stream.consumers) >= MotoKinesis.current.most_consumers:
+            raise JsonRESTError("LimitExceededException", "The limit of registered consumers is exceeded.")
+        consumer = Consumer(consumer_name, backend.account_id, backend.region_name, stream_arn)
+        # One that is registered again under its name is another one.
+        consumer.consumer_arn += f":{int(time.time())}{next(_versions)}"
+        stream.consumers.append(consumer)
+    return consumer
+
+
+def _deregister(backend: Any, stream_arn: str, consumer_name: str, consumer_arn: str) -> None:
+    with LOCK:
+        for stream in backend.streams.values():
+            stream.consumers = [
+                each
+                for each in stream.consumers
+                if each.consumer_arn != consumer_arn and (stream.arn, each.consumer_name) != (stream_arn, consumer_name)
+            ]
+
+
+def _subscribe_to_shard(response: Any) -> tuple[int, dict[str, str], Iterator[bytes]]:
+    asked, settings = json.loads(response.body), MotoKinesis.current
+    consumer, shard_id, place = asked["ConsumerARN"], asked["ShardId"], asked["StartingPosition"]
+    backend = response.kinesis_backend
+    stream = _stream_of(backend, consumer)
+    shard = stream.shards.get(shard_id)
+    if shard is None:
+        raise ResourceNotFoundError(f"Shard {shard_id} in stream {stream.stream_name} does not exist")
+    with LOCK:
+        before = _current.get((consumer, shard_id))
+        if before is not None and time.monotonic() - before.since < settings.taken_seconds:
+            settings.refused_subscriptions += 1
+            raise ResourceInUseError(f"Another active subscription exists for this consumer and {shard_id}.")
+        after = number_before(shard, place["Type"], place.get("SequenceNumber"), place.get("Timestamp"))
+        number = next(_numbers)
+        _current[consumer, shard_id] = _Current(number, time.monotonic())
+        settings.subscriptions += 1
+    events = _Pushing(backend, consumer, shard_id, number, after).frames()
+    return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, events
+
+
+def _stream_of(backend: Any, consumer_arn: str) -> Any:
+    for stream in backend.streams.values():
+        if stream.get_consumer_by_arn(consumer_arn):
+            return stream
+    raise ConsumerNotFound(consumer_arn, backend.account_id)
+
+
+class _Pushing:
+    """One subscription: what is sent, until its time is over or something ends it."""
+
+    def __init__(self, backend: Any, consumer: str, shard_id: str, number: int, after: int) -> None:
+        self._backend = backend
+        self._consumer = consumer
+        self._shard_id = shard_id
+        self._number = number
+        self._after = after
+
+    def frames(self) -> Iterator[bytes]:
+        settings = MotoKinesis.current
+        ends_at = time.monotonic() + settings.subscription_seconds
+        yield encoded({":message-type": "event", ":event-type": "initial-response"}, b"{}")
+        sent_at = -1.0 if settings.first_event_at_once else time.monotonic()
+        while time.monotonic() < ends_at:
+            refusal = self._refusal()
+            if refusal is not None:
+                yield encoded({":message-type": "exception", ":exception-type": refusal}, b"{}")
+                return
+            event = self._event(idle=time.monotonic() - sent_at >= settings.heartbeat_seconds)
+            if event is None:
+                time.sleep(_LOOK_SECONDS)
+                continue
+            frame = _event_frame(event)
+            if settings.cut_next > 0:
+                settings.cut_next -= 1
+                yield frame[: len(frame) // 2]
+                raise ConnectionAbortedError("The subscription is cut off here, as it was told to be.")
+            sent_at = time.monotonic()
+            yield frame
+            if "ContinuationSequenceNumber" not in event:
+                return
+
+    def _refusal(self) -> str | None:
+        """The exception this subscription ends with now."""
+        current = _current.get((self._consumer, self._shard_id))
+        if current is None or current.number != self._number:
+            return "ResourceInUseException"
+        try:
+            _stream_of(self._backend, self._consumer)
+        except ConsumerNotFound:
+            return "ResourceNotFoundException"
+        return None
+
+    def _event(self, *, idle: bool) -> dict[str, Any] | None:
+        """What there is to send; None while there is nothing, and nothing is due."""
+        stream = _stream_of(self._backend, self._consumer)
+        shard = stream.shards[self._shard_id]
+        with LOCK:
+            expire(shard, stream.retention_period_hours)
+            numbers = list(shard.records)
+            begin = bisect_right(numbers, self._after)
+            given = numbers[begin : begin + MotoKinesis.current.records_per_event]
+            records = [shard.records[number] for number in given]
+            left = begin + len(given) < len(numbers)
+            ended = not shard.is_open and not left
+            children = [each.shard_id for each in stream.shards.values() if _is_child(each, self._shard_id)]
+        if not records and not ended and not idle:
+            return None
+        self._after = given[-1] if given else self._after
+        behind = max(1, int((unix_time() - records[-1].created_at) * 1000)) if left and records else 0
+        event: dict[str, Any] = {"Records": [_described(record) for record in records], "MillisBehindLatest": behind}
+        if ended:
+            return event | {"ChildShards": [{"ShardId": child, "ParentShards": [self._shard_id]} for child in children]}
+        return event | {"ContinuationSequenceNumber": str(self._after)}
+
+
+def _is_child(shard: Any, parent: str) -> bool:
+    return parent in (shard.parent, shard.adjacent_parent)
+
+
+def _described(record: Any) -> dict[str, Any]:
+    arrived = record.created_at_datetime
+    return {
+        "SequenceNumber": str(record.sequence_number),
+        "PartitionKey": record.partition_key,
+        "Data": record.data,
+        # In milliseconds, as GetRecords gives it.
+        "ApproximateArrivalTimestamp": unix_time(arrived.replace(microsecond=arrived.microsecond // 1000 * 1000)),
+    }
+
+
+def _event_frame(event: dict[str, Any]) -> bytes:
+    kind = {":message-type": "event", ":event-type": "SubscribeToShardEvent", ":content-type": "application/json"}
+    return encoded(kind, json.dumps(event).encode())
+
+
+def encoded(headers: dict[str, str], payload: bytes) -> bytes:
+    """A message of an event stream: lengths, their CRC, headers, payload, CRC of it all."""
+    head = b"".join(
+        bytes([len(name)]) + name.encode() + bytes([_TEXT]) + len(value).to_bytes(2) + value.encode()
+        for name, value in headers.items()
+    )
+    lengths = (16 + len(head) + len(payload)).to_bytes(4) + len(head).to_bytes(4)
+    message = lengths + zlib.crc32(lengths).to_bytes(4) + head + payload
+    return message + zlib.crc32(message).to_bytes(4)

@@ -1,0 +1,123 @@
+"""The landing side's server: moto, wired before its port opens, with a record of every request.
+
+Run as a program of the stack. moto keeps everything in memory: each start begins with an empty bucket and empty
+queues, wired anew, so that a client never meets an endpoint without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import BaseWSGIServer, make_server
+
+from sandbox.servers.landing import LANDING_DEAD_QUEUE, LandingQueues, queue_url, wire_landing
+from sandbox.servers.moto_corrections import correct_moto
+from sandbox.stack.ports import HOST
+
+_LOG_BYTES = 64 << 20
+_LOG_BACKUPS = 4
+
+
+def request_record(path: Path) -> logging.Logger:
+    """A logger that writes each request as one line: time, method, host, target, status."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_BACKUPS)
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    record = logging.getLogger(f"deltaworks.landing.requests.{path}")
+    record.setLevel(logging.INFO)
+    record.propagate = False
+    record.addHandler(handler)
+    return record
+
+
+def _recording_handler(record: logging.Logger) -> type[MotoRequestHandler]:
+    class RecordingHandler(MotoRequestHandler):
+        """Moto's handler, writing to our record instead of stderr."""
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            host = self.headers.get("Host", "-")
+            record.info("%s %s %s %s", self.command, host, self.path, getattr(code, "value", code))
+
+    return RecordingHandler
+
+
+class LandingServer:
+    """moto on one port, wired, in this process. `stop` frees the port; the objects are gone with the process."""
+
+    def __init__(self, *, port: int, request_log: Path, access_key: str, secret_key: str) -> None:
+        self._port = port
+        self._handler = _recording_handler(request_record(request_log))
+        self._keys = {"access_key": access_key, "secret_key": secret_key}
+        self._app: Any = DomainDispatcherApplication(create_backend_app)
+        self._server: BaseWSGIServer | None = None
+
+    def start(self) -> LandingQueues:
+        """Wire through a port nobody knows, then open the public one and serve it in a thread."""
+        correct_moto()
+        private = self._serve(0)
+        wire_landing(endpoint=f"http://{HOST}:{private.server_port}", **self._keys)
+        private.shutdown()
+        private.server_close()
+        self._server = self._serve(self._port)
+        endpoint = f"http://{HOST}:{self._port}"
+        return LandingQueues(queue_url(endpoint), queue_url(endpoint, LANDING_DEAD_QUEUE))
+
+    def _serve(self, port: int) -> BaseWSGIServer:
+        server = make_server(HOST, port, self._app, threaded=True, request_handler=self._handler)
+        # A client in a long poll must not keep the process from ending.
+        server.daemon_threads = True  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def stop(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. Keys come from the environment (DELTAWORKS_AWS_...)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--request-log", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    server = LandingServer(
+        port=options.port,
+        request_log=options.request_log,
+        access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
+        secret_key=os.environ["DELTAWORKS_AWS_SECRET_KEY"],
+    )
+    queues = server.start()
+    print(f"Serving on port {options.port}; objects are announced on {queues.queue_url}.", flush=True)
+    ended.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""An S3 server over a folder: s3proxy, whose conditional put is atomic and whose objects outlive a restart."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.exceptions
+from botocore.config import Config
+
+from deltaworks.errors import TransientError
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.spark.jars import ensure_jars
+from deltaworks.tables.spark.toolchain import find_java
+from sandbox.stack.secrets import write_private
+
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+_HEAP = "256m"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCommand:
+    """What a supervisor runs: `argv`, after `properties` have been written to `properties_file`."""
+
+    argv: tuple[str, ...]
+    properties: Mapping[str, str]
+    properties_file: Path
+
+    def write_properties(self) -> None:
+        """Write the configuration; readable by its owner only, as it holds the keys."""
+        write_private(self.properties_file, "".join(f"{k}={v}\n" for k, v in self.properties.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStoreAddress:
+    """How clients reach a running server."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    region: str = REGION
+
+    def environment(self, *, endpoint: str | None = None) -> dict[str, str]:
+        """The variables that make this server the lake, through another endpoint (a proxy before it) if given."""
+        return {
+            "DELTAWORKS_LAKE_ENDPOINT": endpoint or self.endpoint,
+            "DELTAWORKS_LAKE_ACCESS_KEY": self.access_key,
+            "DELTAWORKS_LAKE_SECRET_KEY": self.secret_key,
+        }
+
+
+def lake_storage(root: str) -> StorageSpec:
+    """The storage at `root` on the server that `ObjectStoreAddress.environment` names."""
+    return StorageSpec.model_validate(
+        {
+            "root": root,
+            "endpoint": "env:DELTAWORKS_LAKE_ENDPOINT",
+            "region": REGION,
+            "path_style": True,
+            "access_key": "env:DELTAWORKS_LAKE_ACCESS_KEY",
+            "secret_key": "env:DELTAWORKS_LAKE_SECRET_KEY",
+        }
+    )
+
+
+def s3proxy_command(
+    *, directory: Path, port: int, access_key: str, secret_key: str, properties_file: Path, jar: Path | None = None
+) -> StoreCommand:
+    """The command that serves `directory`: a folder in it is a bucket, a file an object.
+
+    Args:
+        jar: s3proxy's jar; by default the one `make jars` resolved, which is resolved first where it is missing.
+    """
+    properties = {
+        "s3proxy.endpoint": f"http://{HOST}:{port}",
+        "s3proxy.authorization": "aws-v2-or-v4",
+        "s3proxy.identity": access_key,
+        "s3proxy.credential": secret_key,
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.filesystem.basedir": str(directory),
+        "jclouds.identity": "local",
+        "jclouds.credential": "local",
+    }
+    java = find_java().home / "bin" / "java"
+    server = jar if jar is not None else ensure_jars().s3proxy_jar
+    argv = (str(java), f"-Xmx{_HEAP}", "-jar", str(server), "--properties", str(properties_file))
+    return StoreCommand(argv=argv, properties=properties, properties_file=properties_file)
+
+
+@contextmanager
+def running_object_store(
+    directory: Path, *, port: int = 0, buckets: Sequence[str] = ()
+) -> Iterator[ObjectStoreAddress]:
+    """Serve `directory` while the block runs, with the buckets in it.
+
+    Args:
+        port: 0 for a free one.
+
+    Raises:
+        TransientError: OBJECT_STORE_DOWN, it did not answer within a minute; its output is in the message.
+    """
+    port = port or free_port()
+    address = ObjectStoreAddress(f"http://{HOST}:{port}", f"test{secrets.token_hex(6)}", secrets.token_urlsafe(24))
+    directory.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="s3proxy-"))
+    command = s3proxy_command(
+        directory=directory.resolve(),
+        port=port,
+        access_key=address.access_key,
+        secret_key=address.secret_key,
+        properties_file=work / "s3proxy.properties",
+    )
+    command.write_properties()
+    with (work / "output").open("w+") as output:
+        process = subprocess.Popen(command.argv, stdout=output, stderr=subprocess.STDOUT, cwd=work)
+        try:
+            wait_until_ready(address, process=process, output=work / "output")
+            create_buckets(address, buckets)
+            yield address
+        finally:
+            end_process(process)
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def store_client(address: ObjectStoreAddress, *, attempts: int = 3) -> Any:
+    """A boto3 S3 client of the server."""
+    return boto3.client(
+        "s3",
+        endpoint_url=address.endpoint,
+        region_name=address.region,
+        aws_access_key_id=address.access_key,
+        aws_secret_access_key=address.secret_key,
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": attempts}, connect_timeout=2),
+    )
+
+
+def create_buckets(address: ObjectStoreAddress, buckets: Sequence[str]) -> None:
+    """Create the buckets that are not there yet."""
+    client = store_client(address)
+    there = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
+    for bucket in buckets:
+        if bucket not in there:
+            client.create_bucket(Bucket=bucket)
+
+
+def wait_until_ready(
+    address: ObjectStoreAddress, *, process: subprocess.Popen[Any] | None = None, output: Path | None = None
+) -> None:
+    """Return once the server answers a signed request.
+
+    Raises:
+        TransientError: OBJECT_STORE_DOWN after a minute, or at once when `process` has ended.
+    """
+    client = store_client(address, attempts=1)
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            client.list_buckets()
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+            ended = process is not None and process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                said = output.read_text()[-2000:] if output is not None else ""
+                raise TransientError(
+                    "OBJECT_STORE_DOWN",
+                    f"s3proxy does not answer at {address.endpoint}: {error}. {said}",
+                    hint="See whether another process has the port, then start it again.",
+                ) from error
+            time.sleep(0.1)
+        else:
+            return
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def end_process(process: subprocess.Popen[Any]) -> None:
+    """End a process, by force if it does not within seconds."""
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,43 @@
+"""A server of any protocol in a thread of its own, for as long as a block runs: what the proxies here listen with."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from sandbox.stack.ports import HOST
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+_END_SECONDS = 10
+
+
+@contextmanager
+def serving(serve: Serve, *, name: str, max_line_bytes: int = 1 << 16) -> Iterator[int]:
+    """Answer each connection with `serve` while the block runs; gives the port, which is a free one.
+
+    All connections are served in one thread, called `name`. Leaving the block ends those that are still open.
+
+    Args:
+        max_line_bytes: how much `serve` may read up to a separator.
+    """
+    loop = asyncio.new_event_loop()
+    listener = loop.run_until_complete(asyncio.start_server(serve, HOST, 0, limit=max_line_bytes))
+    thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+    thread.start()
+    try:
+        yield int(listener.sockets[0].getsockname()[1])
+    finally:
+        loop.call_soon_threadsafe(listener.close)
+        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(_END_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

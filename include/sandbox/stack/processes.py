@@ -1,0 +1,153 @@
+"""The processes of one stack, found on the machine itself: a supervisor does not know of what outlived its parent.
+
+A process belongs to a stack when its environment says so (DELTAWORKS_HOME) or its working directory is the
+stack's; the command tells what it is. Shells and editors that merely loaded the environment are not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+from sandbox.stack.home import StackHome
+
+_SHOWN = 300
+TASK_KINDS = frozenset({"stream", "relay", "job", "task", "worker-busy"})
+# What a command line looks like, and what that process is; the first match counts.
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"supervisor\.supervisord", "supervisor"),
+        (r"deltaworks\.local\.moto_server", "moto"),
+        (r"deltaworks\.alerts\.deadman", "deadman"),
+        (r"java.*s3proxy", "s3proxy"),
+        (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
+        (r"ingest_stream\.py", "stream"),
+        (r"deltaworks\.sources\.file_events", "relay"),
+        (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
+        (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),
+        (r"^airflow worker -- LocalExecutor", "worker-busy"),
+        (r"^airflow (worker -- |supervisor: )", "task"),
+        (r"^airflow |-m airflow |/bin/airflow |deltaworks\.local\.airflow_component", "airflow"),
+    )
+)
+# Commands people look at a stack with: their arguments hold its paths.
+_TOOLS = ("bash", "sh", "zsh", "tail", "less", "vi", "vim", "nano", "grep", "find", "pytest", "deltaworks")
+
+
+@dataclass(frozen=True, slots=True)
+class StackProcess:
+    """A process of a stack. `pid` and `create_time` together name it for good."""
+
+    pid: int
+    kind: str
+    command: str
+    create_time: float
+    parent_pid: int
+
+
+def stack_processes(home: StackHome) -> tuple[StackProcess, ...]:
+    """Every live process of the stack, oldest first; never the calling process or its ancestors."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        if process.pid in own:
+            continue
+        try:
+            described = _describe(process, home)
+        except (psutil.Error, OSError):
+            continue
+        if described is not None:
+            found.append(described)
+    return tuple(sorted(found, key=lambda item: item.create_time))
+
+
+def task_processes(home: StackHome) -> tuple[StackProcess, ...]:
+    """What works for Airflow's tasks at the moment: streams, relays, jobs and the processes that watch them."""
+    return tuple(process for process in stack_processes(home) if process.kind in TASK_KINDS)
+
+
+def with_descendants(roots: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
+    """The roots and everything they started, directly or through others, whatever its command is."""
+    found = {root.pid: root for root in roots}
+    for root in tuple(found.values()):
+        process = _same_process(root)
+        with contextlib.suppress(psutil.Error):
+            for child in process.children(recursive=True) if process else ():
+                found.setdefault(child.pid, _child(child))
+    return tuple(found.values())
+
+
+def _child(process: psutil.Process) -> StackProcess:
+    command = " ".join(process.cmdline())[:_SHOWN]
+    kind = _kind(process.name(), command) or "child"
+    return StackProcess(process.pid, kind, command, process.create_time(), process.ppid())
+
+
+def _describe(process: psutil.Process, home: StackHome) -> StackProcess | None:
+    with process.oneshot():
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        command = " ".join(process.cmdline())
+        kind = _kind(process.name(), command)
+        if kind is None or not _belongs(process, home):
+            return None
+        return StackProcess(process.pid, kind, command[:_SHOWN], process.create_time(), process.ppid())
+
+
+def _kind(name: str, command: str) -> str | None:
+    if name in _TOOLS:
+        return None
+    return next((kind for pattern, kind in _KINDS if pattern.search(command)), None)
+
+
+def _belongs(process: psutil.Process, home: StackHome) -> bool:
+    try:
+        if process.environ().get("DELTAWORKS_HOME") == str(home.root):
+            return True
+    except psutil.Error:
+        pass
+    return process.cwd() == str(home.run)
+
+
+def end_processes(found: Iterable[StackProcess], *, seconds: float) -> tuple[StackProcess, ...]:
+    """Ask processes to end, and kill those that have not after `seconds`.
+
+    Returns:
+        Those that had to be killed.
+    """
+    items = {item.pid: item for item in found}
+    live = _live(items.values())
+    for process in live:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(live, timeout=seconds)
+    return kill_processes([items[process.pid] for process in alive])
+
+
+def kill_processes(found: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
+    """Kill processes and wait for their end; by id, never one that took the id over later."""
+    items = {item.pid: item for item in found}
+    live = _live(items.values())
+    for process in live:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(live, timeout=5)
+    return tuple(items[process.pid] for process in live)
+
+
+def _live(found: Iterable[StackProcess]) -> list[psutil.Process]:
+    return [process for item in found if (process := _same_process(item)) is not None]
+
+
+def _same_process(item: StackProcess) -> psutil.Process | None:
+    try:
+        process = psutil.Process(item.pid)
+        return process if abs(process.create_time() - item.create_time) < 1 else None
+    except psutil.Error:
+        return None

@@ -1,0 +1,64 @@
+"""What `up`, `down` and `status` of the embedded stack answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.operations.airflow_api import AirflowApi
+from sandbox.stack.processes import StackProcess
+
+
+@dataclass(frozen=True, slots=True)
+class StackAddresses:
+    """Where a running stack is reached, and with what. `kafka_bootstrap` is None where it has no broker."""
+
+    airflow_url: str
+    airflow_user: str
+    airflow_password: str
+    lake_endpoint: str
+    aws_endpoint: str
+    landing_queue_url: str
+    kafka_bootstrap: str | None
+    ports: Mapping[str, int]
+    home: Path
+    already_running: bool
+
+    def airflow_api(self) -> AirflowApi:
+        """A client of this stack's Airflow."""
+        return AirflowApi(self.airflow_url, self.airflow_user, self.airflow_password)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStatus:
+    """One program as the supervisor and its own health check see it."""
+
+    name: str
+    state: str
+    pid: int | None
+    uptime_seconds: float | None
+    healthy: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackStatus:
+    """The whole stack. `leftovers` are processes of it that no supervisor watches."""
+
+    running: bool
+    healthy: bool
+    programs: tuple[ProgramStatus, ...]
+    addresses: StackAddresses | None
+    leftovers: tuple[StackProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DownReport:
+    """What `down` did. `killed` are the processes that did not end when they were asked to."""
+
+    was_running: bool
+    paused_dags: tuple[str, ...]
+    killed: tuple[StackProcess, ...]
+    notes: tuple[str, ...]
+    seconds: float

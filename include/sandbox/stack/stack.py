@@ -1,0 +1,313 @@
+"""The embedded stack as a whole: `up`, `down` and `status`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from types import FrameType
+
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.specs.catalog import PIPELINES_VARIABLE
+from deltaworks.tables.spark.jars import ensure_jars
+from sandbox.airflow.settings import AirflowHome
+from sandbox.servers.kafka_broker import create_topics
+from sandbox.stack.declared_topics import declared_topics
+from sandbox.stack.environment import KAFKA_BOOTSTRAP, process_environment, read_env, stack_variables, write_env
+from sandbox.stack.home import StackHome
+from sandbox.stack.ports import HOST, choose_ports
+from sandbox.stack.preflight import preflight
+from sandbox.stack.processes import StackProcess, end_processes, stack_processes, task_processes, with_descendants
+from sandbox.stack.programs import (
+    API_SERVER,
+    KAFKA,
+    PROGRAMS,
+    S3PROXY,
+    START_ORDER,
+    STOP_ORDER,
+    STORES,
+    HealthChecks,
+    failed_programs,
+    stack_programs,
+)
+from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus
+from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
+from sandbox.stack.state import exclusive, load_state, save_state
+from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
+from sandbox.stack.supervision import ProgramState, Supervisor, last_lines, wait_until
+
+Progress = Callable[[str], None]
+_STORES_SECONDS = 60.0
+_AIRFLOW_SECONDS = 180.0
+_LEFTOVER_SECONDS = 5.0
+
+
+def quiet(_line: str) -> None:
+    """Report progress to nobody."""
+
+
+def up(
+    *,
+    home: StackHome | None = None,
+    foreground: bool = False,
+    pipelines: Sequence[str] | None = None,
+    progress: Progress = quiet,
+) -> StackAddresses:
+    """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
+
+    Goes on where the last `down` stopped: same addresses, same lake, same Airflow history, and what `down` had
+    paused runs again. The landing bucket starts empty.
+
+    Args:
+        foreground: stay until SIGINT or SIGTERM, then stop the stack.
+        pipelines: those that run, with the stores they need; by default those DELTAWORKS_PIPELINES names, or all.
+        progress: called with one line per step.
+
+    Raises:
+        ConfigError: something the machine lacks, or PORT_IN_USE.
+        ConcurrencyError: STACK_LEFTOVERS or STACK_BUSY.
+        DeltaworksError: PROGRAM_FAILED, with the end of that program's log.
+    """
+    home = home or StackHome.default()
+    home.create()
+    with exclusive(home):
+        supervisor = Supervisor(home)
+        already_running = supervisor.pid() is not None
+        if not already_running:
+            _prepare(home, supervisor, progress, pipelines)
+        addresses = _addresses(home, already_running=already_running)
+        _start_programs(home, supervisor, progress)
+    progress(f"Airflow: {addresses.airflow_url}  login: {addresses.airflow_user} {addresses.airflow_password}")
+    if foreground:
+        _wait_for_signal()
+        down(home=home, progress=progress)
+    return addresses
+
+
+def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipelines: Sequence[str] | None) -> None:
+    refuse_leftovers(home)
+    progress("Checking Python, Java and memory")
+    # Maven is asked for where it is needed: a set of jars that is up to date does without.
+    found = preflight(need_maven=False)
+    for warning in found.warnings:
+        progress(f"Warning: {warning}")
+    ensure_jars(progress=progress)
+    state = load_state(home)
+    ports = choose_ports(state.ports)
+    save_state(home, state.replace(ports=ports))
+    keys = keep_secrets(home.secrets_file)
+    with_broker = bool(declared_topics(home, pipelines))
+    variables = stack_variables(
+        home, ports=ports, keys=keys, java_home=found.java.home, with_broker=with_broker, pipelines=pipelines
+    )
+    write_env(home, variables)
+    programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
+    progress("Starting the process supervisor")
+    supervisor.launch(programs, environment=process_environment(home))
+
+
+def refuse_leftovers(home: StackHome) -> None:
+    """Refuse to start beside processes of an earlier run, which would write beside ours.
+
+    Raises:
+        ConcurrencyError: STACK_LEFTOVERS, naming them.
+    """
+    if leftovers := stack_processes(home):
+        named = ", ".join(f"{process.pid} ({process.kind})" for process in leftovers)
+        raise ConcurrencyError(
+            "STACK_LEFTOVERS",
+            f"Processes of an earlier run of {home.root} are still alive: {named}.",
+            hint="End them with `deltaworks down`, or by id.",
+            retryable=False,
+        )
+
+
+def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress) -> None:
+    state, keys = load_state(home), keep_secrets(home.secrets_file)
+    checks = HealthChecks(state.ports, keys)
+    known = supervisor.programs()
+    _start(home, supervisor, checks, _among(known, STORES), seconds=_STORES_SECONDS, progress=progress)
+    checks.create_lake_bucket()
+    _create_topics(home, read_env(home), progress)
+    withdraw_stop_flags(home)
+    airflow = AirflowHome(home, process_environment(home))
+    airflow.write_password(keys.admin_password)
+    progress("Preparing Airflow's database")
+    save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
+    for order in START_ORDER:
+        _start(home, supervisor, checks, _among(known, order), seconds=_AIRFLOW_SECONDS, progress=progress)
+    with _addresses(home, already_running=True).airflow_api() as api:
+        if resumed := unpause_dags(home, api):
+            progress(f"Unpaused: {', '.join(resumed)}")
+
+
+def _among(known: Container[str], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in known]
+
+
+def _create_topics(home: StackHome, environment: Mapping[str, str], progress: Progress) -> None:
+    bootstrap = environment.get(KAFKA_BOOTSTRAP)
+    topics = declared_topics(
+        home, [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
+    )
+    if topics and bootstrap is None:
+        progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
+    elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
+        progress(f"Created topics: {', '.join(created)}")
+
+
+def _start(
+    home: StackHome,
+    supervisor: Supervisor,
+    checks: HealthChecks,
+    names: Sequence[str],
+    *,
+    seconds: float,
+    progress: Progress,
+) -> None:
+    for name in names:
+        supervisor.start(name)
+    began = time.monotonic()
+    waiting = list(names)
+
+    def all_healthy() -> bool:
+        states = supervisor.programs()
+        if failed := failed_programs(states, waiting):
+            raise _program_failed(home, failed[0], "keeps ending right after its start")
+        healthy = checks.healthy(states, waiting)
+        for name in [name for name in waiting if healthy[name]]:
+            waiting.remove(name)
+            progress(f"{name} is healthy after {time.monotonic() - began:.0f} s")
+        return not waiting
+
+    if not wait_until(all_healthy, seconds=seconds, poll_seconds=0.5):
+        raise _program_failed(home, waiting[0], f"is not healthy after {seconds:.0f} s")
+
+
+def _program_failed(home: StackHome, name: str, what: str) -> DeltaworksError:
+    log = home.logs / f"{name}.log"
+    return DeltaworksError(
+        "PROGRAM_FAILED",
+        f"{name} {what}. The end of its log:\n{last_lines(log)}",
+        hint=f"Read {log}; then `deltaworks down` and `deltaworks up`.",
+    )
+
+
+def _wait_for_signal() -> None:
+    ended = threading.Event()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    ended.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress: Progress = quiet) -> DownReport:
+    """Stop the stack: streams and relays first, then Airflow, then the stores; nothing of it is left alive.
+
+    Works on a half-started stack and on the leftovers of a crashed one too. Stopping a stopped stack does nothing.
+
+    Args:
+        grace_seconds: how long streams, relays and jobs may take to end by themselves before they are killed.
+    """
+    home = home or StackHome.default()
+    began = time.monotonic()
+    if not home.root.exists():
+        return DownReport(False, (), (), (), 0.0)
+    with exclusive(home):
+        supervisor = Supervisor(home)
+        was_running = supervisor.pid() is not None
+        paused: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
+        if was_running:
+            paused, notes = _end_tasks(home, supervisor, grace_seconds, progress)
+            _stop_programs(supervisor, progress)
+        killed = _end_leftovers(home, min(grace_seconds, _LEFTOVER_SECONDS), progress)
+    return DownReport(was_running, paused, killed, notes, time.monotonic() - began)
+
+
+def _end_tasks(
+    home: StackHome, supervisor: Supervisor, grace_seconds: float, progress: Progress
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    progress("Pausing the DAGs and asking streams and relays to end")
+    runs = {name for name, state in supervisor.programs().items() if state.pid is not None}
+    notes: tuple[str, ...] = ()
+    if API_SERVER in runs:
+        with _addresses(home, already_running=True).airflow_api() as api:
+            notes += pause_dags(home, api)
+    if S3PROXY in runs:
+        notes += set_stop_flags(home)
+    if tasks := task_processes(home):
+        kinds = sorted({process.kind for process in tasks})
+        progress(f"Waiting up to {grace_seconds:.0f} s for {len(tasks)} processes ({', '.join(kinds)})")
+    if not wait_until(lambda: not task_processes(home), seconds=grace_seconds, poll_seconds=0.5):
+        notes += (f"Some tasks did not end within {grace_seconds:.0f} s and were killed.",)
+    return load_state(home).paused_dags, notes
+
+
+def _stop_programs(supervisor: Supervisor, progress: Progress) -> None:
+    known = supervisor.programs()
+    for order in STOP_ORDER:
+        names = _among(known, order)
+        progress(f"Stopping {', '.join(names)}")
+        supervisor.stop(names, seconds=45)
+    supervisor.shutdown(seconds=45)
+
+
+def _end_leftovers(home: StackHome, seconds: float, progress: Progress) -> tuple[StackProcess, ...]:
+    # Ending one can bring others to light: a driver whose Java was killed lives a moment longer.
+    ended: list[StackProcess] = []
+    for _ in range(3):
+        time.sleep(0.2)
+        found = stack_processes(home)
+        if not found:
+            break
+        progress(f"Ending what is left: {', '.join(f'{p.pid} ({p.kind})' for p in found)}")
+        ended += end_processes(with_descendants(found), seconds=seconds)
+    return tuple(ended)
+
+
+def status(*, home: StackHome | None = None) -> StackStatus:
+    """How the stack is now. Changes nothing; takes a second when it runs."""
+    home = home or StackHome.default()
+    supervisor = Supervisor(home)
+    states = supervisor.programs()
+    if not states:
+        names = [name for name in PROGRAMS if name != KAFKA or home.kafka.exists()]
+        stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in names)
+        return StackStatus(False, False, stopped, None, stack_processes(home))
+    names = _among(states, PROGRAMS)
+    healthy = HealthChecks(load_state(home).ports, keep_secrets(home.secrets_file)).healthy(states, names)
+    programs = tuple(_program_status(states[name], healthy[name]) for name in names)
+    addresses = _addresses(home, already_running=True)
+    return StackStatus(True, all(healthy.values()), programs, addresses, ())
+
+
+def _program_status(state: ProgramState, healthy: bool) -> ProgramStatus:
+    uptime = None if state.started_at is None else max(0.0, time.time() - state.started_at)
+    return ProgramStatus(state.name, state.state, state.pid, uptime, healthy, state.detail)
+
+
+def _airflow_url(ports: Mapping[str, int]) -> str:
+    return f"http://{HOST}:{ports['airflow']}"
+
+
+def _addresses(home: StackHome, *, already_running: bool) -> StackAddresses:
+    ports, environment = load_state(home).ports, read_env(home)
+    keys: StackSecrets = keep_secrets(home.secrets_file)
+    return StackAddresses(
+        airflow_url=_airflow_url(ports),
+        airflow_user=ADMIN_USER,
+        airflow_password=keys.admin_password,
+        lake_endpoint=environment["DELTAWORKS_LAKE_ENDPOINT"],
+        aws_endpoint=environment["DELTAWORKS_AWS_ENDPOINT"],
+        landing_queue_url=environment["DELTAWORKS_LANDING_QUEUE_URL"],
+        kafka_bootstrap=environment.get(KAFKA_BOOTSTRAP),
+        ports=ports,
+        home=home.root,
+        already_running=already_running,
+    )

@@ -1,0 +1,79 @@
+"""What a stack remembers between `down` and the next `up`, and the lock that keeps two of them apart."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltaworks.errors import ConcurrencyError, ContractError
+from sandbox.stack.home import StackHome
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """The content of `stack.json`."""
+
+    ports: dict[str, int] = field(default_factory=dict)
+    paused_dags: tuple[str, ...] = ()
+    stopped_relays: tuple[str, ...] = ()
+    stopped_pipelines: tuple[str, ...] = ()
+    migrated_for: str = ""
+    pools_imported: str = ""
+
+    def replace(self, **changes: Any) -> StackState:
+        """The state with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def load_state(home: StackHome) -> StackState:
+    """Read `stack.json`; a stack that never ran has an empty state.
+
+    Raises:
+        ContractError: STACK_STATE_BROKEN when the file cannot be read.
+    """
+    try:
+        record = json.loads(home.state_file.read_text())
+        known = {item.name for item in dataclasses.fields(StackState)}
+        values: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in record.items() if key in known
+        }
+        return StackState(**values)
+    except FileNotFoundError:
+        return StackState()
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ContractError(
+            "STACK_STATE_BROKEN",
+            f"{home.state_file} cannot be read: {error}.",
+            hint="Delete the file; the stack then chooses new ports.",
+        ) from error
+
+
+def save_state(home: StackHome, state: StackState) -> None:
+    """Replace `stack.json` in one step."""
+    temporary = home.state_file.with_suffix(".json.new")
+    temporary.write_text(json.dumps(dataclasses.asdict(state), indent=2) + "\n")
+    temporary.replace(home.state_file)
+
+
+@contextlib.contextmanager
+def exclusive(home: StackHome) -> Iterator[None]:
+    """Hold the stack's lock, so that `up` and `down` never work on it at once.
+
+    Raises:
+        ConcurrencyError: STACK_BUSY when another command holds it.
+    """
+    with home.lock_file.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConcurrencyError(
+                "STACK_BUSY",
+                f"Another command is starting or stopping the stack in {home.root}.",
+                hint="Wait for it to end, then look at `deltaworks status`.",
+            ) from error
+        yield

@@ -1,0 +1,114 @@
+"""The cooperative stop of everything Airflow runs, and taking it back.
+
+A stream that Airflow kills gets no chance to finish its batch. So `down` first pauses the DAGs, or they would
+start again at once, and sets the stop flags; the next `up` undoes what `down` did and nothing else: a stream its
+owner stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import pipeline_control, relay_control
+from deltaworks.errors import DeltaworksError
+from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.specs.catalog import load_catalog
+from sandbox.stack.environment import loaded_env
+from sandbox.stack.home import StackHome
+from sandbox.stack.state import load_state, save_state
+
+STOPPED_BY = "deltaworks down"
+
+
+@dataclass(frozen=True, slots=True)
+class StopFlags:
+    """The stop flags of everything declared, by name."""
+
+    relays: Mapping[str, StopFlag]
+    pipelines: Mapping[str, StopFlag]
+
+    @classmethod
+    def of(cls, home: StackHome) -> StopFlags:
+        """The flags of the checkout's catalog, in the stack's lake; needs the lake's server."""
+        with loaded_env(home):
+            catalog = load_catalog(root=home.project)
+            objects = open_objects(catalog.environment.lake)
+        relays = {name: StopFlag(objects, relay_control(name, "stop.json")) for name in catalog.relays}
+        pipelines = {name: StopFlag(objects, pipeline_control(name, "stop.json")) for name in catalog.pipelines}
+        return cls(relays, pipelines)
+
+
+def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
+    """Pause every DAG that is not paused.
+
+    They are recorded first, so that `up` also undoes a `down` that was interrupted.
+
+    Returns:
+        What could not be done, in words: the rest of `down` goes on regardless.
+    """
+    try:
+        running = [dag.dag_id for dag in api.dags() if not dag.is_paused]
+        state = load_state(home)
+        save_state(home, state.replace(paused_dags=_union(state.paused_dags, running)))
+        for dag_id in running:
+            api.pause(dag_id)
+    except DeltaworksError as error:
+        return (f"DAGs could not be paused: {error}",)
+    return ()
+
+
+def set_stop_flags(home: StackHome) -> tuple[str, ...]:
+    """Ask every relay and stream to end, recording those nobody had asked before.
+
+    Returns:
+        What could not be done, in words.
+    """
+    try:
+        flags = StopFlags.of(home)
+        relays = {name: flag for name, flag in flags.relays.items() if flag.read() is None}
+        pipelines = {name: flag for name, flag in flags.pipelines.items() if flag.read() is None}
+        state = load_state(home)
+        changed = state.replace(
+            stopped_relays=_union(state.stopped_relays, relays),
+            stopped_pipelines=_union(state.stopped_pipelines, pipelines),
+        )
+        save_state(home, changed)
+        for flag in (*relays.values(), *pipelines.values()):
+            flag.set(by=STOPPED_BY, reason="the embedded stack is stopping")
+    except DeltaworksError as error:
+        return (f"Stop flags could not be set: {error}",)
+    return ()
+
+
+def _union(before: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*before, *more}))
+
+
+def withdraw_stop_flags(home: StackHome) -> None:
+    """Clear the stop flags `down` set, before anything looks at them."""
+    state = load_state(home)
+    if not state.stopped_relays and not state.stopped_pipelines:
+        return
+    flags = StopFlags.of(home)
+    ours = [flags.relays[name] for name in state.stopped_relays if name in flags.relays]
+    ours += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
+    for flag in ours:
+        request = flag.read()
+        # Somebody may have asked for a stop of their own since.
+        if request is not None and request.by == STOPPED_BY:
+            flag.clear()
+    save_state(home, state.replace(stopped_relays=(), stopped_pipelines=()))
+
+
+def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
+    """Unpause the DAGs `down` paused; one that is gone is left out."""
+    state = load_state(home)
+    known = {dag.dag_id for dag in api.dags()} if state.paused_dags else set()
+    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in known)
+    for dag_id in resumed:
+        api.unpause(dag_id)
+    save_state(home, load_state(home).replace(paused_dags=()))
+    return resumed

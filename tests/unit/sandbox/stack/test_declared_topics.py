@@ -1,0 +1,102 @@
+"""A stack has a broker exactly where a pipeline's source in use is that broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sandbox.demo.run import PIPELINES
+from sandbox.stack.declared_topics import declared_topics
+from sandbox.stack.home import StackHome
+from sandbox.stack.programs import KAFKA, stack_programs
+from sandbox.stack.secrets import keep_secrets
+
+ENVIRONMENT = "environment: local\nlake: {root: file:///lake}\nlanding: {root: file:///landing}\nmessaging: {}\n"
+KAFKA_SOURCE = {"kind": "kafka", "bootstrap_servers": "env:DELTAWORKS_KAFKA_BOOTSTRAP", "topics": ["orders", "edits"]}
+KINESIS_SOURCE = {"kind": "kinesis", "stream": "orders"}
+HomeOf = Callable[..., StackHome]
+
+
+@pytest.fixture
+def home_of(tmp_path: Path) -> HomeOf:
+    """Makes a project with one pipeline, so declared."""
+
+    def make(**declared: Any) -> StackHome:
+        pipeline = {
+            "pipeline": "shop",
+            "description": "orders",
+            "owner": "tests",
+            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+            "tables": [{"name": "orders", "catch_all": True}],
+        } | declared
+        files = {"environments/local.yaml": ENVIRONMENT, "pipelines/shop/pipeline.yaml": yaml.safe_dump(pipeline)}
+        for path, text in files.items():
+            (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "include" / path).write_text(text)
+        home = StackHome.at(tmp_path / "home", project=tmp_path)
+        home.create()
+        return home
+
+    return make
+
+
+def test_the_topics_of_a_pipeline_that_reads_kafka_are_declared(home_of: HomeOf) -> None:
+    assert declared_topics(home_of(source=KAFKA_SOURCE)) == ("edits", "orders")
+
+
+def test_kafka_counts_among_several_sources_only_where_it_is_the_chosen_one(home_of: HomeOf) -> None:
+    sources = {"live": KAFKA_SOURCE, "old": KINESIS_SOURCE}
+
+    assert declared_topics(home_of(sources=sources, source="old")) == ()
+    assert declared_topics(home_of(sources=sources, source="live")) == ("edits", "orders")
+
+
+@pytest.mark.parametrize("servers", ["kafka.example:9092", "env:COMPANY_KAFKA", "127.0.0.1:9092"])
+def test_topics_of_another_broker_are_not_the_stacks(
+    home_of: HomeOf, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPANY_KAFKA", "kafka.example:9092")
+
+    assert declared_topics(home_of(source=KAFKA_SOURCE | {"bootstrap_servers": servers})) == ()
+
+
+def test_a_pipeline_that_is_declared_wrongly_does_not_keep_the_stack_from_starting(home_of: HomeOf) -> None:
+    assert declared_topics(home_of(source=KAFKA_SOURCE, tables="none")) == ()
+
+
+def test_only_pipelines_that_the_stack_runs_decide(home_of: HomeOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = home_of(source=KAFKA_SOURCE)
+    plain = home.project / "include" / "pipelines" / "plain"
+    plain.mkdir()
+    declared = yaml.safe_load((home.project / "include" / "pipelines" / "shop" / "pipeline.yaml").read_text())
+    plain.joinpath("pipeline.yaml").write_text(
+        yaml.safe_dump(declared | {"pipeline": "plain", "source": KINESIS_SOURCE})
+    )
+
+    assert declared_topics(home) == declared_topics(home, ["shop"]) == ("edits", "orders")
+    assert declared_topics(home, ["plain"]) == ()
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "plain")
+    assert declared_topics(home) == ()
+
+
+def test_the_demo_needs_no_broker_and_a_stack_for_everything_has_the_topics_of_this_project(tmp_path: Path) -> None:
+    home = StackHome.at(tmp_path / "home")
+
+    assert declared_topics(home, PIPELINES) == ()
+    assert {"engagement-activities", "engagement-requests"} <= {*declared_topics(home)}
+
+
+def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = StackHome.at(tmp_path / "home")
+    home.create()
+    jar = tmp_path / "s3proxy.jar"
+    monkeypatch.setattr("sandbox.servers.object_store.ensure_jars", lambda: type("Jars", (), {"s3proxy_jar": jar}))
+    ports = {"moto": 1, "s3proxy": 2}
+
+    programs = stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file))
+
+    assert KAFKA not in {program.name for program in programs}

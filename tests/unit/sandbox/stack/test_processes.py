@@ -1,0 +1,168 @@
+"""Processes of a stack are found on the machine itself, refused beside a start, and ended by id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deltaworks.errors import ConcurrencyError
+from sandbox.airflow.component import end_abandoned_workers
+from sandbox.demo.memory import PeakMemory, sample_memory
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import StackProcess, end_processes, stack_processes, with_descendants
+from sandbox.stack.stack import down, refuse_leftovers, status
+from tests.waiting import eventually
+
+Process = subprocess.Popen[bytes]
+Started = Callable[..., Process]
+# Each says that it is ready with an empty line.
+_SLEEP = "import time; print(flush=True); time.sleep(3600)"
+_IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SLEEP}"
+_IDLE_WORKER = "airflow worker -- LocalExecutor: <idle>"
+_BUSY_WORKER = "airflow worker -- LocalExecutor: 01a1"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> StackHome:
+    found = StackHome.at(tmp_path / "stack")
+    found.create()
+    return found
+
+
+@pytest.fixture
+def start(home: StackHome) -> Iterator[Started]:
+    """Starts Python code as a process of the stack; its arguments say what it looks like."""
+    started = []
+
+    def launch(code: str, *arguments: str, environ: bool = True, cwd: Path | None = None) -> Process:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=os.environ | ({"DELTAWORKS_HOME": str(home.root)} if environ else {}),
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _titled(title: str, code: str = _SLEEP) -> str:
+    return f"import setproctitle; setproctitle.setproctitle({title!r}); {code}"
+
+
+def _lives(process: Process) -> bool:
+    try:
+        return psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kinds(home: StackHome) -> dict[int, str]:
+    return {process.pid: process.kind for process in stack_processes(home)}
+
+
+def test_a_stream_is_found_by_its_environment(home: StackHome, start: Started) -> None:
+    stream = start(_SLEEP, "/app/spark_jobs/ingest_stream.py", "--pipeline", "games")
+
+    assert _kinds(home)[stream.pid] == "stream"
+
+
+def test_a_process_that_wiped_its_environment_is_found_by_its_folder(home: StackHome, start: Started) -> None:
+    worker = start(_titled(_IDLE_WORKER), environ=False, cwd=home.run)
+
+    assert _kinds(home)[worker.pid] == "worker-idle"
+
+
+def test_processes_of_another_stack_or_of_no_kind_are_not_ours(home: StackHome, start: Started, tmp_path: Path) -> None:
+    start(_SLEEP, "spark_jobs/ingest_stream.py", environ=False)
+    start(_SLEEP, "notes.txt")
+
+    assert _kinds(home) == {}
+    assert _kinds(StackHome.at(tmp_path / "other")) == {}
+
+
+def test_a_start_beside_leftovers_is_refused_naming_them(home: StackHome, start: Started) -> None:
+    refuse_leftovers(home)
+    stream = start(_SLEEP, "spark_jobs/ingest_stream.py")
+    assert _kinds(home)[stream.pid] == "stream"
+
+    with pytest.raises(ConcurrencyError) as caught:
+        refuse_leftovers(home)
+
+    assert caught.value.condition == "STACK_LEFTOVERS"
+    assert f"{stream.pid} (stream)" in caught.value.message
+    assert "deltaworks down" in caught.value.hint
+    assert [process.pid for process in status(home=home).leftovers] == [stream.pid]
+
+
+def test_down_ends_leftovers_and_kills_those_that_do_not_listen(home: StackHome, start: Started) -> None:
+    polite = start(_SLEEP, "spark_jobs/ingest_stream.py")
+    stubborn = start(_IGNORES_SIGTERM, "spark_jobs/rebuild_gold.py")
+    assert _kinds(home)[stubborn.pid] == "job"
+
+    report = down(home=home, grace_seconds=3)
+
+    assert not report.was_running
+    assert [process.pid for process in report.killed] == [stubborn.pid]
+    assert not _lives(polite)
+    assert not _lives(stubborn)
+
+
+def test_a_stack_that_never_ran_is_stopped_already(tmp_path: Path) -> None:
+    home = StackHome.at(tmp_path / "none")
+
+    assert not down(home=home).was_running
+    assert not status(home=home).running
+    assert not home.root.exists()
+
+
+def test_a_process_that_took_over_an_id_is_left_alone(home: StackHome, start: Started) -> None:
+    innocent = start(_SLEEP, "spark_jobs/ingest_stream.py")
+    stale = StackProcess(innocent.pid, "stream", "", time.time() - 3600, 1)
+
+    assert end_processes([stale], seconds=0) == ()
+    assert _lives(innocent)
+
+
+def test_what_a_killed_scheduler_left_is_killed_with_all_it_started(home: StackHome, start: Started) -> None:
+    # Deaf to SIGTERM, as a worker of a LocalExecutor is.
+    spawns = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_SLEEP!r}]); {_IGNORES_SIGTERM}"
+    worker = start(_titled(_BUSY_WORKER, spawns), cwd=home.run)
+    by_hand = start(_SLEEP, "spark_jobs/ingest_stream.py")
+    assert _kinds(home)[worker.pid] == "worker-busy"
+    assert _kinds(home)[by_hand.pid] == "stream"
+    found = with_descendants(process for process in stack_processes(home) if process.pid == worker.pid)
+    assert len(found) == 2
+
+    assert end_abandoned_workers(home) == 2
+
+    assert not any(psutil.pid_exists(process.pid) for process in found)
+    assert _lives(by_hand)
+
+
+def test_the_peak_is_the_largest_sample_and_counts_the_stack_and_the_caller(home: StackHome, start: Started) -> None:
+    with PeakMemory(home, interval_seconds=0.05) as memory:
+        small = memory.peak.total_bytes
+        process = start(f"x = b'x' * (80 << 20); {_SLEEP}", "spark_jobs/ingest_stream.py")
+        assert _kinds(home)[process.pid] == "stream"
+        eventually(lambda: memory.peak.by_kind.get("stream", 0) > 80 << 20, "it is sampled")
+        process.kill()
+        process.wait()
+
+    assert memory.peak.by_kind["stream"] > 80 << 20
+    assert memory.peak.by_kind["caller"] > 0
+    assert memory.peak.total_bytes > small + (60 << 20)
+    assert sample_memory(home).by_kind.keys() == {"caller"}

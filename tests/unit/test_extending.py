@@ -1,0 +1,247 @@
+"""The examples of docs/extending.md work: each is put where the page says, and used as the product uses it."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import re
+import shutil
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from ruamel.yaml import YAML
+
+from benchmarks.harness import Options
+from deltaworks.events.formats.json import Malformed
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.sources.registry import SOURCES, open_source
+from deltaworks.specs.catalog import Catalog, load_catalog
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "extending.md"
+STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+ENVIRONMENT = """\
+environment: local
+lake: {root: "file:///lake"}
+landing: {root: "file:///landing"}
+messaging: {}
+"""
+ORDER = {"kind": "order_placed", "at": "2023-11-14T22:00:00Z", "order_id": "o1", "country": "NL", "amount": "9.50"}
+
+
+def sections() -> dict[str, list[tuple[str, str, str]]]:
+    """The examples of each section: the kind, the path where there is one, the text."""
+    _, *parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
+    example = re.compile(r"<!-- example: (\w+)(?: (\S+))? -->\n```\w+\n(.*?)```", re.DOTALL)
+    found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        found[title] += example.findall(text)
+    return found
+
+
+def example(title: str, number: int = 0) -> tuple[str, str]:
+    """The path and the text of an example."""
+    _, path, text = sections()[title][number]
+    return path, text
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with the pipeline of games and its relay."""
+    include = tmp_path / "include"
+    for folder in ("environments", "relays", "pipelines"):
+        (include / folder).mkdir(parents=True)
+    (include / "environments" / "local.yaml").write_text(ENVIRONMENT)
+    shutil.copy(ROOT / "include/relays/landing.yaml", include / "relays")
+    shutil.copytree(ROOT / "include/pipelines/games", include / "pipelines" / "games")
+    return tmp_path
+
+
+def write(project: Path, path: str, text: str) -> Path:
+    """Put an example where the page says."""
+    file = project / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def catalog(project: Path) -> Catalog:
+    """What is declared, read as every job reads it."""
+    return load_catalog("local", root=project)
+
+
+def rows_of(project: Path, pipeline: str, *payloads: Payload | bytes) -> dict[str, pa.Table]:
+    """What lands of payloads, by table."""
+    numbered = [p if isinstance(p, Payload) else Payload(seq, f"k{seq}", p) for seq, p in enumerate(payloads, 1)]
+    return dict(Parser(catalog(project).pipeline(pipeline)).parse(numbered, STAMP))
+
+
+def load_module(project: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that a section shows, imported from where the page puts it."""
+    path, text = example(title)
+    file = write(project, path, text)
+    spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_way_to_extend_has_an_example() -> None:
+    # What raises an alert is held by the tests of the causes.
+    ways = {title for title in sections() if title.startswith("Add ")} - {"Add an alert"}
+
+    assert {title for title in ways if not sections()[title]} == set()
+
+
+def test_a_table_that_is_added_takes_its_events(project: Path) -> None:
+    file = project / "include/pipelines/games/pipeline.yaml"
+    yaml = YAML()
+    declared = yaml.load(file)
+    declared["tables"] += yaml.load(example("Add a table")[1])
+    with file.open("w") as out:
+        yaml.dump(declared, out)
+    event = {
+        "eventName": "level_failed",
+        "eventTime": 1_700_000_000,
+        "eventParams": {"device_id": "d1", "level": 7, "event_id": "e1"},
+    }
+
+    rows = rows_of(project, "games", json.dumps({"body": json.dumps(event)}).encode())
+
+    assert [(row["device_id"], row["level"]) for row in rows["level_failed"].to_pylist()] == [("d1", 7)]
+
+
+def test_a_pipeline_that_is_added_lands_what_fits_and_keeps_the_rest(project: Path) -> None:
+    write(project, *example("Add a pipeline"))
+
+    rows = rows_of(project, "orders", json.dumps(ORDER).encode(), json.dumps(ORDER | {"order_id": None}).encode())
+
+    assert [row["amount"] for row in rows["placed"].to_pylist()] == [Decimal("9.50")]
+    assert [row["reasons"][0]["path"] for row in rows["quarantine"].to_pylist()] == ["order_id"]
+
+
+def test_a_gold_table_that_is_added_answers(project: Path) -> None:
+    path, pipeline = example("Add a pipeline")
+    write(project, path, pipeline + example("Add a gold table")[1])
+    write(project, *example("Add a gold table", 1))
+
+    gold = catalog(project).pipeline("orders").gold
+    assert gold is not None
+    table = gold.tables[0]
+    sql = (catalog(project).folder("orders") / table.sql).read_text()
+    placed = rows_of(project, "orders", json.dumps(ORDER).encode(), json.dumps(ORDER | {"order_id": "o2"}).encode())
+    session = duckdb.connect()
+    session.register(table.reads[0], placed["placed"])
+    answer = session.sql(sql).to_arrow_table()
+
+    assert table.partition_by in answer.column_names
+    assert [(row["country"], row["orders"], row["turnover"]) for row in answer.to_pylist()] == [
+        ("NL", 2, Decimal("19.00"))
+    ]
+
+
+def test_a_relay_that_is_added_is_read(project: Path) -> None:
+    write(project, *example("Add a relay"))
+
+    assert catalog(project).relay("partners").buckets == ("partner-drops",)
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Answers with the number of the page that is asked for."""
+
+    def do_GET(self) -> None:
+        order = ORDER | {"order_id": self.path.rpartition("=")[2]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(order).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def pages() -> Iterator[str]:
+    """The address of an API with numbered pages."""
+    server = HTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/orders"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Batch:
+    """Stands for the DataFrame of a batch, whose rows come in any order."""
+
+    def __init__(self, *values: int) -> None:
+        self._values = values
+
+    def select(self, column: str) -> Batch:
+        assert column == "value"
+        return self
+
+    def sort(self, column: str) -> Batch:
+        return Batch(*sorted(self._values))
+
+    def collect(self) -> list[dict[str, int]]:
+        return [{"value": value} for value in self._values]
+
+
+def test_a_source_that_is_added_gives_the_same_payloads_at_every_reading(
+    project: Path, pages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, *example("Add a pipeline"))
+    module = load_module(project, "Add a source", monkeypatch)
+    monkeypatch.setattr("deltaworks.sources.registry.SOURCES", {**SOURCES, "pages": module.PagesSource})
+    spec: Any = SimpleNamespace(source=module.PagesSourceSpec(kind="pages", url=pages))
+
+    source = open_source(catalog(project), spec)
+    first, again = (source.slice_of(Batch(3, 1, 2), batch_id=1) for _ in range(2))  # type: ignore[arg-type]
+    payloads = [[part.opener(page) for page in part.references] for part in (first, again)]  # type: ignore[attr-defined]
+    rows = rows_of(project, "orders", *payloads[0])
+
+    assert payloads[0] == payloads[1]
+    assert [row["order_id"] for row in rows["placed"].to_pylist()] == ["1", "2", "3"]
+    assert source.backlog(None) == {}
+    assert first.metadata == {"pages": 3}
+
+
+def test_a_format_that_is_added_gives_events_and_keeps_what_cannot_be_read(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, *example("Add a pipeline"))
+    module = load_module(project, "Add a format", monkeypatch)
+    line = " ".join(f'{key}="{value}"' for key, value in ORDER.items()).encode()
+
+    *events, malformed = module.values(b"\n".join([line, b"", line, b'broken="']))
+    rows = rows_of(project, "orders", Payload(1, "k1", b"", events=tuple(enumerate(events))))
+
+    assert [row["order_id"] for row in rows["placed"].to_pylist()] == ["o1", "o1"]
+    assert isinstance(malformed[0], Malformed)
+    assert malformed[1] == b'broken="'
+
+
+def test_a_benchmark_that_is_added_compares_its_sides(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load_module(project, "Add a benchmark", monkeypatch)
+    printed = io.StringIO()
+
+    figures = module.BENCHMARK.run(Options(repeats=1, events=200, progress=lambda line: print(line, file=printed)))
+
+    assert [(figure.benchmark, figure.metric) for figure in figures] == [("reading_json", "orjson_vs_json")]
+    assert figures[0].ours > 0
+    assert "orjson" in printed.getvalue()
