@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.mutations.read_changes import Changes, read_changes
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.change_position import ChangePosition, Through
+from deltaworks.tables.changes import ChangePosition, Through
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.schemes import BY_ORG, SchemeTable
 

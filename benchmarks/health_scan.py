@@ -23,7 +23,7 @@ from benchmarks.versions import cores
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.maintenance.table_health.catalog_tables import KnownTable
+    from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable
     from deltaworks.specs.storage import StorageSpec
 
 TABLES = 1_000
@@ -49,14 +49,14 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-def make_tables(storage: StorageSpec, count: int) -> list[KnownTable]:
+def make_tables(storage: StorageSpec, count: int) -> list[DeclaredTable]:
     """Tables with equal logs and no data files, which neither side opens."""
     import datetime as dt
 
     import pyarrow as pa
 
     from deltaworks.control.provenance import user_metadata
-    from deltaworks.maintenance.table_health.catalog_tables import KnownTable
+    from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable
     from deltaworks.tables.commit import Step
     from deltaworks.tables.lake import Lake
 
@@ -71,13 +71,15 @@ def make_tables(storage: StorageSpec, count: int) -> list[KnownTable]:
         if batch == _COMMITS // 2:
             table.create_checkpoint()
     log = Path(storage.prefix, first, "_delta_log")
-    tables = [KnownTable("scan", f"t{number:04d}", "bronze", f"tables/scan/t{number:04d}") for number in range(count)]
+    tables = [
+        DeclaredTable("scan", f"t{number:04d}", "bronze", f"tables/scan/t{number:04d}") for number in range(count)
+    ]
     for each in tables[1:]:
         shutil.copytree(log, Path(storage.prefix, each.key, "_delta_log"))
     return tables
 
 
-def _scan(storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
+def _scan(storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> None:
     from deltaworks.maintenance.table_health.catalog_tables import with_health
     from deltaworks.maintenance.table_health.score import score
 
@@ -88,8 +90,8 @@ def _scan(storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
     _check(len(scores), files)
 
 
-def _describe(spark: SparkSession, storage: StorageSpec, tables: list[KnownTable], clock: Clock) -> None:
-    def files_of(table: KnownTable) -> int:
+def _describe(spark: SparkSession, storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> None:
+    def files_of(table: DeclaredTable) -> int:
         detail = spark.sql(f"DESCRIBE DETAIL delta.`{storage.spark_uri(table.key)}`").first()
         return int(detail["numFiles"]) if detail is not None else -1
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from deltaworks.mutations.merge import Reach
-    from deltaworks.specs.pipeline import TableSpec
+    from deltaworks.specs.table import TableSpec
     from deltaworks.tables.lake import Lake
     from sandbox.experiments.engagement_rows import Workload
 
@@ -162,7 +162,7 @@ class _Batch:
 
     def _by_spark(self, table: Path, declared: TableSpec, stretches: DataFrame, reach: Reach, size: int) -> None:
         from deltaworks.mutations.merge import TableMerge, merge_settings
-        from deltaworks.tables.spark.commit_metadata import session_settings
+        from deltaworks.tables.spark.session import session_settings
 
         session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
@@ -178,7 +178,7 @@ class _Plain:
     requests: DataFrame
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.tables.spark.commit_metadata import session_settings
+        from deltaworks.tables.spark.session import session_settings
 
         self.requests.createOrReplaceTempView("renames")
         statement = f"""
@@ -248,7 +248,7 @@ def _changed(table: Path) -> int:
 
 def _declared() -> TableSpec:
     """The table as a pipeline would declare it."""
-    from deltaworks.specs.pipeline import TableSpec
+    from deltaworks.specs.table import TableSpec
 
     names = {"org_id": "org_id", "contact_id": "contact", "origin_contact_id": "contact"}
     return TableSpec.model_validate(

@@ -26,8 +26,9 @@ from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.loading import load_spec
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import build_session
 

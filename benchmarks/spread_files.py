@@ -18,7 +18,8 @@ import orjson
 
 from benchmarks.games_files import GamesFiles, landed_objects, write_lines
 from deltaworks.events.formats.json import values
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:

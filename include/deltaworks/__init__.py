@@ -8,7 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 #: What readers import from here, and where it is: loaded on first use, since jobs without Spark import this package.
 _OFFERED = {
-    "ChangePosition": "deltaworks.tables.change_position",
+    "ChangePosition": "deltaworks.tables.changes",
     "Changes": "deltaworks.mutations.read_changes",
     "read_changes": "deltaworks.mutations.read_changes",
 }

@@ -300,7 +300,7 @@ def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjec
 
 def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: LocalObjects) -> None:
     from deltaworks.airflow.stale_gold import tell_stale
-    from deltaworks.gold.freshness import note_fresh
+    from deltaworks.gold.inputs import note_fresh
     from deltaworks.specs.gold import GoldTableSpec
 
     checks = {"max_age_minutes": 60}

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.airflow import names
 from deltaworks.control import paths
-from deltaworks.gold.built_from import BUILT_FROM
+from deltaworks.gold.inputs import BUILT_FROM
 from deltaworks.gold.shadow import find_shadows
 from deltaworks.operations.airflow_api import DagRun
 from deltaworks.tables.lake import Lake
@@ -114,7 +114,7 @@ def test_an_edited_table_is_counted_by_default_and_swapped_in_from_a_shadow_when
     assert answers is not None
     assert {row["edition"] for row in answers.to_pylist()} == {"second"}
     assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(stage.rows())
-    assert find_shadows(lake, "clicks", "per_day").found == ()
+    assert find_shadows(lake, "clicks", "per_day").numbers == ()
 
 
 def _version(lake: Lake, key: str) -> int:

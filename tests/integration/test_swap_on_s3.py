@@ -11,9 +11,8 @@ from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
 from deltaworks.tables.commit import Step
-from deltaworks.tables.folders import remove_folder
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import state_at
+from deltaworks.tables.lake import Lake, remove_folder
+from deltaworks.tables.log import state_at
 from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.shadow_swap import settle_swap, swap_in
 from sandbox.servers.object_store import lake_storage, running_object_store

@@ -47,8 +47,9 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec, to_plain
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
-from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.table import ENVELOPE_COLUMNS, TableSpec
 from deltaworks.tables.files import WrittenFile
 
 ROOT = Path(__file__).resolve().parents[2]

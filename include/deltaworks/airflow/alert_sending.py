@@ -14,9 +14,8 @@ from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import settle_alerts
 from deltaworks.alerts.sending import SendResult, send_notices
 from deltaworks.control.objects import ObjectStore
-from deltaworks.specs.alert import SnsChannelSpec
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment import EnvironmentSpec, SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
 #: The connection that the environment's `messaging` is rendered to, for the provider's client.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.alert import Severity
+from deltaworks.specs.environment import Severity
 
 #: From what nobody has to get up for to what somebody has to.
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")

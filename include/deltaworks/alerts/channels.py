@@ -1,6 +1,6 @@
 """The ways a notice reaches people: a topic of SNS, a webhook, a log. A channel sends one notice, or says it failed.
 
-Each takes the same record. A new channel is a spec in `deltaworks.specs.alert`, a function and a line in
+Each takes the same record. A new channel is a spec in `deltaworks.specs.environment`, a function and a line in
 `open_channels`.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from deltaworks.alerts.notice import Notice
 from deltaworks.errors import TransientError
-from deltaworks.specs.alert import AlertsSpec, LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.base import resolve_text
+from deltaworks.specs.environment import AlertsSpec, LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
 log = logging.getLogger("deltaworks.alerts")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.alerts.state import Kind
-from deltaworks.specs.alert import Severity
+from deltaworks.specs.environment import Severity
 
 #: SNS takes no more in a subject, and SQS little more than this in a message.
 SUBJECT_LENGTH = 100

@@ -23,7 +23,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
-from deltaworks.specs.alert import Severity
+from deltaworks.specs.environment import Severity
 
 _TRIES = 20
 _NAME_LENGTH = 120

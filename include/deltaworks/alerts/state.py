@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from deltaworks.alerts.causes import Cause, rank
-from deltaworks.specs.alert import Severity
+from deltaworks.specs.environment import Severity
 
 HOUR = timedelta(hours=1)
 Kind = Literal["raised", "escalated", "reminder", "resolved"]

@@ -10,8 +10,8 @@ from typing import Any
 from deltaworks.alerts.channels import Channel, sns_client
 from deltaworks.alerts.notice import Notice, notice_id
 from deltaworks.control.clock import utc_now
-from deltaworks.specs.alert import SnsChannelSpec
 from deltaworks.specs.base import resolve_text
+from deltaworks.specs.environment import SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.specs.source import KinesisSourceSpec
+from deltaworks.specs.sources.kinesis import KinesisSourceSpec
 
 app = typer.Typer(help="Registered consumers of Kinesis streams, which cost money while they are there.")
 

@@ -8,10 +8,8 @@ import typer
 from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.sources.objects.relay.iam import relay_policy, stream_policy, wiring_policy
-from deltaworks.sources.objects.relay.queue import NotificationQueue
-from deltaworks.sources.objects.relay.queue_settings import warnings_of
-from deltaworks.sources.objects.relay.wiring import Wiring
+from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
+from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream_policy, wiring_policy
 
 
 def wire(

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.grouping import grouped
+from deltaworks.tables.files import grouped
 
 #: Rows that are gathered before they are told of.
 GATHERED_ROWS = 500_000

@@ -21,7 +21,7 @@ from deltaworks.sources.objects.relay.reconcile import Reader
 from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake
 
 _READ_AT_ONCE = 50_000

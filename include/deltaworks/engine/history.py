@@ -24,7 +24,7 @@ from deltaworks.control.records.start_over import surviving_batches
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
 

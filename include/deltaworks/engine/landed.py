@@ -9,9 +9,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.generations import current_generation
 from deltaworks.control.records.start_over import surviving_batches
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import TableState
-from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.lake import Lake, selected_rows
+from deltaworks.tables.log import TableState
 from deltaworks.tables.steps import BATCH_METADATA_STORE, batch_step, batches_by_table, waiting_shares
 
 #: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.

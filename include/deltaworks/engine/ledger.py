@@ -22,8 +22,7 @@ from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.rollback import Rollback
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.lake import Lake, selected_rows
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,
     CAUGHT_UP,

@@ -26,7 +26,8 @@ from deltaworks.control.records.generations import current_generation
 from deltaworks.engine.live_table import ensure_live_table
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import LiveTableSpec, PipelineSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import LiveTableSpec
 from deltaworks.tables.lake import Lake
 
 OPERATION = "live"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.pipeline import LiveTableSpec, PipelineSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import LiveTableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 

@@ -20,7 +20,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import list_log
+from deltaworks.tables.log import list_log
 from deltaworks.tables.steps import read_last_completed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.pipeline import TimeUnit
+from deltaworks.specs.table import TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from deltaworks.specs.source import Compression
+from deltaworks.specs.sources.payload import Compression
 
 #: How each begins. A text can begin with bzip2's letters: a block, or the end of an empty content, has to follow.
 _BEGINNINGS = {

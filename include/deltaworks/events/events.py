@@ -47,6 +47,19 @@ def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]
     return [each if type(each) is dict else _ABSENT for each in found]
 
 
+def checked_event(value: Any) -> dict[str, Any]:
+    """The value of a payload as an event.
+
+    Raises:
+        Misfit: it could not be read, or is no object.
+    """
+    if type(value) is dict:
+        return value
+    if isinstance(value, Malformed):
+        raise Misfit(ReasonCode.MALFORMED, value.detail)
+    raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
+
+
 class EventReader:
     """Reads single events. Stateless once built."""
 
@@ -91,11 +104,7 @@ class EventReader:
         """
         if self._unwrap:
             value = self._unwrapped(value)
-        if type(value) is dict:
-            return value
-        if isinstance(value, Malformed):
-            raise Misfit(ReasonCode.MALFORMED, value.detail)
-        raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
+        return checked_event(value)
 
     def _unwrapped(self, value: Any) -> Any:
         if type(value) is not dict:

@@ -23,7 +23,8 @@ from deltalake.schema import PrimitiveType
 
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.findings import Path
-from deltaworks.specs.pipeline import RESCUED_COLUMN, PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
 from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, refresh
 
 PATH_METADATA = "deltaworks.path"

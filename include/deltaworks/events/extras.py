@@ -12,9 +12,12 @@ from typing import Any
 
 import orjson
 
+from deltaworks.events.columns import Misfit
 from deltaworks.events.path_fields import PARTITION_FIELD
+from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.record_fields import RECORD_FIELD
-from deltaworks.specs.pipeline import EventSpec, TableSpec
+from deltaworks.specs.pipeline import EventSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
 #: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
@@ -98,10 +101,22 @@ def rescued_text(extra: dict[str, Any]) -> str | None:
     if not extra:
         return None
     try:
-        return orjson.dumps(extra).decode()
+        return json_text(extra)
+    except Misfit:
+        return orjson.dumps(dict.fromkeys(extra, "(nested too deeply to be kept)")).decode()
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON.
+
+    Raises:
+        Misfit: it is nested too deeply to be written.
+    """
+    try:
+        return orjson.dumps(value).decode()
     except TypeError:  # nested deeper than orjson writes, though it reads it
         pass
     try:
-        return json.dumps(extra, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:
-        return orjson.dumps(dict.fromkeys(extra, "(nested too deeply to be kept)")).decode()
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise Misfit(ReasonCode.MALFORMED, f"a field that no column takes cannot be kept: {error}") from None

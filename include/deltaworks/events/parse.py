@@ -19,14 +19,16 @@ from deltaworks.events.events import EventReader, IdReader, Router, holders
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.formats.text import from_text
+from deltaworks.events.formats.values import from_text
 from deltaworks.events.path_fields import PARTITION_FIELD, partition_fields
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.record_fields import RECORD_FIELD
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing
-from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
-from deltaworks.specs.source import TEXT_FORMATS, RecordSourceSpec, partition_columns_of
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import partition_columns_of
+from deltaworks.specs.sources.payload import TEXT_FORMATS, RecordSourceSpec
+from deltaworks.specs.table import ENVELOPE_COLUMNS
 from deltaworks.specs.types import Primitive
 
 #: An event in its payload: its position, and its value and bytes.

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.pipeline import TableSpec
 from deltaworks.specs.rules import RuleSpec, open_duckdb, selected
+from deltaworks.specs.table import TableSpec
 
 _ROWS = "rows_"
 

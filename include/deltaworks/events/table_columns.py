@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ from deltaworks.events.events import holders
 from deltaworks.events.evolution import EvolvedColumn, kind_of
 from deltaworks.events.extras import extra_fields, known_fields, leaves, put_back, rescued_text
 from deltaworks.events.findings import Findings
-from deltaworks.events.formats.text import from_text
+from deltaworks.events.formats.values import from_text
 from deltaworks.events.path_fields import PARTITION_FIELD
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
-from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, RESCUED_COLUMN, EventSpec, TableSpec
-from deltaworks.specs.types import parse_type
+from deltaworks.specs.pipeline import EventSpec
+from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec, TimeUnit
+from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
 
 Reasons = dict[int, list[Reason]]
@@ -41,6 +43,30 @@ def note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str)
             reasons.setdefault(index, []).append(missing)
 
 
+@dataclass(frozen=True, slots=True)
+class EventColumn:
+    """A column, and where its values lie in an event. `of_text` where they are texts, which stand for its type."""
+
+    name: str
+    path: tuple[str, ...]
+    kind: ColumnType
+    unit: TimeUnit = "iso8601"
+    required: bool = False
+    of_text: bool = False
+
+    def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The values in the objects that hold the last name of the path, as far as they can be read as its type."""
+        values = [parent.get(self.path[-1]) for parent in parents]
+        return [from_text(value, self.kind) for value in values] if self.of_text else values
+
+    def note(self, reasons: Reasons, array: pa.Array, misfits: Misfits) -> None:
+        """Add what does not fit of this column, and what is missing, to the reasons."""
+        path = ".".join(self.path)
+        note(reasons, misfits, path)
+        if self.required:
+            note_missing(reasons, array, misfits, path)
+
+
 class TableColumns:
     """Makes the columns of one table out of events; `of_text` where all their fields are texts."""
 
@@ -48,10 +74,9 @@ class TableColumns:
         self, table: TableSpec, event: EventSpec, evolved: tuple[EvolvedColumn, ...] = (), *, of_text: bool = False
     ) -> None:
         self._table = table
-        self._of_text = of_text
         #: Whether rows that land have to be completed at all.
         self.keeps_other_fields = table.evolve != "ignore"
-        self._columns = [(spec, tuple(spec.path.split(".")), parse_type(spec.type)) for spec in table.columns]
+        self._columns = [_declared(spec, of_text=of_text) for spec in table.columns]
         self._evolved = [(each, parse_type(each.type)) for each in evolved]
         self._known = known_fields(table, event, tuple(each.path for each in evolved))
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
@@ -63,17 +88,12 @@ class TableColumns:
         reasons: Reasons = {}
         arrays = []
         parents: dict[tuple[str, ...], Sequence[dict[str, Any]]] = {(): events}
-        for spec, path, kind in self._columns:
-            parent = path[:-1]
+        for item in self._columns:
+            parent = item.path[:-1]
             if parent not in parents:
                 parents[parent] = holders(events, parent)
-            found = [holder.get(path[-1]) for holder in parents[parent]]
-            if self._of_text or path[0] == PARTITION_FIELD:
-                found = [from_text(value, kind) for value in found]
-            array, misfits = column(found, kind, unit=spec.unit)
-            note(reasons, misfits, spec.path)
-            if spec.required:
-                note_missing(reasons, array, misfits, spec.path)
+            array, misfits = column(item.values(parents[parent]), item.kind, unit=item.unit)
+            item.note(reasons, array, misfits)
             arrays.append(array)
         return arrays, reasons
 
@@ -132,3 +152,9 @@ class TableColumns:
                     f"event {rows['_position'][index]} of file event {rows['_seq'][index]}; it declares evolve: fail.",
                     hint="Declare a column for it, or another `evolve`, then start the stream again.",
                 )
+
+
+def _declared(spec: ColumnSpec, *, of_text: bool) -> EventColumn:
+    path = tuple(spec.path.split("."))
+    texts = of_text or path[0] == PARTITION_FIELD
+    return EventColumn(spec.name, path, parse_type(spec.type), spec.unit, spec.required, texts)

@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.gold.checks import refuse_broken
-from deltaworks.gold.freshness import note_fresh
-from deltaworks.gold.inputs import InputViews, PinnedInput, pin_inputs
+from deltaworks.gold.answer import refuse_broken
+from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
@@ -74,19 +73,19 @@ def rebuild_gold(
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    wanted = selected_gold(spec, tables)
+    selection = selected_gold(spec, tables)
     gold = {table.name for table in spec.gold.tables}
 
     def planned(table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob:
         key = paths.table(pipeline, table.name)
         return plan_job(catalog, spec, lake, table, pinned, key=key, full=full, dates=dates)
 
-    inputs = pin_inputs(lake, spec, sorted({name for table in wanted for name in table.reads} - gold))
-    jobs = {table.name: planned(table, inputs) for table in wanted if not gold & {*table.reads}}
+    inputs = pin_inputs(lake, spec, sorted({name for table in selection for name in table.reads} - gold))
+    jobs = {table.name: planned(table, inputs) for table in selection if not gold & {*table.reads}}
     results: dict[str, GoldTableResult] = {}
     with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
         views.prepare([job.plan for job in jobs.values() if job.plan.has_work])
-        for table in wanted:
+        for table in selection:
             held = sorted(name for name in table.reads if name in results and not results[name].sound)
             if held:
                 reason = f"{', '.join(held)}, which it reads, broke its checks"
@@ -111,12 +110,12 @@ def selected_gold(spec: PipelineSpec, tables: Sequence[str] | None) -> list[Gold
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.
     """
-    known = {table.name: table for table in spec.gold.tables}
-    unknown = sorted(set(tables or ()) - set(known))
+    declared = {table.name: table for table in spec.gold.tables}
+    unknown = sorted(set(tables or ()) - set(declared))
     if unknown:
         raise ConfigError(
             "GOLD_TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
-            hint=f"Its gold tables are {', '.join(known) or 'none'}.",
+            hint=f"Its gold tables are {', '.join(declared) or 'none'}.",
         )
     return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]

@@ -4,13 +4,20 @@ A row is a copy when another row of the same key, at most `across_days` dates aw
 `_seq`, then `_position`). That is decided by the neighbouring dates alone, so a rebuild of some dates agrees with a
 rebuild of all. Where a table is rebuilt by something else than dates, copies are those of the same value. They are
 looked up once per input over narrow columns; the SQL then reads the table without them.
+
+What a table was built from its own newest commit says, hence it is true whatever happened to a job. A commit that
+changed rows without saying what from (a RESTORE, somebody's DELETE) makes the table's content unknown, and an unknown
+content is rebuilt whole.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,13 +25,19 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
 from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part, widened
-from deltaworks.specs.gold import DedupeSpec
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
 
 _ARRIVAL = ("_seq", "_position")
+#: Keys of `userMetadata` beside those of every commit.
+BUILT_FROM = "built_from"
+FINGERPRINT = "fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class PinnedInput:
     """A bronze, mapping or gold table at the version a build reads. `version` and `table_id` are None while it is not
     there.
 
-    `of_events` is whether its rows are events, which may have come more than once; `date_column` tells its dates apart.
+    `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates.
     """
 
     name: str
@@ -112,10 +125,10 @@ class InputViews:
     def prepare(self, plans: Sequence[GoldPlan]) -> None:
         """Look up the copies once for all plans that read an input, instead of once for each."""
         for name in self._inputs:
-            wanted: dict[str, Part] = {}
+            parts_by_column: dict[str, Part] = {}
             for part in (plan.input for plan in plans if name in plan.table.reads):
-                wanted[part.column] = wanted.get(part.column, part).union(part)
-            for part in wanted.values():
+                parts_by_column[part.column] = parts_by_column.get(part.column, part).union(part)
+            for part in parts_by_column.values():
                 self._copies_of(name, part)
 
     def register(self, reads: Sequence[str], part: Part) -> None:
@@ -133,8 +146,8 @@ class InputViews:
         total = 0
         for name in reads:
             copies = self._copies_of(name, part)
-            found = copies.per_value if copies else {}
-            total += sum(count for value, count in found.items() if part.values is None or value in part.values)
+            per_value = copies.per_value if copies else {}
+            total += sum(count for value, count in per_value.items() if part.values is None or value in part.values)
         return total
 
     def _rows(self, name: str, part: Part) -> DataFrame:
@@ -152,12 +165,12 @@ class InputViews:
     def _copies_of(self, name: str, part: Part) -> _Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
             return None
-        for (known, covered), copies in self._copies.items():
-            if known == name and covered.covers(part):
+        for (input_name, covered), copies in self._copies.items():
+            if input_name == name and covered.covers(part):
                 return copies
-        found = self._find_copies(name, part, self._dedupe)
-        self._copies[name, part] = found
-        return found
+        copies = self._find_copies(name, part, self._dedupe)
+        self._copies[name, part] = copies
+        return copies
 
     def _find_copies(self, name: str, part: Part, dedupe: DedupeSpec) -> _Copies:
         by_date = part.column == DATE_COLUMN
@@ -187,3 +200,51 @@ def _within(rows: DataFrame, part: Part, column: str) -> DataFrame:
 def _widened(part: Part, days: int) -> Part:
     dates = frozenset(value for value in part.values or () if isinstance(value, dt.date))
     return part if part.values is None else Part(part.column, widened(dates, days))
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFrom:
+    """Version of each input, and the digest of the definition. `reason` says why nothing can be traced."""
+
+    versions: Mapping[str, int]
+    fingerprint: str
+    reason: str = ""
+
+    @property
+    def traceable(self) -> bool:
+        """Whether the table's content follows from `versions`."""
+        return not self.reason
+
+
+def read_built_from(lake: Lake, key: str) -> BuiltFrom:
+    """What the gold table at `key` was last built from, by the newest commit that changed its rows."""
+    table = lake.open(key)
+    if table is None:
+        return _unknown("it does not exist yet")
+    for commit in commit_history(lake, key, newest=table.version()):
+        if BUILT_FROM in commit.metadata:
+            return BuiltFrom(commit.metadata[BUILT_FROM], str(commit.metadata.get(FINGERPRINT)))
+        if commit.changes_rows:
+            return _unknown(f"its version {commit.version} ({commit.operation}) is not a build")
+    return _unknown("its log no longer says what it was built from")
+
+
+def _unknown(reason: str) -> BuiltFrom:
+    return BuiltFrom({}, "", reason)
+
+
+def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, inputs: Mapping[str, PinnedInput]) -> str:
+    """A digest of all but data that the table's content follows from: the SQL, the rules, which tables are read."""
+    definition = [
+        sql,
+        table.model_dump(mode="json", exclude={"description", "checks"}),
+        dedupe.model_dump(mode="json") if dedupe else None,
+        {name: pinned.table_id for name, pinned in inputs.items()},
+    ]
+    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def note_fresh(objects: ObjectStore, pipeline: str, table: str, *, now: datetime | None = None) -> None:
+    """Say that a build has just brought the table up to date, or found that it is."""
+    at = now.isoformat() if now else iso_now()
+    objects.put(paths.gold_state(pipeline, table), json.dumps({"at": at}).encode())

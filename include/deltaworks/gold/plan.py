@@ -16,7 +16,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
-#: The column by which bronze tables are partitioned and dates are told apart.
+#: The column that bronze tables are partitioned by, a date.
 DATE_COLUMN = "event_date"
 #: More values than these are not named one by one in a query.
 MOST_KEYS = 5_000
@@ -32,7 +32,7 @@ class Part:
     values: Dates | frozenset[str]
 
     def covers(self, other: Part) -> bool:
-        """Whether all rows of `other` are among its own, told apart by the same column."""
+        """Whether all rows of `other` are among its own, by the same column."""
         if self.column != other.column or self.values is None:
             return self.column == other.column
         return other.values is not None and {*other.values} <= {*self.values}
@@ -72,7 +72,7 @@ class GoldPlan:
 
     @property
     def full(self) -> bool:
-        """Whether the whole table is written anew."""
+        """Whether the whole table is rewritten."""
         return self.output.values is None
 
     @property
@@ -108,7 +108,7 @@ def plan_rebuild(
 
     Args:
         changes: what changed in each input since the last build, by the input's name.
-        date_columns: by which column the dates of an input are told apart, where it is another than a bronze table's.
+        date_columns: the column with the dates of an input, where it is another than a bronze table's.
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
@@ -155,7 +155,7 @@ def dates_of(text: str) -> frozenset[dt.date] | None:
     Raises:
         ConfigError: GOLD_DATES_INVALID.
     """
-    found: set[dt.date] = set()
+    dates: set[dt.date] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         start, separator, end = part.partition("..")
         try:
@@ -165,8 +165,8 @@ def dates_of(text: str) -> frozenset[dt.date] | None:
             raise ConfigError(
                 "GOLD_DATES_INVALID", f"{part!r} names no date.", hint="Write 2026-01-01 or 2026-01-01..2026-01-07."
             ) from error
-        found |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
-    return frozenset(found) or None
+        dates |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
+    return frozenset(dates) or None
 
 
 def widened(dates: Iterable[dt.date], days: int) -> frozenset[dt.date]:
@@ -180,7 +180,7 @@ def _shifted(dates: Iterable[dt.date], offsets: Iterable[int]) -> set[dt.date]:
 
 
 def _dates(change: Changes, column: str) -> set[dt.date] | None:
-    """The dates that changed, None where that cannot be told."""
+    """The dates that changed, None where that is not known."""
     values = change.values(column)
     if values is None or None in values:
         return None

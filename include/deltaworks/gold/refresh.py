@@ -18,20 +18,25 @@ from deltaworks.control.locks.exclusive import MaintenanceLock, maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
-from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, read_built_from
-from deltaworks.gold.checks import broken_checks, refuse_broken
-from deltaworks.gold.inputs import InputViews, pin_inputs
+from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom, InputViews, pin_inputs, read_built_from
 from deltaworks.gold.plan import full_plan
-from deltaworks.gold.refresh_plan import GoldRefreshResult, content_at, plan_refresh
-from deltaworks.gold.shadow import Shadows, find_shadows, remove_shadow, shadow_state
+from deltaworks.gold.shadow import (
+    GoldRefreshResult,
+    Shadows,
+    content_at,
+    find_shadows,
+    plan_refresh,
+    remove_shadow,
+    shadow_state,
+)
 from deltaworks.gold.table_build import TableJob, build_table, plan_job, rows_before
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
-from deltaworks.tables.log_state import TableState, state_at
+from deltaworks.tables.log import TableState, commit_history, state_at
 from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.shadow_swap import reasons_against_swap, settle_swap, swap_in
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
@@ -50,7 +55,7 @@ def refresh_gold(
     dry_run: bool = True,
     fault: Callable[[str], None] = lambda point: None,
 ) -> list[GoldRefreshResult]:
-    """Build gold tables anew beside themselves, swap them in, and build what changed meanwhile or reads them.
+    """Build gold tables in shadows, swap these in, and build what changed meanwhile or reads them.
 
     Idempotent: a run that was killed is gone on with by the next one. Safe beside appends and builds; a build that is
     at work on the table during its swap fails with a conflict and is tried again.
@@ -251,15 +256,15 @@ class _BehindError(Exception):
 
 def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
     """Whether the table has what its shadow has not yet. By another definition it is about to be replaced."""
-    if not table.known or table.fingerprint != shadow.fingerprint:
+    if not table.traceable or table.fingerprint != shadow.fingerprint:
         return False
     return any(version > shadow.versions.get(name, -1) for name, version in table.versions.items())
 
 
 def _with_readers(spec: PipelineSpec, names: Sequence[str]) -> list[str]:
     """The tables called `names` and those that read them, directly or through others."""
-    found = set(names)
+    selection = set(names)
     for table in build_order(spec.gold.tables):
-        if found & {*table.reads}:
-            found.add(table.name)
-    return sorted(found)
+        if selection & {*table.reads}:
+            selection.add(table.name)
+    return sorted(selection)

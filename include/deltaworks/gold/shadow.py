@@ -1,21 +1,26 @@
-"""The shadows of a gold table: which one a refresh works in, and which have done their work.
+"""The shadows of gold tables: which one a refresh works in, which have done their work, and what a refresh would do.
 
 A shadow's number is the version of the application transaction by which it is swapped in. So the gold table's own log
-says of every shadow whether it has been swapped in, whatever happened to the job.
+says of every shadow whether it has been swapped in, whatever happened to the job. Reads logs only, and needs no Spark.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore
+from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError
-from deltaworks.tables.folders import remove_folder
-from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log_state import TableState, state_at
+from deltaworks.gold.build import selected_gold
+from deltaworks.gold.inputs import pin_inputs, read_built_from
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake, arrow_path, remove_folder
+from deltaworks.tables.log import TableState, state_at
+from deltaworks.tables.recreate import TableContent, content
+from deltaworks.tables.shadow_swap import reasons_against_swap
 from deltaworks.tables.steps import gold_refresh_step
 
 
@@ -26,7 +31,7 @@ class Shadows:
     pipeline: str
     table: str
     last: int
-    found: tuple[int, ...]
+    numbers: tuple[int, ...]
 
     @property
     def next_key(self) -> str:
@@ -36,18 +41,18 @@ class Shadows:
     @property
     def begun(self) -> bool:
         """Whether a refresh was broken off before its swap: its shadow is taken on."""
-        return self.last + 1 in self.found
+        return self.last + 1 in self.numbers
 
     @property
     def swapped(self) -> str | None:
         """The shadow that was swapped in and has not been removed yet."""
-        return paths.gold_shadow(self.pipeline, self.table, self.last) if self.last in self.found else None
+        return paths.gold_shadow(self.pipeline, self.table, self.last) if self.last in self.numbers else None
 
     @property
     def left_over(self) -> list[str]:
         """Shadows that belong to no refresh of this table any more, as of one that was dropped and made again."""
         kept = (self.last, self.last + 1)
-        return [paths.gold_shadow(self.pipeline, self.table, each) for each in self.found if each not in kept]
+        return [paths.gold_shadow(self.pipeline, self.table, number) for number in self.numbers if number not in kept]
 
 
 def find_shadows(lake: Lake, pipeline: str, table: str) -> Shadows:
@@ -73,3 +78,72 @@ def remove_shadow(lake: Lake, key: str) -> None:
     """Delete a shadow, its log first: one without a log is being removed, whoever finds it."""
     remove_folder(lake.storage, f"{key}/_delta_log")
     remove_folder(lake.storage, key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldRefreshResult:
+    """What became of one table, or would. `swapped` is whether it was given new content, as `version`.
+
+    `rows_before` and `bytes_before` are of the table as it was; `rows` and `bytes` of the shadow. `shadow` is where one
+    is kept, for the next refresh to go on with; `broken` are the checks it breaks.
+    """
+
+    table: str
+    dry_run: bool
+    swapped: bool = False
+    rows_before: int = 0
+    bytes_before: int = 0
+    rows: int = 0
+    bytes: int = 0
+    version: int | None = None
+    shadow: str = ""
+    built_from: Mapping[str, int]
+    broken: tuple[str, ...] = ()
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def plan_refresh(catalog: Catalog, pipeline: str, *, tables: Sequence[str] | None = None) -> list[GoldRefreshResult]:
+    """What a refresh would do.
+
+    Raises:
+        ConfigError: GOLD_TABLE_UNKNOWN.
+    """
+    spec = catalog.pipeline(pipeline)
+    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    results = []
+    for table in selected_gold(spec, tables):
+        key = paths.table(pipeline, table.name)
+        before, shadows = content_at(lake, key), find_shadows(lake, pipeline, table.name)
+        inputs = pin_inputs(lake, spec, table.reads)
+        versions = {name: pinned.version for name, pinned in inputs.items() if pinned.version is not None}
+        against = reasons_against_swap(lake, objects, key)
+        results.append(
+            GoldRefreshResult(
+                table=table.name,
+                dry_run=True,
+                rows_before=before.rows,
+                bytes_before=before.bytes,
+                shadow=shadows.next_key if shadows.begun else shadows.swapped or "",
+                built_from=versions,
+                reason=f"cannot: {', '.join(against)}" if against else _reason(lake, shadows),
+            )
+        )
+    return results
+
+
+def _reason(lake: Lake, shadows: Shadows) -> str:
+    if shadows.swapped is not None:
+        return "was swapped in before, and is to be looked at and removed"
+    if not shadows.begun:
+        return "would be built, checked and swapped in"
+    built = read_built_from(lake, shadows.next_key)
+    return (
+        f"goes on with the shadow of {dict(built.versions)}" if built.traceable else "goes on where it was broken off"
+    )
+
+
+def content_at(lake: Lake, key: str) -> TableContent:
+    """What the table at `key` holds now; nothing where there is none."""
+    opened = lake.open(key)
+    return TableContent(-1, 0, 0, 0) if opened is None else content(opened)

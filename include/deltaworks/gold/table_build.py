@@ -17,19 +17,24 @@ from pyspark.sql import functions as F
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.gold.answer import answer_of, same_columns
-from deltaworks.gold.built_from import BUILT_FROM, FINGERPRINT, BuiltFrom, fingerprint, read_built_from
-from deltaworks.gold.checks import broken_checks
-from deltaworks.gold.inputs import InputViews, PinnedInput
+from deltaworks.gold.answer import answer_of, broken_checks, same_columns
+from deltaworks.gold.inputs import (
+    BUILT_FROM,
+    FINGERPRINT,
+    BuiltFrom,
+    InputViews,
+    PinnedInput,
+    fingerprint,
+    read_built_from,
+)
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.changes import changed_partitions, literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.partitions import literal
 from deltaworks.tables.steps import gold_build_step
 
 OPERATION = "rebuild_gold"
@@ -62,7 +67,7 @@ class GoldTableResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJob:
     """One gold table with all that its build needs; `key` is where it is written. `stays` is what it remains built
-    from, where only dates asked for are made anew: the others are as old as before. `step` lands once, and not where
+    from, where only requested dates are rebuilt: the others are as old as before. `step` lands once, and not where
     another build has landed since this one was planned."""
 
     step: Step
@@ -112,8 +117,8 @@ def plan_job(
         plan = full_plan(table, "a full rebuild was asked for")
     elif dates is not None:
         built = read_built_from(lake, key)
-        plan = dated_plan(table, dates) if built.known else full_plan(table, built.reason)
-        stays = built if built.known else None
+        plan = dated_plan(table, dates) if built.traceable else full_plan(table, built.reason)
+        stays = built if built.traceable else None
     else:
         plan = _plan(lake, spec, table, own, key=key, digest=digest)
     return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
@@ -129,7 +134,7 @@ def _plan(
     lake: Lake, spec: PipelineSpec, table: GoldTableSpec, inputs: Mapping[str, PinnedInput], *, key: str, digest: str
 ) -> GoldPlan:
     built = read_built_from(lake, key)
-    if not built.known:
+    if not built.traceable:
         return full_plan(table, built.reason)
     if built.fingerprint != digest:
         return full_plan(table, "its definition changed, or an input was created anew")
@@ -212,8 +217,8 @@ def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> Da
 def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, batch: str, build: str) -> None:
     column = job.plan.table.partition_by
     stays = job.stays or BuiltFrom(job.built_from, job.fingerprint)
-    said = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
-    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **said)
+    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
+    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
     # Rebalanced, a small date becomes one file and a large one is still split.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
     writer = writer.option("userMetadata", metadata).options(**_guard(job.step))

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

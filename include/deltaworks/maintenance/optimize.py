@@ -27,12 +27,9 @@ from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_order
 from deltaworks.maintenance.zorder_state import Action
-from deltaworks.tables.changes import Partition
+from deltaworks.tables.changes import Partition, RewrittenPartition, within
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.partitions import within
-from deltaworks.tables.rewritten import RewrittenPartition
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
-from deltaworks.tables.spark.conflicts import conflicts_retried
+from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.layout import Layout
-from deltaworks.specs.pipeline import LiveTableSpec, PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import LiveTableSpec, TableSpec
 from deltaworks.tables.lake import Lake
 
 

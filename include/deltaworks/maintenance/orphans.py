@@ -25,9 +25,8 @@ from deltaworks.errors import ConfigError
 from deltaworks.maintenance.exclusive import keeping_alone
 from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.held_files import HeldFiles, files_named_elsewhere, uncommitted_files
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.unreferenced import file_infos
+from deltaworks.tables.needed_files import HeldFiles, file_infos, files_named_elsewhere, uncommitted_files
 
 #: No driver that is alive takes this long from writing a file to fixing its batch, and tables keep for so long what was
 #: removed from them.

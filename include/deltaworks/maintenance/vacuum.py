@@ -32,11 +32,10 @@ from deltaworks.maintenance.skipped import tell_left_out, tell_vacuumed
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.held_files import HeldFiles, uncommitted_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
-from deltaworks.tables.unreferenced import file_infos, kept_hours
+from deltaworks.tables.needed_files import HeldFiles, file_infos, kept_hours, uncommitted_files
+from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
 OPERATION = "vacuum"
 Mode = Literal["lite", "full"]

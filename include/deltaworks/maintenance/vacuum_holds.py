@@ -33,11 +33,10 @@ from deltaworks.control.records.readers import read_readers
 from deltaworks.control.records.rollback import Rollbacks
 from deltaworks.control.records.start_over import newest_start_over, read_start_over
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.source import DeltaSourceSpec
-from deltaworks.tables.change_position import kept_position
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.tables.changes import kept_position
+from deltaworks.tables.lake import Lake, arrow_path, selected_rows
 from deltaworks.tables.log import read_commits
-from deltaworks.tables.selected_rows import selected_rows
 from deltaworks.tables.steps import CHECKPOINT_STORE, read_last_completed
 
 #: A turn is taken back after its time; what it wrote until then is committed or given up within this.

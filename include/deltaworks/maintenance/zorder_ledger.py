@@ -25,10 +25,9 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.maintenance.zorder_state import FIRST_GUESS, Action, Ordered, Pace, ZOrderState
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.changes import Partition
+from deltaworks.tables.changes import Partition, RewrittenPartition, rewritten_partitions
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.rewritten import RewrittenPartition, rewritten_partitions
 
 TABLE = "zorder_ledger"
 OPERATION = "record_optimize"

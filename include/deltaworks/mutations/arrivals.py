@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.control.provenance import BRINGING_NO_ROWS, read_user_metadata
-from deltaworks.tables.changes import Partition
+from deltaworks.tables.changes import Partition, within
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, changing_actions, read_commits
-from deltaworks.tables.partitions import within
 
 #: The column by which rows are told from those that were there before.
 BATCH_COLUMN = "_batch_id"

@@ -32,7 +32,8 @@ from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.requests import refusal
 from deltaworks.mutations.small_merge import SmallMerge
 from deltaworks.mutations.vectors import set_deletion_vectors
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from deltaworks.control.records.mutation import MutationBatch, MutationBatches, 
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.arrivals import arrivals, bounded
 from deltaworks.specs.mutation import MutationsSpec
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.mutations.read_changes import Changes, FollowedTable, position_after
 from deltaworks.specs.mutation import DELETED_COLUMN
-from deltaworks.tables.change_position import ChangePosition
+from deltaworks.tables.changes import ChangePosition
 
 PROPERTY = "delta.enableChangeDataFeed"
 #: What tells a row of a table from all others, whatever is changed in it.

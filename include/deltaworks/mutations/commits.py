@@ -15,8 +15,7 @@ from deltaworks.mutations.merge import transaction
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
-from deltaworks.tables.spark.conflicts import conflicts_retried
+from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)

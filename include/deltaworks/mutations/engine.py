@@ -12,7 +12,7 @@ from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations.free_memory import free_memory_bytes
 from deltaworks.mutations.merge import Reach
 from deltaworks.specs.mutation import ORG_COLUMN
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake

@@ -22,7 +22,8 @@ from deltaworks.mutations.pointers import local_checkpoint
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.scope import Scope, scope_of
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.tables.change_position import ChangePosition, kept_position
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
+from deltaworks.tables.changes import ChangePosition, kept_position
+from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
 __all__ = ["keeping", "kept_position"]
 

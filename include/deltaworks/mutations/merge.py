@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 
 #: As many organisations are named one by one; beyond that the least and the greatest are.

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.mutation import ORG_COLUMN
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 

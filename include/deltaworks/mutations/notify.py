@@ -19,7 +19,7 @@ from deltaworks.specs.mutation import (
     NOTIFICATION_COLUMNS,
     ORG_COLUMN,
 )
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 
 BATCH_KIND = "mutation"
 

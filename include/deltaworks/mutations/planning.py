@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from deltaworks.tables.spark.commit_metadata import session_settings
+from deltaworks.tables.spark.session import session_settings
 
 #: Up to so many requests, a process that has just started compiles and schedules longer than it computes.
 FEW_REQUESTS = 20_000

@@ -25,8 +25,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
-from deltaworks.tables.spark.conflicts import conflicts_retried
+from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
 #: A run takes the rows of so many organisations; the next one goes on.
 MAX_ORGANISATIONS = 1_000

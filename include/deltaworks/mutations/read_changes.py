@@ -22,8 +22,9 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.mutations.notified import Notified, notified_between, notified_ever
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.change_position import ChangePosition, Through
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
+from deltaworks.tables.changes import ChangePosition, Through
 from deltaworks.tables.lake import Lake
 
 #: More organisations than these are not listed in a query: the batches bound it too.

@@ -17,7 +17,8 @@ from deltaworks.mutations.frames import BatchFrames
 from deltaworks.mutations.merge import TARGET, TableMerge
 from deltaworks.mutations.requests import refusal
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 

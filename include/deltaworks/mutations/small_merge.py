@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations.merge import SOURCE, TARGET, Reach, as_type
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.commit import Step, commit_step
 
 #: What an update sets, as columns of the source: a field may be called like one of its other columns.

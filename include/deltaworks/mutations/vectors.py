@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.commit_metadata import USER_METADATA, session_settings
-from deltaworks.tables.spark.conflicts import conflicts_retried
+from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
 PROPERTY = "delta.enableDeletionVectors"
 

@@ -20,10 +20,12 @@ from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.parse import Payload
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
-from deltaworks.sources.objects.relay.listing import list_pages
+from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.specs.source import FileSourceSpec, objects_of
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct
 
 
@@ -68,7 +70,7 @@ def propose(
         ConfigError: LISTING_REFUSED, OBJECT_FORBIDDEN.
     """
     spec = catalog.pipeline(pipeline)
-    source = objects_of(spec.source, pipeline=pipeline, wanted="no columns can be proposed")
+    source = objects_of(spec.source, pipeline=pipeline, refused="no columns can be proposed")
     files = islice(_listed(catalog, source), max_files)
     return propose_from(spec, source, map(FileOpener.of(catalog.environment.landing, source), files), hints, max_bytes)
 

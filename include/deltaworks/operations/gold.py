@@ -55,7 +55,7 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
         return Report(
             results=refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
         )
-    from deltaworks.gold.refresh_plan import plan_refresh
+    from deltaworks.gold.shadow import plan_refresh
 
     planned = plan_refresh(context.catalog, context.subject, tables=tables)
     listing = Listing(("table", "rows now", "MB now", "inputs now", "shadow", "what"))

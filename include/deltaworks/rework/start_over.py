@@ -44,9 +44,9 @@ from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLU
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import state_at
-from deltaworks.tables.recreate import content, make_anew
-from deltaworks.tables.restore import RestoreCommit, commit_restored
+from deltaworks.tables.log import state_at
+from deltaworks.tables.recreate import content, recreate_table
+from deltaworks.tables.restore import RestoreCommit, commit_restore
 from deltaworks.tables.steps import read_last_completed
 
 if TYPE_CHECKING:
@@ -295,10 +295,10 @@ class _Operation:
             then = state_at(self._lake, self._objects, key, given_up.restore_to)
             told: dict[str, str | None] = {"version": str(given_up.restore_to), "timestamp": None}
             commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=told)
-            put_back = commit_restored(self._lake, self._objects, key, lambda now: target_of(then, now), commit=commit)
+            put_back = commit_restore(self._lake, self._objects, key, lambda now: target_of(then, now), commit=commit)
             self._fault(f"anew:{name}")
             return put_back.landed_now
-        made = make_anew(
+        made = recreate_table(
             table,
             *declared,
             step=step,

@@ -8,7 +8,7 @@ from typing import Any
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.specs.source import Compression
+from deltaworks.specs.sources.payload import Compression
 
 
 def record_payload(

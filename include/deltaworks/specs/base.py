@@ -73,9 +73,9 @@ def raise_located(problems: Sequence[Problem]) -> None:
         )
 
 
-def nearest_of(name: str, known: Iterable[str]) -> str:
+def nearest_of(name: str, candidates: Iterable[str]) -> str:
     """Which known name was meant, or all there are, as the end of a message."""
-    names = list(known)
+    names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
 

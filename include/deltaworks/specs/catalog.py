@@ -14,7 +14,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 
 T = TypeVar("T")
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
@@ -63,11 +63,11 @@ class Catalog:
         return self.root / "include" / "pipelines" / pipeline
 
 
-def _named(name: str, known: Mapping[str, T], kind: str) -> T:
-    if name in known:
-        return known[name]
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(known) or 'none'}."
+def _named(name: str, declared: Mapping[str, T], kind: str) -> T:
+    if name in declared:
+        return declared[name]
+    nearest = difflib.get_close_matches(name, declared, n=1, cutoff=0.4)
+    hint = f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(declared) or 'none'}."
     raise ConfigError(f"{kind.upper()}_UNKNOWN", f"There is no {kind} called {name!r}.", hint=hint)
 
 
@@ -98,26 +98,26 @@ def load_catalog(
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
     env_file = root / "include" / "environments" / f"{name}.yaml"
     env = load_spec(EnvironmentSpec, env_file)
-    found = Catalog(environment=env, relays={}, pipelines={}, root=root)
+    catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
 
     def relay(path: Path) -> None:
-        found.relays[path.stem] = load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
+        catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
 
     def pipeline(path: Path) -> None:
         name = path.parent.name
         spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", name))
-        _check_place(spec, path, found)
-        found.pipelines[name] = spec
+        _check_place(spec, path, catalog)
+        catalog.pipelines[name] = spec
 
     pipelines = {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
 
     def overrides(path: Path) -> None:
-        broken = {name for kind, name in found.broken if kind == "relay"}
-        _check_overrides(env, path, {"relays": {*found.relays, *broken}, "pipelines": set(pipelines)})
+        broken = {name for kind, name in catalog.broken if kind == "relay"}
+        _check_overrides(env, path, {"relays": {*catalog.relays, *broken}, "pipelines": set(pipelines)})
 
     readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
         *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
-        *(("pipeline", path.parent.name, pipeline, path) for path in _wanted(pipelines, only)),
+        *(("pipeline", path.parent.name, pipeline, path) for path in _selected(pipelines, only)),
         ("overrides", name, overrides, env_file),
     ]
     for kind, called, read, path in readings:
@@ -126,11 +126,11 @@ def load_catalog(
         except ConfigError as error:
             if not tolerant:
                 raise
-            found.broken[kind, called] = error
-    return found
+            catalog.broken[kind, called] = error
+    return catalog
 
 
-def _wanted(pipelines: Mapping[str, Path], only: Collection[str] | None) -> list[Path]:
+def _selected(pipelines: Mapping[str, Path], only: Collection[str] | None) -> list[Path]:
     """The declarations that are read."""
     if only is None:
         only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
@@ -143,7 +143,7 @@ def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
     return merged
 
 
-def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, set[str]]) -> None:
+def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, set[str]]) -> None:
     """Refuse an override of something that is not there: it would change nothing, and nobody would notice."""
     targets = [(f"{path}: overrides", kind, name) for kind, named in env.overrides.items() for name in named]
     for variable in sorted(os.environ):
@@ -151,10 +151,10 @@ def _check_overrides(env: EnvironmentSpec, path: Path, known: Mapping[str, set[s
             kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
             targets.append((variable, kind, rest.partition("__")[0]))
     for origin, kind, name in targets:
-        candidates = sorted(known.get(kind, known))
-        if kind in known and name in candidates:
+        candidates = sorted(declared.get(kind, declared))
+        if kind in declared and name in candidates:
             continue
-        wrong = name if kind in known else kind
+        wrong = name if kind in declared else kind
         nearest = difflib.get_close_matches(wrong, candidates, n=1, cutoff=0.4)
         raise ConfigError(
             "OVERRIDE_UNKNOWN",

@@ -1,6 +1,6 @@
 """What an edit of a pipeline's declaration does to a stream that has been running, field by field.
 
-Pure comparison of two specs. Tables, columns and the like are told apart by name, so their order means nothing.
+Pure comparison of two specs. Tables, columns and the like are matched by name, so their order means nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.specs.base import Spec
-from deltaworks.specs.effects import OTHER_LOG, OTHER_MEANING, RULES, Each, Effect, Into, Leaf
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.effects import OTHER_LOG, OTHER_MEANING, Edit, Effect, Marker, NamedItems, Presence
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """One field that differs. `old` or `new` is None where the thing is absent; `advice` says what to do."""
+    """One field that differs. `old` or `new` is None where the item is absent; `advice` says what to do."""
 
     field: str
     old: Any
@@ -31,48 +32,57 @@ def classify(old: PipelineSpec, new: PipelineSpec) -> list[SpecChange]:
 
 
 def unsafe(changes: list[SpecChange]) -> list[SpecChange]:
-    """Those a stream does not start on unasked."""
+    """The changes on which a stream does not start of itself."""
     return [change for change in changes if change.effect.unsafe]
 
 
+def marker_of(model: type[Spec], name: str) -> Marker | None:
+    """The marker in the annotation of a field; None where there is none."""
+    markers = (item for item in model.model_fields[name].metadata if isinstance(item, Marker))
+    return next(markers, None)
+
+
 def _compared(old: Spec, new: Spec, above: str, words: Mapping[str, str]) -> Iterator[SpecChange]:
-    rules = RULES[type(new)]
     for name in type(new).model_fields:
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
             continue
         field = f"{above}{name}"
-        # A field nobody has thought about is not taken to be harmless.
-        rule = rules.get(name, OTHER_MEANING)
-        if isinstance(rule, Into) and rule.absent is not None and (before is None or after is None):
-            yield _change(rule.absent, field, before, after, words)
-        elif isinstance(rule, Into) and type(before) is not type(after):
-            yield _change(OTHER_LOG, f"{field}.kind", before.kind, after.kind, words)
-        elif isinstance(rule, Into):
+        marker = marker_of(type(new), name)
+        specs = isinstance(before, Spec) and isinstance(after, Spec)
+        if isinstance(marker, Edit):
+            yield _change(marker, field, before, after, words)
+        elif isinstance(marker, NamedItems):
+            yield from _compared_by_name(marker, before, after, field, words)
+        elif isinstance(marker, Presence) and (before is None or after is None):
+            yield _change(marker.edit, field, before, after, words)
+        elif not specs:
+            # A field nobody has thought about is not taken to be harmless.
+            yield _change(OTHER_MEANING, field, before, after, words)
+        elif type(before) is type(after):
             yield from _compared(before, after, f"{field}.", words)
-        elif isinstance(rule, Each):
-            yield from _named(rule, before, after, field, words)
         else:
-            yield _change(rule, field, before, after, words)
+            yield _change(OTHER_LOG, f"{field}.kind", before.kind, after.kind, words)
 
 
-def _named(
-    rule: Each, old: tuple[Any, ...], new: tuple[Any, ...], field: str, words: Mapping[str, str]
+def _compared_by_name(
+    marker: NamedItems, old: tuple[Any, ...], new: tuple[Any, ...], field: str, words: Mapping[str, str]
 ) -> Iterator[SpecChange]:
-    before, after = ({each.name: each for each in things} for things in (old, new))
-    for name in [*after, *(name for name in before if name not in after)]:
-        named = f"{field}.{name}"
-        own = {**words, "name": name, "table": name if rule.model is TableSpec else words["table"]}
+    before, after = ({item.name: item for item in items} for items in (old, new))
+    removed = {name: item for name, item in before.items() if name not in after}
+    for name, item in (after | removed).items():
+        item_field = f"{field}.{name}"
+        own = {**words, "name": name} | ({"table": name} if isinstance(item, TableSpec) else {})
         if name not in before:
-            yield _change(rule.added, named, None, after[name], own)
-        elif name not in after:
-            yield _change(rule.removed, named, before[name], None, own)
+            yield _change(marker.added, item_field, None, item, own)
+        elif name in removed:
+            yield _change(marker.removed, item_field, item, None, own)
         else:
-            yield from _compared(before[name], after[name], f"{named}.", own)
+            yield from _compared(before[name], item, f"{item_field}.", own)
 
 
-def _change(leaf: Leaf, field: str, old: Any, new: Any, words: Mapping[str, str]) -> SpecChange:
-    return SpecChange(field, _plain(old), _plain(new), leaf.effect, leaf.advice.format_map({"name": "", **words}))
+def _change(edit: Edit, field: str, old: Any, new: Any, words: Mapping[str, str]) -> SpecChange:
+    return SpecChange(field, _plain(old), _plain(new), edit.effect, edit.advice.format_map({"name": "", **words}))
 
 
 def _plain(value: Any) -> Any:
@@ -80,7 +90,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Spec):
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value

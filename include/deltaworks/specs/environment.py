@@ -1,14 +1,71 @@
-"""An environment: where the lake, the landing bucket and the messages are, and what it overrides."""
+"""An environment: its storages, its messaging, its Spark settings, its channels of alerts, and what it overrides."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from deltaworks.specs.alert import AlertsSpec
-from deltaworks.specs.base import Name, Spec
+from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class ChannelSpec(Spec):
+    """What every channel has. `resolved: false` leaves out notices of the end of alerts."""
+
+    name: Name
+    min_severity: Severity = "warning"
+    resolved: bool = True
+
+
+class SnsChannelSpec(ChannelSpec):
+    """A topic of SNS, reached as the environment's `messaging` is, or by an Airflow connection.
+
+    On a FIFO topic (its name ends with `.fifo`) a notice that is sent twice arrives once. Subscriptions that cannot be
+    delivered to send to `dead_letters`; `deltaworks alerts check` names those that do not.
+    """
+
+    kind: Literal["sns"]
+    topic: TextOrReference
+    dead_letters: TextOrReference | None = Field(default=None, description="ARN of an SQS queue")
+    aws_conn_id: str | None = Field(default=None, description="Airflow's connection, where Airflow sends")
+
+
+class WebhookChannelSpec(ChannelSpec):
+    """An address that takes each notice as JSON by POST."""
+
+    kind: Literal["webhook"]
+    url: TextOrReference
+    token: SecretReference | None = Field(default=None, description="sent as a bearer token")
+    timeout_seconds: float = Field(default=5.0, gt=0, le=60)
+
+
+class LogChannelSpec(ChannelSpec):
+    """The log of whatever sends."""
+
+    kind: Literal["log"]
+
+
+AnyChannelSpec = Annotated[SnsChannelSpec | WebhookChannelSpec | LogChannelSpec, Field(discriminator="kind")]
+
+
+class AlertsSpec(Spec):
+    """The channels of an environment, each of which gets what is severe enough for it."""
+
+    channels: tuple[AnyChannelSpec, ...] = (LogChannelSpec(kind="log", name="log", min_severity="info"),)
+    deadman_seconds: float = Field(
+        default=300, ge=60, description="the health check's own heartbeat is alerted on from this age on"
+    )
+    docs_url: str = Field(default="", description="where the pages of docs/ are read; runbooks are given below it")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [channel.name for channel in self.channels]
+        if len(set(names)) < len(names):
+            raise ValueError("two channels have the same name")
+        return self
 
 
 class SparkSpec(Spec):

@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from deltaworks.specs.base import Name, Spec, as_tuple
+from deltaworks.specs.effects import AT_ONCE, Edit, Effect
+
+_NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
 
 
 class DedupeSpec(Spec):
@@ -62,12 +65,12 @@ class GoldTableSpec(Spec):
 class GoldSpec(Spec):
     """The pipeline's answers and when they are rebuilt."""
 
-    schedule: str | None = None
-    deadline_minutes: float | None = Field(
+    schedule: Annotated[str | None, AT_ONCE] = None
+    deadline_minutes: Annotated[float | None, AT_ONCE] = Field(
         default=None, gt=0, description="told where a run has not ended so long after it was queued"
     )
-    dedupe: DedupeSpec | None = None
-    tables: tuple[GoldTableSpec, ...] = ()
+    dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
+    tables: Annotated[tuple[GoldTableSpec, ...], _NEXT_BUILD] = ()
 
 
 def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
@@ -76,10 +79,12 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
     Raises:
         ValueError: tables read each other in a circle, which is named.
     """
-    known = {table.name: table for table in tables}
-    sorter = TopologicalSorter({name: [read for read in table.reads if read in known] for name, table in known.items()})
+    declared = {table.name: table for table in tables}
+    sorter = TopologicalSorter(
+        {name: [read for read in table.reads if read in declared] for name, table in declared.items()}
+    )
     try:
-        return [known[name] for name in sorter.static_order()]
+        return [declared[name] for name in sorter.static_order()]
     except CycleError as error:
         circle = " reads ".join(reversed(error.args[1]))
         raise ValueError(f"gold tables read each other in a circle: {circle}") from None

@@ -23,8 +23,8 @@ def pipeline_json_schema() -> dict[str, Any]:
 
 def _loosen(node: Any) -> None:
     if isinstance(node, list):
-        for each in node:
-            _loosen(each)
+        for item in node:
+            _loosen(item)
     if not isinstance(node, dict):
         return
     for name, field in list(node.get("properties", {}).items()):

@@ -88,12 +88,12 @@ def merge(base: Any, overrides: Any) -> Any:
 def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
     """Values set by variables: `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`."""
     prefix = f"{OVERRIDE_PREFIX}{kind}__{name}__"
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for variable, text in sorted(os.environ.items()):
         if not variable.startswith(prefix):
             continue
         *parents, last = variable.removeprefix(prefix).split("__")
-        level = found
+        level = overrides
         for parent in parents:
             level = level.setdefault(parent, {})
             if not isinstance(level, dict):
@@ -102,7 +102,7 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
             level[last] = YAML(typ="safe").load(text)
         except YAMLError as error:
             raise _bad_variable(variable, f"{text!r} is no YAML") from error
-    return found
+    return overrides
 
 
 def _bad_variable(variable: str, problem: str) -> ConfigError:
@@ -115,8 +115,8 @@ def _describe(
     location, parents = _place(problem["loc"], model)
     if problem["type"].startswith("union_tag"):
         location += ("kind",)
-    line, known = _line_of(document, location)
-    key = ".".join(str(part) for part in location[: known + 1]) or "(the whole file)"
+    line, depth = _line_of(document, location)
+    key = ".".join(str(part) for part in location[: depth + 1]) or "(the whole file)"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         message = _unknown_key(str(location[-1]), parents)
@@ -161,15 +161,15 @@ def _place(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[tup
     kept: list[str | int] = []
     candidates, names = [model], set(model.model_fields)
     for part in location:
-        of_kind = [each for each in candidates if len(candidates) > 1 and part in _kinds(each)]
+        of_kind = [model for model in candidates if len(candidates) > 1 and part in _kinds(model)]
         if of_kind:
             candidates, names = of_kind, set(of_kind[0].model_fields)
             continue
         kept.append(part)
-        names = {name for each in candidates for name in each.model_fields}
-        fields = [each.model_fields[part] for each in candidates if part in each.model_fields]
+        names = {name for model in candidates for name in model.model_fields}
+        fields = [model.model_fields[part] for model in candidates if part in model.model_fields]
         if fields:
-            candidates = [found for field in fields for found in _models_in(field.annotation)] or candidates
+            candidates = [inner for field in fields for inner in _models_in(field.annotation)] or candidates
     return tuple(kept), names
 
 
@@ -183,7 +183,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
-        return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
+        return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
     return []
 
 
@@ -195,7 +195,7 @@ def _unknown_key(key: str, names: set[str]) -> str:
 
 
 def _unknown_kind(context: Mapping[str, str]) -> str:
-    known = [name.strip().strip("'") for name in context["expected_tags"].split(",")]
-    nearest = difflib.get_close_matches(context["tag"], known, n=1, cutoff=0.5)
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"
+    kinds = [name.strip().strip("'") for name in context["expected_tags"].split(",")]
+    nearest = difflib.get_close_matches(context["tag"], kinds, n=1, cutoff=0.5)
+    advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(kinds)}"
     return f"there is no kind {context['tag']!r}; {advice}"

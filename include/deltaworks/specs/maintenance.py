@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from deltaworks.specs.base import Bytes, Spec
+from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
 
 #: What every table is created with where nothing else is declared.
 DEFAULT_KEPT_HOURS = 168
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
+_RETENTION = Edit(
+    Effect.SAFE,
+    "Holds from the next VACUUM. A table whose log remembers less is left out by it: set the table's "
+    "delta.deletedFileRetentionDuration while nothing writes.",
+)
+
 
 class MaintenanceSpec(Spec):
     """What keeps the tables healthy, and when."""
 
-    schedule: str | None = None
-    optimize: bool = True
-    optimize_minutes: int = Field(default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most")
-    weekly_on: Weekday | None = Field(default="sunday", description="whose night has a second round, over what is left")
-    weekly_minutes: int = Field(default=120, ge=1, le=600, description="what the second round spends at most")
-    closed_after_hours: float = Field(default=3, ge=0, description="after which what is no longer written is ordered")
-    target_file_bytes: Bytes = Field(default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files")
-    vacuum_retention_hours: int = Field(
+    schedule: Annotated[str | None, AT_ONCE] = None
+    optimize: Annotated[bool, NEXT_UPKEEP] = True
+    optimize_minutes: Annotated[int, NEXT_UPKEEP] = Field(
+        default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most"
+    )
+    weekly_on: Annotated[Weekday | None, NEXT_UPKEEP] = Field(
+        default="sunday", description="whose night has a second round, over what is left"
+    )
+    weekly_minutes: Annotated[int, NEXT_UPKEEP] = Field(
+        default=120, ge=1, le=600, description="what the second round spends at most"
+    )
+    closed_after_hours: Annotated[float, NEXT_UPKEEP] = Field(
+        default=3, ge=0, description="after which what is no longer written is ordered"
+    )
+    target_file_bytes: Annotated[Bytes, NEXT_UPKEEP] = Field(
+        default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files"
+    )
+    vacuum_retention_hours: Annotated[int, _RETENTION] = Field(
         default=DEFAULT_KEPT_HOURS, ge=168, le=720, description="how long removed files are kept"
     )
-    time_travel_hours: int = Field(default=0, ge=0, le=720, description="how far back tables can be read, at least")
-    vacuum_dry_run: bool = True
+    time_travel_hours: Annotated[int, _RETENTION] = Field(
+        default=0, ge=0, le=720, description="how far back tables can be read, at least"
+    )
+    vacuum_dry_run: Annotated[bool, NEXT_UPKEEP] = True
 
     @property
     def kept_hours(self) -> int:

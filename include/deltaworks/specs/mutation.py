@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from deltaworks.specs.base import Name, Spec, parse_bytes
+from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
 
 #: Rows, requests and names belong to an organisation: nothing is changed, resolved or joined across two of them.
 ORG_COLUMN = "org_id"
@@ -66,6 +67,14 @@ NOTIFICATION_COLUMNS: dict[str, str] = {
     "data_version": "long",
 }
 
+_NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: holds from the next batch of mutations.")
+_OTHER_CHANGES = Edit(
+    Effect.MIXES,
+    "Rows that mutations have changed would keep to the old declaration, and others to the new one. Put the old one "
+    "back; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and know that requests applied "
+    "by now are not applied again.",
+)
+
 
 class MutableSpec(Spec):
     """Which columns of a table requests change. What arrived stays in columns of its own and is never rewritten.
@@ -74,10 +83,10 @@ class MutableSpec(Spec):
     with the column that keeps what arrived.
     """
 
-    id: str
-    origin: str
-    fields: dict[str, str] = Field(default_factory=dict)
-    deletion_vectors: bool | None = Field(
+    id: Annotated[str, _OTHER_CHANGES]
+    origin: Annotated[str, _OTHER_CHANGES]
+    fields: Annotated[dict[str, str], _OTHER_CHANGES] = Field(default_factory=dict)
+    deletion_vectors: Annotated[bool | None, _NEXT_MUTATIONS] = Field(
         default=None, description="merges mark rows and write them anew beside their files; none leaves it as it is"
     )
 
@@ -95,17 +104,25 @@ class AnnouncesSpec(Spec):
 class MutationsSpec(Spec):
     """How requests are applied to the pipeline's mutable tables."""
 
-    requests: Name
-    schedule: str | None = "*/10 * * * *"
-    max_requests: int = Field(default=1_000_000, ge=1, description="a batch takes no more")
-    optimize_every: int = Field(default=12, ge=1, description="batches between OPTIMIZEs in the write turn")
-    max_turn_seconds: int = Field(default=600, ge=10, description="how long the stream waits for the table at most")
-    small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+    requests: Annotated[Name, _OTHER_CHANGES]
+    schedule: Annotated[str | None, AT_ONCE] = "*/10 * * * *"
+    max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(default=1_000_000, ge=1, description="a batch takes no more")
+    optimize_every: Annotated[int, _NEXT_MUTATIONS] = Field(
+        default=12, ge=1, description="batches between OPTIMIZEs in the write turn"
+    )
+    max_turn_seconds: Annotated[int, _NEXT_MUTATIONS] = Field(
+        default=600, ge=10, description="how long the stream waits for the table at most"
+    )
+    small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes), _NEXT_MUTATIONS] = Field(
         default=1 << 30, ge=0, description="delta-rs merges where no more is rewritten and memory suffices, else Spark"
     )
-    alert_after_minutes: int = Field(default=30, ge=1, description="age of the oldest request that is not applied")
-    purge_after_days: int = Field(default=30, ge=1, description="deleted rows are removed for good after these")
-    names: Name = "names"
-    intervals: Name = "intervals"
-    notifications: Name | None = None
-    merge_names: Literal["keep_target", "keep_source", "newest"] = "keep_target"
+    alert_after_minutes: Annotated[int, AT_ONCE] = Field(
+        default=30, ge=1, description="age of the oldest request that is not applied"
+    )
+    purge_after_days: Annotated[int, NEXT_UPKEEP] = Field(
+        default=30, ge=1, description="deleted rows are removed for good after these"
+    )
+    names: Annotated[Name, _OTHER_CHANGES] = "names"
+    intervals: Annotated[Name, _OTHER_CHANGES] = "intervals"
+    notifications: Annotated[Name | None, _NEXT_MUTATIONS] = None
+    merge_names: Annotated[Literal["keep_target", "keep_source", "newest"], _OTHER_CHANGES] = "keep_target"

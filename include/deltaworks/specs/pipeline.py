@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, FieldPath, Name, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.effects import AT_ONCE, NEXT_START, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
 from deltaworks.specs.maintenance import MaintenanceSpec
-from deltaworks.specs.mutation import (
-    MUTABLE_COLUMNS,
-    NOTIFICATION_COLUMNS,
-    ORG_COLUMN,
-    AnnouncesSpec,
-    MutableSpec,
-    MutationsSpec,
-)
-from deltaworks.specs.mutation_checks import announcing_problems, mutable_problems, mutation_problems
-from deltaworks.specs.named_sources import chosen_source
-from deltaworks.specs.rules import RuleSpec, problem_of
-from deltaworks.specs.source import DeltaSourceSpec, RecordSourceSpec, SourceSpec
-from deltaworks.specs.types import TypeText
-from deltaworks.specs.watch import WatchSpec
+from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS, MutationsSpec
+from deltaworks.specs.sources.declared import SourceSpec, chosen_source
+from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.table import RESERVED_TABLES, LiveTableSpec, TableSpec, TimeUnit
 
-TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
-Scalar = str | int | float | bool
-Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
-
-#: Columns the engine adds to every bronze table; a declared column may not take their names.
-ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
-    ("event_id", "string"),
-    ("event_name", "string"),
-    ("event_time", "timestamp"),
-    ("event_date", "date"),
-    ("_ingested_at", "timestamp"),
-    ("_batch_id", "long"),
-    ("_seq", "long"),
-    ("_position", "long"),
+_OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
+_TABLES = NamedItems(
+    added=Edit(
+        Effect.BACKFILL,
+        "It is filled from the stream's next start on. What landed before: "
+        "`deltaworks reprocess {pipeline} --tables {name} --from-start`.",
+    ),
+    removed=Edit(
+        Effect.RESTART,
+        "It stays as it is and gets no more rows. Events that only it took go to quarantine from the "
+        "stream's next start on.",
+    ),
 )
-#: JSON of the fields no column takes, in tables that keep them.
-RESCUED_COLUMN = "_rescued"
-#: Whether an event was sent before, in tables that flag it.
-DUPLICATE_COLUMN = "_duplicate"
-RESERVED_TABLES = ("quarantine",)
-#: Types whose values every reader spells the same in a Delta log.
-PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
+_LIVE_TABLES = NamedItems(
+    added=Edit(Effect.RESTART, "It counts from the beginning of {name}'s input, from the stream's next start."),
+    removed=Edit(Effect.RESTART, "It stays as it is and is counted no further."),
+)
+_MUTATIONS = Presence(
+    Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
+)
 
 
 class UnwrapSpec(Spec):
@@ -70,184 +61,81 @@ class EventNameSpec(Spec):
 class EventTimeSpec(Spec):
     """The event's time, how it is written, and how far it may lie from the arrival of the event."""
 
-    path: FieldPath
-    unit: TimeUnit = "iso8601"
-    max_age_days: int | None = Field(default=None, ge=1)
-    max_future_minutes: int | None = Field(default=None, ge=0)
+    path: Annotated[FieldPath, OTHER_MEANING]
+    unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
+    max_age_days: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
+    max_future_minutes: Annotated[int | None, NEXT_START] = Field(default=None, ge=0)
 
 
 class EventSpec(Spec):
     """What every event of the pipeline has: a name, a time and, where producers send one, an id."""
 
-    name: EventNameSpec
+    name: Annotated[EventNameSpec, OTHER_MEANING]
     time: EventTimeSpec
-    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = ()
-
-
-class ColumnSpec(Spec):
-    """One column of a bronze table and the path its value comes from."""
-
-    name: Name
-    path: FieldPath
-    type: TypeText
-    required: bool = False
-    unit: TimeUnit = "iso8601"
-    description: str = ""
-
-
-class DuplicatesSpec(Spec):
-    """Copies that producers send again are flagged as they land, against what arrived within some days.
-
-    A Python worker keeps 16 bytes an id of them, of `max_ids` of the newest at most.
-    """
-
-    flag_within_days: int = Field(ge=1, le=400)
-    max_ids: int = Field(default=20_000_000, ge=1)
-
-
-class TableSpec(Spec):
-    """A bronze table: which events land in it and what is kept of them."""
-
-    name: Name
-    description: str = ""
-    when: dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]] = Field(default_factory=dict)
-    catch_all: bool = False
-    columns: tuple[ColumnSpec, ...] = ()
-    partition_by: tuple[str, ...] = ("event_date",)
-    zorder_by: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = Field(default=(), max_length=4)
-    writer: Literal["fan_out", "spark"] = "fan_out"
-    evolve: Evolve = "ignore"
-    rules: tuple[RuleSpec, ...] = ()
-    duplicates: DuplicatesSpec | None = None
-    mutable: MutableSpec | None = None
-    announces: AnnouncesSpec | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _clustered_without_partitions(cls, declared: Any) -> Any:
-        if isinstance(declared, dict) and declared.get("cluster_by") and "partition_by" not in declared:
-            return {**declared, "partition_by": ()}
-        return declared
-
-    @model_validator(mode="after")
-    def _rules_hold_over_columns(self) -> Self:
-        names = [rule.name for rule in self.rules]
-        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
-        problems = []
-        for index, rule in enumerate(self.rules):
-            if rule.name in names[:index]:
-                problems.append((("rules", index, "name"), f"rule {rule.name!r} is declared twice"))
-            problem = problem_of(rule.check, types)
-            if problem is not None:
-                problems.append((("rules", index, "check"), f"rule {rule.name!r}: {problem}"))
-        raise_located(problems)
-        return self
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.name in RESERVED_TABLES:
-            raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
-        if self.announces is None and self.catch_all == bool(self.when):
-            raise ValueError("give `when` a condition, or set catch_all: true for a table of every event")
-        added = ENVELOPE_COLUMNS if self.announces is None else tuple(NOTIFICATION_COLUMNS.items())
-        names = [name for name, _ in added] + [column.name for column in self.columns]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
-        for key in (*self.partition_by, *self.zorder_by, *self.cluster_by):
-            if key not in names:
-                raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
-        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
-        if overlap:
-            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
-        return self
-
-    @model_validator(mode="after")
-    def _clustered_as_asked(self) -> Self:
-        if not self.cluster_by:
-            return self
-        if self.partition_by or self.zorder_by:
-            raise ValueError("cluster_by takes the place of partition_by and zorder_by: declare it without them")
-        if self.writer != "spark":
-            raise ValueError("cluster_by needs writer: spark; delta-rs cannot commit to clustered tables")
-        if self.mutable is not None or self.announces is not None:
-            raise ValueError("cluster_by is for tables that are appended to, neither mutable nor announcing")
-        return self
-
-    @model_validator(mode="after")
-    def _changes_as_asked(self) -> Self:
-        raise_located([*mutable_problems(self), *announcing_problems(self)])
-        return self
-
-    @model_validator(mode="after")
-    def _written_as_asked(self) -> Self:
-        types = self.column_types()
-        for key in self.partition_by:
-            if types[key] not in PARTITION_TYPES:
-                raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
-        if self.evolve == "add_columns" and self.writer == "spark":
-            raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
-        if self.duplicates is not None and (self.writer == "spark" or "event_id" in self.partition_by):
-            raise ValueError("duplicates are flagged with writer: fan_out, and not where event_id is a partition")
-        return self
-
-    def column_types(self) -> dict[str, str]:
-        """Every column with its type, in the order of the table: the envelope first, or a notification's own last."""
-        if self.announces is not None:
-            return {column.name: column.type for column in self.columns} | NOTIFICATION_COLUMNS
-        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
-        types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
-        types |= {DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {}
-        return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
+    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple), OTHER_MEANING] = ()
 
 
 class QuarantineSpec(Spec):
     """How much of a row that did not fit is kept."""
 
-    retain_raw_bytes: Bytes = 65_536
+    retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
 
 
 class StreamSpec(Spec):
     """How the pipeline's stream runs. Seconds throughout."""
 
-    trigger_seconds: float = Field(default=60, gt=0)
-    max_run_seconds: int = Field(default=14_400, ge=10)
-    lease_ttl_seconds: int = Field(default=30, ge=3)
-    stall_seconds: int = Field(default=900, ge=30, description="a batch that takes longer ends the job")
-    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
-    tasks_per_batch: int = Field(default=2, ge=1)
+    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
+    max_run_seconds: Annotated[int, NEXT_START] = Field(default=14_400, ge=10)
+    lease_ttl_seconds: Annotated[int, NEXT_START] = Field(default=30, ge=3)
+    stall_seconds: Annotated[int, NEXT_START] = Field(
+        default=900, ge=30, description="a batch that takes longer ends the job"
+    )
+    driver_memory: Annotated[str, NEXT_START] = Field(default="1g", pattern=r"^\d+[mg]$")
+    tasks_per_batch: Annotated[int, NEXT_START] = Field(default=2, ge=1)
 
 
-class LiveTableSpec(Spec):
-    """A gold table that is a streaming aggregation: counts per window and group."""
+class WatchSpec(Spec):
+    """Bounds of the health check. What is not declared follows from the source, or from what is usual."""
 
-    name: Name
-    reads: Name
-    window_minutes: int = Field(default=60, ge=1)
-    watermark_minutes: int = Field(default=180, ge=1)
-    group_by: tuple[str, ...] = ()
-    trigger_seconds: float = Field(default=60, gt=0)
+    backlog_minutes: float = Field(default=60, gt=0, description="what waits for longer is told")
+    no_input_minutes: float | None = Field(
+        default=None, gt=0, description="a silence that lasts longer is told; without it, one that is not usual"
+    )
+    retention_hours: float | None = Field(
+        default=None, gt=0, description="what the source keeps, where it does not say so itself"
+    )
+    time_left_hours: float | None = Field(
+        default=None, gt=0, description="told where less is left of it; without it a quarter of the retention"
+    )
+    stale_seconds: float = Field(
+        default=120, ge=20, description="a heartbeat that is older says that the stream hangs or is gone"
+    )
+    start_seconds: float = Field(
+        default=180, ge=20, description="a start that takes no longer is not held against the stream"
+    )
+    restarts_per_hour: int = Field(
+        default=3, ge=0, description="how often a hung stream is started anew; 0 leaves it to people"
+    )
 
 
 class PipelineSpec(Spec):
     """`include/pipelines/<name>/pipeline.yaml`."""
 
-    pipeline: Name
-    description: str
-    owner: str
-    tags: tuple[str, ...] = ()
+    pipeline: Annotated[Name, _OTHER_PIPELINE]
+    description: Annotated[str, AT_ONCE]
+    owner: Annotated[str, AT_ONCE]
+    tags: Annotated[tuple[str, ...], AT_ONCE] = ()
     source: SourceSpec
-    unwrap: UnwrapSpec | None = None
+    unwrap: Annotated[UnwrapSpec | None, OTHER_MEANING] = None
     event: EventSpec
-    tables: tuple[TableSpec, ...] = Field(min_length=1)
+    tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec()
     stream: StreamSpec = StreamSpec()
-    live: tuple[LiveTableSpec, ...] = ()
+    live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec()
     maintenance: MaintenanceSpec = MaintenanceSpec()
-    mutations: MutationsSpec | None = None
-    watch: WatchSpec = WatchSpec()
+    mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
+    watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec()
 
     @model_validator(mode="before")
     @classmethod
@@ -290,7 +178,7 @@ class PipelineSpec(Spec):
 
     @model_validator(mode="after")
     def _mutations_fit(self) -> Self:
-        raise_located(list(mutation_problems(self)))
+        raise_located(list(_mutation_problems(self)))
         return self
 
     def _check_reads(self, bronze: dict[str, tuple[str, ...]]) -> None:
@@ -337,3 +225,85 @@ class PipelineSpec(Spec):
     def as_mapping(self) -> dict[str, Any]:
         """The effective spec as plain data, for printing."""
         return self.model_dump(mode="json", exclude_defaults=False)
+
+
+def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between the tables of a pipeline and its mutations."""
+    for index, table in enumerate(pipeline.tables):
+        for place, text in _announced_problems(pipeline, table):
+            yield ("tables", index, *place), text
+        if table.mutable is not None and pipeline.mutations is None:
+            yield ("tables", index, "mutable"), "declare `mutations`: without requests nothing changes a table"
+    mutable = {table.name for table in pipeline.tables if table.mutable is not None}
+    for index, live in enumerate(pipeline.live):
+        if live.reads in mutable:
+            yield (
+                ("live", index, "reads"),
+                f"{live.reads!r} is mutable: what a live table has counted would change behind it; use a gold table",
+            )
+    if pipeline.mutations is None:
+        return
+    if not mutable:
+        yield ("mutations",), "no table declares `mutable`: there is nothing to apply requests to"
+    yield from _requests_problems(pipeline, pipeline.mutations.requests)
+    yield from _made_table_problems(pipeline)
+
+
+def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
+    if table.announces is None:
+        return
+    announced = {each.name: each for each in pipeline.tables if each.announces is None}
+    if table.announces.table not in announced:
+        advice = nearest_of(table.announces.table, announced)
+        yield ("announces", "table"), f"there is no table {table.announces.table!r} to announce; {advice}"
+        return
+    data = announced[table.announces.table]
+    types = data.column_types()
+    key = table.announces.key
+    if types.get(key) != "string":
+        texts = [name for name, kind in types.items() if kind == "string"]
+        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {nearest_of(key, texts)}"
+    for index, column in enumerate(table.columns):
+        if types.get(column.name) != column.type:
+            present = types.get(column.name)
+            advice = nearest_of(column.name, types) if present is None else f"there it is {present}"
+            yield (
+                ("columns", index, "name"),
+                f"{column.name!r} is taken over from {data.name!r}, which has no such column of {column.type}; "
+                f"{advice}",
+            )
+
+
+def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
+    tables = {table.name: table for table in pipeline.tables if table.announces is None}
+    if name not in tables:
+        yield ("mutations", "requests"), f"there is no table {name!r} here; {nearest_of(name, tables)}"
+        return
+    requests = tables[name]
+    if requests.mutable is not None:
+        yield ("mutations", "requests"), f"{name!r} is mutable itself; requests are kept as they arrived"
+    types = requests.column_types()
+    wrong = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
+    if wrong:
+        yield ("mutations", "requests"), f"a table of requests has columns that {name!r} lacks: {', '.join(wrong)}"
+
+
+def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """Names of the tables that mutations make and keep, and of the one they only write to."""
+    mutations = pipeline.mutations
+    if mutations is None:
+        return
+    announcing = [table.name for table in pipeline.tables if table.announces is not None]
+    if mutations.notifications is not None and mutations.notifications not in announcing:
+        yield (
+            ("mutations", "notifications"),
+            f"{mutations.notifications!r} is no table that announces another; "
+            f"{nearest_of(mutations.notifications, announcing)}",
+        )
+    taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
+    taken += [table.name for table in pipeline.gold.tables]
+    for key in ("names", "intervals"):
+        name = getattr(mutations, key)
+        if name in taken:
+            yield ("mutations", key), f"{name!r} is declared as another table; mutations make this one themselves"
+        taken.append(name)

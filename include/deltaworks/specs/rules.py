@@ -102,10 +102,10 @@ def _problem_of(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         try:
             # As a condition no aggregate and no window is allowed.
             kinds = [str(kind) for kind in connection.sql(f"{query} WHERE {selected(check)}").types]
-            # Constants are read when it runs: a text that is compared with a number is told here, not in a batch.
+            # Constants are read when it runs: a text that is compared with a number fails here, not in a batch.
             connection.execute(query).fetchall()
         except duckdb.Error as error:
-            return _told(error, [name for name, _ in columns])
+            return _described(error, [name for name, _ in columns])
     return None if kinds == ["BOOLEAN"] else f"this is {', '.join(kinds)}, not true or false"
 
 
@@ -139,24 +139,24 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
         yield node
         node = list(node.values())
     if isinstance(node, list):
-        for each in node:
-            yield from _parts(each)
+        for item in node:
+            yield from _parts(item)
 
 
 @functools.lru_cache(maxsize=1)
 def _changing_functions() -> frozenset[str]:
     with open_duckdb() as connection:
-        found = connection.execute(
+        names = connection.execute(
             "SELECT function_name FROM duckdb_functions() WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
         ).fetchall()
-    return frozenset(str(name).lower() for (name,) in found) | _CLOCKS
+    return frozenset(str(name).lower() for (name,) in names) | _CLOCKS
 
 
-def _told(error: Exception, columns: list[str]) -> str:
+def _described(error: Exception, columns: list[str]) -> str:
     text = str(error).splitlines()[0]
     unknown = _UNKNOWN_COLUMN.search(text)
     if unknown is None or unknown[1] in columns:
         return text
     nearest = difflib.get_close_matches(unknown[1], columns, n=1, cutoff=0.5)
-    known = f"did you mean {nearest[0]!r}?" if nearest else f"its columns are {', '.join(columns)}"
-    return f"no column {unknown[1]!r} in this table; {known}"
+    advice = f"did you mean {nearest[0]!r}?" if nearest else f"its columns are {', '.join(columns)}"
+    return f"no column {unknown[1]!r} in this table; {advice}"

@@ -112,11 +112,11 @@ def check_log_store(conf: dict[str, str], *, shared: bool) -> None:
     Raises:
         ConfigError: LOG_STORE_UNSAFE.
     """
-    found = conf.get(S3A_LOG_STORE_KEY)
-    if shared and found != LOG_STORE_S3A:
+    log_store = conf.get(S3A_LOG_STORE_KEY)
+    if shared and log_store != LOG_STORE_S3A:
         raise ConfigError(
             "LOG_STORE_UNSAFE",
-            f"The lake is on S3 and {S3A_LOG_STORE_KEY} is {found or 'not set'}: Delta's default excludes writers "
+            f"The lake is on S3 and {S3A_LOG_STORE_KEY} is {log_store or 'not set'}: Delta's default excludes writers "
             "within one JVM only, so that two drivers overwrite each other's commits and lose data.",
             hint=f"Set {S3A_LOG_STORE_KEY}={LOG_STORE_S3A} (Deltaworks' default), or remove the override.",
         )

@@ -49,7 +49,7 @@ class StorageSpec(AwsSpec):
 
     @field_validator("root")
     @classmethod
-    def _known_scheme(cls, value: str) -> str:
+    def _supported_scheme(cls, value: str) -> str:
         parsed = urlparse(value)
         on_s3 = parsed.scheme == "s3" and bool(parsed.netloc)
         on_disk = parsed.scheme == "file" and not parsed.netloc and parsed.path.strip("/")

@@ -131,8 +131,8 @@ class _Parser:
             return self._map()
         if name == "struct":
             return self._struct()
-        known = ", ".join((*PRIMITIVES, "decimal(p,s)", "array<T>", "map<string,T>", "struct<a: T>"))
-        raise ValueError(f"unknown type {name!r}; known types are {known}")
+        types = ", ".join((*PRIMITIVES, "decimal(p,s)", "array<T>", "map<string,T>", "struct<a: T>"))
+        raise ValueError(f"unknown type {name!r}; known types are {types}")
 
     def _decimal(self) -> Decimal:
         self._take("(")

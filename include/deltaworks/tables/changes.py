@@ -1,22 +1,35 @@
-"""Which partitions of a table changed between two of its versions, read from the Delta log alone.
+"""What commits did to the partitions of a table, read from the Delta log alone, and how far a reader has come in them.
 
-OPTIMIZE and its like rearrange rows without changing them: their actions say `dataChange: false` and do not count.
+OPTIMIZE and its like rearrange rows without changing them: their actions say `dataChange: false` and do not count as
+changes.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from deltaworks.control.provenance import read_user_metadata
+from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import changing_actions, read_commits
+from deltaworks.tables.log import Action, changing_actions, commit_history, read_commits
 
 #: A partition as the log names it: (column, value) pairs; the value is text, None for null.
 Partition = tuple[tuple[str, str | None], ...]
+#: Key of `userMetadata` that groups the commits of one command.
+GROUP = "group"
+#: Where changes are read: the notification table, or Delta's own feed of the data table.
+Through = Literal["notifications", "change_feed"]
+#: Key of `userMetadata`: the position whose changes a reader's table has.
+POSITION = "changes_position"
+_FORMAT = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The partitions whose rows changed, or `everything` with the reason why it cannot be told more exactly."""
+    """The partitions whose rows changed, or `everything` with the reason why it is not known more exactly."""
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
     everything: bool = False
@@ -32,10 +45,10 @@ class Changes:
         """
         if self.everything:
             return None
-        found = [dict(partition) for partition in self.partitions]
-        if any(column not in partition for partition in found):
+        partitions = [dict(partition) for partition in self.partitions]
+        if any(column not in partition for partition in partitions):
             return None
-        return frozenset(partition[column] for partition in found)
+        return frozenset(partition[column] for partition in partitions)
 
 
 def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> Changes:
@@ -48,7 +61,7 @@ def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to
         return Changes(everything=True, reason="no earlier version is known")
     if after_version > up_to_version:
         return Changes(everything=True, reason=f"version {up_to_version} is older than {after_version}")
-    found: set[Partition] = set()
+    partitions: set[Partition] = set()
     for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
             return Changes(everything=True, reason=f"the commit of version {version} is no longer in the log")
@@ -56,5 +69,135 @@ def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to
             values = action.get("partitionValues")
             if values is None:
                 return Changes(everything=True, reason=f"version {version} removes a file without its partition")
-            found.add(tuple(sorted(values.items())))
-    return Changes(partitions=frozenset(found))
+            partitions.add(tuple(sorted(values.items())))
+    return Changes(partitions=frozenset(partitions))
+
+
+def literal(value: str | None, kind: str) -> str:
+    """A partition's value, as the Delta log writes it, as a SQL literal of a column's type."""
+    if value is None:
+        return "NULL"
+    if kind in ("int", "long", "boolean"):
+        return value
+    # A raw string would end at a quote; a backslash begins an escape in Spark's strings.
+    text = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"DATE'{text}'" if kind == "date" else f"'{text}'"
+
+
+def within(partitions: Collection[Partition], types: Mapping[str, str]) -> str:
+    """The condition a row of one of these partitions meets. `true` where the table has none."""
+    columns = sorted({name for partition in partitions for name, _ in partition})
+    if not columns:
+        return "true"
+    if len(columns) == 1:
+        return _of_one(columns[0], [dict(partition)[columns[0]] for partition in partitions], types[columns[0]])
+    return " OR ".join(
+        "(" + " AND ".join(_of_one(name, [value], types[name]) for name, value in sorted(partition)) + ")"
+        for partition in sorted(partitions, key=str)
+    )
+
+
+def _of_one(column: str, values: Sequence[str | None], kind: str) -> str:
+    named = sorted({value for value in values if value is not None})
+    conditions = [f"`{column}` IS NULL"] if None in values else []
+    if named:
+        conditions.append(f"`{column}` IN ({', '.join(literal(value, kind) for value in named)})")
+    return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
+
+
+@dataclass(slots=True)
+class RewrittenPartition:
+    """Files and bytes that were taken out of a partition and put into it; `version` is that of the last commit."""
+
+    partition: Partition
+    version: int = -1
+    files_before: int = 0
+    bytes_before: int = 0
+    files: int = 0
+    bytes: int = 0
+    newest_file_at: dt.datetime = field(default=dt.datetime.fromtimestamp(0, tz=dt.UTC))
+
+
+def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str) -> list[RewrittenPartition]:
+    """What the commits of `group` after a version did to each partition they put files into, sorted by partition."""
+    opened = lake.open(key)
+    if opened is None:
+        return []
+    rewritten: dict[Partition, RewrittenPartition] = {}
+    for version, actions in read_commits(lake, key, range(after_version + 1, opened.version() + 1)):
+        if actions is not None and _group_of(actions) == group:
+            _take(rewritten, version, actions)
+    return [rewritten[place] for place in sorted(rewritten, key=str) if rewritten[place].files]
+
+
+def _group_of(actions: Iterable[Action]) -> str | None:
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return read_user_metadata(info.get("userMetadata")).get(GROUP)
+
+
+def _take(rewritten: dict[Partition, RewrittenPartition], version: int, actions: Iterable[Action]) -> None:
+    for action in actions:
+        moved = action.get("add") or action.get("remove")
+        if moved is None:
+            continue
+        place: Partition = tuple(sorted((moved.get("partitionValues") or {}).items()))
+        entry = rewritten.setdefault(place, RewrittenPartition(place))
+        entry.version = version
+        if "add" in action:
+            at = dt.datetime.fromtimestamp(moved["modificationTime"] / 1000, tz=dt.UTC)
+            entry.files, entry.bytes = entry.files + 1, entry.bytes + moved["size"]
+            entry.newest_file_at = max(entry.newest_file_at, at)
+        else:
+            entry.files_before, entry.bytes_before = entry.files_before + 1, entry.bytes_before + moved.get("size", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePosition:
+    """A position of `read_changes`: everything up to `version` of the table with `table_id` has been read.
+
+    `str(position)` is the text to keep, `ChangePosition.parse` reads it. Its content is private to this module.
+    """
+
+    through: Through
+    table_id: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{_FORMAT}:{self.through}:{self.version}:{self.table_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChangePosition:
+        """The position that was kept.
+
+        Raises:
+            ConfigError: CHANGES_POSITION_UNKNOWN.
+        """
+        form, _, rest = text.partition(":")
+        through, _, rest = rest.partition(":")
+        version, _, table_id = rest.partition(":")
+        try:
+            if form != _FORMAT or through not in ("notifications", "change_feed"):
+                raise ValueError(text)
+            kind: Through = "notifications" if through == "notifications" else "change_feed"
+            return cls(through=kind, version=int(version), table_id=table_id)
+        except ValueError as error:
+            raise ConfigError(
+                "CHANGES_POSITION_UNKNOWN",
+                f"{text[:200]!r} is no position that a read of changes gave.",
+                hint="Keep str(changes.position) and give it back as it was, or None to read everything.",
+            ) from error
+
+
+def kept_position(lake: Lake, key: str) -> ChangePosition | None:
+    """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
+
+    Raises:
+        ConfigError: CHANGES_POSITION_UNKNOWN.
+    """
+    table = lake.open(key)
+    if table is None:
+        return None
+    for commit in commit_history(lake, key, newest=table.version()):
+        if POSITION in commit.metadata:
+            return ChangePosition.parse(str(commit.metadata[POSITION]))
+    return None

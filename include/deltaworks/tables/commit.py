@@ -107,14 +107,14 @@ def refresh(table: DeltaTable) -> None:
 
 def _through_torn_listings(look: Callable[[], T]) -> T:
     """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, which delta-rs refuses."""
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS):
         try:
             return look()
         except DeltaError as error:
-            if attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error)):
+            if not _TORN_LISTING.search(str(error)):
                 raise
             time.sleep(random.uniform(0.01, 0.05 * attempt))
-    raise AssertionError("the last attempt returned or raised")
+    return look()
 
 
 def commit_step(
@@ -124,7 +124,7 @@ def commit_step(
     step: Step,
     owner: Step | None = None,
     user_metadata: str,
-    anew: Schema | None = None,
+    recreate_as: Schema | None = None,
 ) -> CommitOutcome:
     """Append files to the table as one step.
 
@@ -132,8 +132,8 @@ def commit_step(
         table: an open table; it is brought up to date first, and used by this thread only.
         actions: the files; or what says, given the table as it is committed to, which ones.
         owner: the owner epoch this commit is made under; it fails when a higher one has been raised.
-        anew: take all files that are there out, and have these columns from then on. The partition columns have to
-            stay: delta-rs would break the table.
+        recreate_as: remove all files that are there, and have these columns from then on. The partition columns have
+            to stay: delta-rs would break the table.
 
     Raises:
         FencedError: OWNER_FENCED, a successor has raised the owner epoch in this table.
@@ -155,8 +155,8 @@ def commit_step(
         try:
             table.create_write_transaction(
                 list(actions(table) if callable(actions) else actions),
-                mode="append" if anew is None else "overwrite",
-                schema=anew or table.schema(),
+                mode="append" if recreate_as is None else "overwrite",
+                schema=recreate_as or table.schema(),
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(
                     custom_metadata={"userMetadata": user_metadata},

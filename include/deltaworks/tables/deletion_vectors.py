@@ -1,6 +1,6 @@
 """How many rows the deletion vectors of a table's files mark as deleted, as its log says; no vector is opened.
 
-deltalake tells a table's files without their vectors, so the last checkpoint and the commits after it are read here,
+deltalake lists a table's files without their vectors, so the last checkpoint and the commits after it are read here,
 of tables that have the feature only.
 """
 
@@ -25,7 +25,7 @@ def deleted_rows(
 
     Files are named as the log writes their paths, escapes and all, which is how deltalake names them too.
 
-    None where the log cannot tell: a commit after the last checkpoint is gone.
+    None where the log does not say: a commit after the last checkpoint is gone.
 
     Args:
         checkpoint: what `_last_checkpoint` says.
@@ -49,10 +49,10 @@ def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
     path = f"{arrow_path(lake.storage, key)}/_delta_log/_last_checkpoint"
     try:
         with lake.filesystem.open_input_stream(path) as stream:
-            found = json.loads(stream.read())
+            checkpoint = json.loads(stream.read())
     except (FileNotFoundError, ValueError):
         return None
-    return found if isinstance(found, dict) and "version" in found else None
+    return checkpoint if isinstance(checkpoint, dict) and "version" in checkpoint else None
 
 
 def _apply(marked: dict[str, int], actions: list[Action]) -> None:
@@ -96,10 +96,10 @@ def _of_parquet(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
     with lake.filesystem.open_input_file(path) as source:
         file = pq.ParquetFile(source)
         leaves = {file.schema.column(index).path for index in range(len(file.schema))}
-        wanted = ["add.path", "add.deletionVector.cardinality"]
-        if not leaves.issuperset(wanted):
+        columns = ["add.path", "add.deletionVector.cardinality"]
+        if not leaves.issuperset(columns):
             return
-        for batch in file.iter_batches(columns=wanted):
+        for batch in file.iter_batches(columns=columns):
             for add in batch.column("add").to_pylist():
                 vector = (add or {}).get("deletionVector")
                 if vector is not None and vector["cardinality"] is not None:

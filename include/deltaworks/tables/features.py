@@ -15,9 +15,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 _VECTORS = "deletionVectors"
-#: Writer features an append of ready-made files honours: either they concern other operations, or their use in this
-#: table is looked at below.
-_HARMLESS = frozenset(
+#: Writer features that a commit of ready-made files honours, and one that takes whole files out and puts back files the
+#: table has had: either they concern other operations, or their use in this table is looked at below.
+HARMLESS_FEATURES = frozenset(
     {
         "appendOnly",  # appending is what we do
         "invariants",  # columns are looked at
@@ -49,17 +49,17 @@ def reasons_for_spark(table: DeltaTable) -> list[str]:
     Reads the open table's snapshot only.
     """
     protocol = table.protocol()
-    found = []
+    reasons = []
     if protocol.min_writer_version >= _LEGACY_WRITER:
-        unknown = sorted(set(protocol.writer_features or ()) - _HARMLESS)
-        found += [f"the writer feature {name}" for name in unknown]
+        unknown = sorted(set(protocol.writer_features or ()) - HARMLESS_FEATURES)
+        reasons += [f"the writer feature {name}" for name in unknown]
     if protocol.min_writer_version > _LEGACY_WRITER:
-        found.append(f"writer version {protocol.min_writer_version}")
+        reasons.append(f"writer version {protocol.min_writer_version}")
     configuration = table.metadata().configuration
-    found += sorted(f"the constraint {key}" for key in configuration if key.startswith("delta.constraints."))
+    reasons += sorted(f"the constraint {key}" for key in configuration if key.startswith("delta.constraints."))
     if configuration.get("delta.columnMapping.mode", "none") != "none":
-        found.append("column mapping")
-    return found + list(_of_columns(json.loads(table.schema().to_json())))
+        reasons.append("column mapping")
+    return reasons + list(_of_columns(json.loads(table.schema().to_json())))
 
 
 def reasons_against_rewriting(table: DeltaTable) -> list[str]:
@@ -69,10 +69,10 @@ def reasons_against_rewriting(table: DeltaTable) -> list[str]:
     a change data feed, whose files it would have to write as Spark does, and rows that nobody may change.
     """
     configuration = table.metadata().configuration
-    found = reasons_for_spark(table)
+    reasons = reasons_for_spark(table)
     if has_vectors(table):
-        found.append("deletion vectors")
-    return found + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
+        reasons.append("deletion vectors")
+    return reasons + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
 
 
 def has_vectors(table: DeltaTable) -> bool:

@@ -1,19 +1,26 @@
-"""The lake as the JVM-free side sees it: open tables, append rows, list tables."""
+"""The lake as the JVM-free side sees it: tables are opened, appended to and read, and folders removed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
+from deltaworks.control.objects import open_objects
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table
+from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
+from deltaworks.tables.features import has_vectors
 from deltaworks.tables.files import split_by_partition, write_file
-from deltaworks.tables.scan import rows_of
+
+_DELETERS = 16
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -90,3 +97,87 @@ class Lake:
         """The table's rows, read through deltalake; None where there is no table."""
         table = self.open(key)
         return None if table is None else rows_of(table, columns=columns, filters=filters)
+
+
+def rows_of(table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
+    """The rows of the open table that `filters`, an expression of pyarrow, lets through."""
+    names = list(columns) if columns else None
+    if not has_vectors(table):
+        return table.to_pyarrow_dataset().to_table(columns=names, filter=filters)
+    return ds.Scanner.from_batches(_batches(table), columns=names, filter=filters).to_table()
+
+
+def relation_of(table: DeltaTable) -> Any:
+    """The open table as something DuckDB can register, and scan as often as it likes."""
+    return _Marked(table) if has_vectors(table) else table.to_pyarrow_dataset()
+
+
+class _Marked:
+    """A table with deletion vectors; each scan reads it again."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return _batches(self._table).__arrow_c_stream__(requested_schema)
+
+
+def _batches(table: DeltaTable) -> pa.RecordBatchReader:
+    # Texts come as views, which pyarrow's filters do not know.
+    return pa.RecordBatchReader.from_stream(table.scan()).cast(pa.schema(table.schema().to_arrow()))
+
+
+def selected_rows(
+    lake: Lake, key: str, table: DeltaTable, *, columns: Sequence[str], values: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """The rows whose columns have one of these values each, of an open table that is not partitioned, as it is now.
+
+    Files whose bounds hold none of a column's values are not opened.
+    """
+    refresh(table)
+    schema = pa.schema(table.schema().to_arrow())
+    root = arrow_path(lake.storage, key)
+    selected: list[dict[str, Any]] = []
+    for path in _paths(table, values):
+        with lake.filesystem.open_input_file(f"{root}/{path}") as source:
+            rows = pq.read_table(source, columns=sorted({*columns, *values}))
+        mask = None
+        for name, accepted in values.items():
+            kind = schema.field(name).type
+            same = pc.is_in(rows.column(name), value_set=pa.array(accepted, kind))
+            mask = same if mask is None else pc.and_(mask, same)
+        selected += rows.filter(mask).select(list(columns)).to_pylist()
+    return selected
+
+
+def _paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> list[str]:
+    files = pa.table(table.get_add_actions(flatten=True))
+    if not files.num_rows:
+        return []
+    mask = pa.chunked_array([pa.array([True] * files.num_rows)])
+    for name, accepted in values.items():
+        low, high = f"min.{name}", f"max.{name}"
+        if low not in files.column_names or high not in files.column_names:
+            continue
+        least, greatest = files.column(low), files.column(high)
+        some = pa.chunked_array([pa.array([False] * files.num_rows)])
+        for value in accepted:
+            within = pc.and_(pc.less_equal(least, value), pc.greater_equal(greatest, value))
+            # A file without bounds may hold anything.
+            some = pc.or_(some, pc.fill_null(within, True))
+        mask = pc.and_(mask, some)
+    chosen: list[str] = files.filter(mask).column("path").to_pylist()
+    return chosen
+
+
+def remove_folder(storage: StorageSpec, prefix: str) -> None:
+    """Delete everything below `prefix`, in no order. Nothing happens where there is nothing."""
+    if storage.scheme == "file":
+        filesystem, folder = arrow_filesystem(storage), arrow_path(storage, prefix)
+        if filesystem.get_file_info(folder).type is fs.FileType.Directory:
+            filesystem.delete_dir(folder)
+        return
+    # One request an object: servers beside AWS do not take every client's request for many.
+    objects = open_objects(storage)
+    with ThreadPoolExecutor(_DELETERS) as pool:
+        list(pool.map(objects.delete, objects.list(f"{prefix}/")))

@@ -1,7 +1,9 @@
-"""The commits of a Delta log, read one object each.
+"""The commits of a Delta log and the state they make: files, columns and transactions, as written; needs no JVM.
 
 deltalake's own `history()` numbers commits by counting down from the version its snapshot has, also where newer
-commits have come since: then every number is wrong. What is decided by version is read from here.
+commits have come since: then every number is wrong. What is decided by version is read from here. So are the add
+actions whole, the transactions of an earlier version, and a log that has lost a commit, which deltalake does not give
+out.
 """
 
 from __future__ import annotations
@@ -9,17 +11,31 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import read_user_metadata
+from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Commits are small objects, so reading many of them is latency and nothing else.
 _READERS = 8
 Action = dict[str, Any]
+_COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
+_CHECKPOINT = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
+_KINDS = ("protocol", "metaData", "txn", "add")
+#: A file of a table: its path, decoded, and which rows of it are deleted.
+FileId = tuple[str, str]
+_COMMIT_NAME = re.compile(r"^\d{20}\.json$")
+_CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +66,9 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
         except FileNotFoundError:
             return None
 
-    wanted = list(versions)
+    numbers = list(versions)
     with ThreadPoolExecutor(_READERS) as pool:
-        yield from zip(wanted, pool.map(read, wanted), strict=True)
+        yield from zip(numbers, pool.map(read, numbers), strict=True)
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
@@ -67,15 +83,15 @@ def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = Non
 
 
 def _info(version: int, actions: list[Action]) -> CommitInfo:
-    said: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return CommitInfo(
         version=version,
-        operation=str(said.get("operation", "UNKNOWN")),
-        at=dt.datetime.fromtimestamp(int(said.get("timestamp", 0)) / 1000, tz=dt.UTC),
-        metadata=read_user_metadata(said.get("userMetadata")),
-        metrics=said.get("operationMetrics") or {},
+        operation=str(info.get("operation", "UNKNOWN")),
+        at=dt.datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, tz=dt.UTC),
+        metadata=read_user_metadata(info.get("userMetadata")),
+        metrics=info.get("operationMetrics") or {},
         changes_rows=any(True for _ in changing_actions(actions)),
-        engine=str(said.get("engineInfo", "")),
+        engine=str(info.get("engineInfo", "")),
     )
 
 
@@ -85,3 +101,207 @@ def changing_actions(actions: list[Action]) -> Iterator[Action]:
         moved = action.get("add") or action.get("remove")
         if moved is not None and moved.get("dataChange", True):
             yield moved
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """Which versions have a commit, and which have a whole checkpoint, in how many parts."""
+
+    commits: frozenset[int]
+    checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int | None:
+        """The newest version there is anything of; None where the log is empty."""
+        return max((*self.commits, *self.checkpoints), default=None)
+
+    def checkpoint_up_to(self, version: int) -> int | None:
+        """The newest whole checkpoint that is not newer than `version`."""
+        return max((number for number in self.checkpoints if number <= version), default=None)
+
+    def missing(self, version: int) -> tuple[int, ...]:
+        """The commits that reading `version` needs and that are not there."""
+        base = self.checkpoint_up_to(version)
+        return tuple(
+            number for number in range(0 if base is None else base + 1, version + 1) if number not in self.commits
+        )
+
+
+@dataclass(slots=True)
+class TableState:
+    """What a version of a table is made of. `files` holds each add action by its file."""
+
+    key: str
+    version: int
+    protocol: Action = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    files: dict[FileId, Action] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files, those deleted by deletion vectors left out. Files without a count have none."""
+        return sum(rows_of(added) for added in self.files.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all data files."""
+        return sum(int(added.get("size") or 0) for added in self.files.values())
+
+    def apply(self, actions: Iterable[Action]) -> None:
+        """Take in one commit. Removals first: a commit may replace a file by itself with other rows deleted."""
+        commit = list(actions)
+        for action in commit:
+            if (removed := action.get("remove")) is not None:
+                self.files.pop(file_id(removed), None)
+        for action in commit:
+            if (added := action.get("add")) is not None:
+                self.files[file_id(added)] = added
+            elif (txn := action.get("txn")) is not None:
+                self.transactions[txn["appId"]] = int(txn["version"])
+            elif (metadata := action.get("metaData")) is not None:
+                self.metadata = metadata
+            elif (protocol := action.get("protocol")) is not None:
+                self.protocol = protocol
+
+
+def file_id(action: Action) -> FileId:
+    """The identity of a file within its table, of an add or a remove action."""
+    vector = action.get("deletionVector")
+    deleted = "" if not vector else f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
+    return unquote(action["path"]), deleted
+
+
+def rows_of(added: Action) -> int:
+    """The rows an add action brings by its statistics; 0 where it has none."""
+    deleted = int((added.get("deletionVector") or {}).get("cardinality") or 0)
+    return max(0, int(stats_of(added).get("numRecords") or 0) - deleted)
+
+
+def stats_of(added: Action) -> dict[str, Any]:
+    """The statistics of an add action; empty where it has none that can be read."""
+    try:
+        stats = json.loads(added.get("stats") or "{}")
+    except ValueError:
+        return {}
+    return stats if isinstance(stats, dict) else {}
+
+
+def list_log(objects: ObjectStore, key: str) -> LogFiles:
+    """What lies in the log of the table at `key`. One listing."""
+    commits, parts = set(), dict[int, dict[str, int]]()
+    for name in objects.list(f"{key}/_delta_log/"):
+        if (commit := _COMMIT.search(name)) is not None:
+            commits.add(int(commit.group(1)))
+        elif (checkpoint := _CHECKPOINT.search(name)) is not None:
+            parts.setdefault(int(checkpoint.group(1)), {})[name] = int(checkpoint.group(3) or 1)
+    whole = {version: tuple(sorted(names)) for version, names in parts.items() if len(names) in names.values()}
+    return LogFiles(frozenset(commits), whole)
+
+
+def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = None) -> TableState:
+    """The state of the table at `key`, at its newest version or at this one.
+
+    Raises:
+        ContractError: TABLE_LOG_ABSENT, there is no table; TABLE_LOG_GAP, commits in between are missing;
+            TABLE_VERSION_GONE, the log does not reach back, or forward, to this version.
+    """
+    log = list_log(objects, key)
+    newest = log.newest
+    if newest is None:
+        raise ContractError(
+            "TABLE_LOG_ABSENT",
+            f"There is no Delta log at {key}.",
+            hint="`deltaworks tables check` says what is on record of the table, and how to have it again.",
+        )
+    target = newest if version is None else version
+    missing = log.missing(target)
+    if target > newest or target < 0 or (missing and missing[0] == 0 and not _from_the_start(log, target)):
+        oldest = min((*log.checkpoints, *({0} & log.commits)), default=newest)
+        raise ContractError(
+            "TABLE_VERSION_GONE",
+            f"Version {target} of {key} cannot be read: its log holds versions {oldest} to {newest}.",
+            hint="Choose a version, a time or a batch between them.",
+        )
+    if missing:
+        raise ContractError(
+            "TABLE_LOG_GAP",
+            f"The log of {key} has lost the commit of version {', '.join(map(str, missing[:5]))}.",
+            hint="`deltaworks tables check` says whether it can be made anew, and by which command.",
+        )
+    base = log.checkpoint_up_to(target)
+    state = TableState(key, target)
+    for name in () if base is None else log.checkpoints[base]:
+        state.apply(_checkpointed(lake, name))
+    for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
+        state.apply(actions or ())
+    return state
+
+
+def _from_the_start(log: LogFiles, version: int) -> bool:
+    """Whether the log has been whole from its beginning: a hole in it is then no older part that was cleaned up."""
+    return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
+
+
+def _checkpointed(lake: Lake, name: str) -> Iterator[Action]:
+    with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
+        file = pq.ParquetFile(source)
+        columns = [kind for kind in _KINDS if kind in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                yield {kind: _plain(kind, value) for kind, value in row.items() if value is not None}
+
+
+def _plain(kind: str, value: dict[str, Any]) -> Action:
+    """An action of a checkpoint as a commit writes it: maps are objects, and what is null is left out."""
+    action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
+    for name in ("partitionValues", "tags", "configuration"):
+        if name in action:
+            action[name] = dict(action[name])
+    if kind == "metaData":
+        action["format"] = {**action["format"], "options": dict(action["format"].get("options") or ())}
+    if kind == "add":
+        # What a checkpoint holds changed nothing when that was written; put back, it does.
+        action["dataChange"] = True
+    return action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLength:
+    """Commits that are still in the log with their bytes, and the files of checkpoints with theirs.
+
+    `checkpoint_at` is when the newest checkpoint was written, by the storage's clock; None where there is none.
+    """
+
+    commits: int
+    commit_bytes: int
+    checkpoint_files: int
+    checkpoint_bytes: int
+    checkpoint_at: dt.datetime | None
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept to know what the table is."""
+        return self.commit_bytes + self.checkpoint_bytes
+
+
+def log_length(lake: Lake, key: str) -> LogLength:
+    """Measure the log of the table at `key`; all zero where there is none. One listing, of one folder."""
+    selector = fs.FileSelector(f"{arrow_path(lake.storage, key)}/_delta_log", allow_not_found=True)
+    commits = commit_bytes = checkpoint_files = checkpoint_bytes = 0
+    newest: tuple[str, dt.datetime] | None = None
+    for info in lake.filesystem.get_file_info(selector):
+        checkpoint = _CHECKPOINT_NAME.match(info.base_name)
+        if _COMMIT_NAME.match(info.base_name):
+            commits, commit_bytes = commits + 1, commit_bytes + (info.size or 0)
+        elif checkpoint is not None:
+            checkpoint_files, checkpoint_bytes = checkpoint_files + 1, checkpoint_bytes + (info.size or 0)
+            if info.mtime is not None and (newest is None or (checkpoint[1], info.mtime) > newest):
+                newest = (checkpoint[1], info.mtime)
+    return LogLength(
+        commits=commits,
+        commit_bytes=commit_bytes,
+        checkpoint_files=checkpoint_files,
+        checkpoint_bytes=checkpoint_bytes,
+        checkpoint_at=newest[1].astimezone(dt.UTC) if newest is not None else None,
+    )

@@ -13,9 +13,9 @@ import duckdb
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.scan import relation_of
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
+from deltaworks.tables.lake import Lake, relation_of
 
 #: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
 #: are written with the batch that met the object, once, so they are a view and not a second record.
@@ -51,9 +51,9 @@ def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
             if table is None:
                 continue
             connection.register(f"{pipeline}__{name}", relation_of(table))
-            gone = any(field.name == DELETED_COLUMN for field in table.schema().fields)
-            there = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if gone else ""
-            connection.execute(f'CREATE VIEW "{pipeline}"."{name}" AS SELECT * FROM "{pipeline}__{name}"{there}')
+            mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
+            rows_left = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
+            connection.execute(f'CREATE VIEW "{pipeline}"."{name}" AS SELECT * FROM "{pipeline}__{name}"{rows_left}')
             names.append(f"{pipeline}.{name}")
         if f"{pipeline}.quarantine" in names:
             connection.execute(_FILE_QUARANTINE.format(pipeline=pipeline))
@@ -76,16 +76,16 @@ def _with_names(connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there
                 f'ON names_."{ORG_COLUMN}" = rows_."{ORG_COLUMN}" AND names_.id = {shown}'
             )
             shown = f"coalesce(names_.name, {shown})"
+        name_column = _name_column(table, table.mutable.id)
         connection.execute(
-            f'CREATE VIEW "{spec.pipeline}"."{view}" AS SELECT rows_.*, {shown} AS "{_name_column(table)}" '
+            f'CREATE VIEW "{spec.pipeline}"."{view}" AS SELECT rows_.*, {shown} AS "{name_column}" '
             f'FROM "{spec.pipeline}"."{table.name}" AS rows_ {joined}'
         )
         made.append(f"{spec.pipeline}.{view}")
     return made
 
 
-def _name_column(table: TableSpec) -> str:
+def _name_column(table: TableSpec, id_column: str) -> str:
     """`contact_name` for `contact_id`, or a name that no column has."""
-    assert table.mutable is not None
-    wanted = f"{table.mutable.id.removesuffix('_id')}_name"
-    return wanted if wanted not in table.column_types() else f"{table.mutable.id}_shown"
+    preferred = f"{id_column.removesuffix('_id')}_name"
+    return preferred if preferred not in table.column_types() else f"{id_column}_shown"

@@ -1,4 +1,4 @@
-"""Makes a table anew in one guarded commit: all rows out, the declared columns in. Earlier versions stay readable."""
+"""Recreates a table in one guarded commit: all rows out, the declared columns in. Earlier versions stay readable."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def content(table: DeltaTable) -> TableContent:
 
 
 def needs_spark(table: DeltaTable, partition_by: Sequence[str]) -> list[str]:
-    """Why delta-rs cannot make this table anew, in words; empty where it can."""
-    found = reasons_for_spark(table)
+    """Why delta-rs cannot recreate this table, in words; empty where it can."""
+    reasons = reasons_for_spark(table)
     if list(table.metadata().partition_columns) != list(partition_by):
-        found.append("other partition columns than declared")
+        reasons.append("other partition columns than declared")
     if table.protocol().min_writer_version >= _LISTS_FEATURES:
-        found += [f"the feature {each}" for each in sorted(set(table.protocol().writer_features or ()) - _PLAIN)]
+        reasons += [f"the feature {name}" for name in sorted(set(table.protocol().writer_features or ()) - _PLAIN)]
     if table.metadata().configuration.get("delta.appendOnly") == "true":
-        found.append("delta.appendOnly")
-    return found
+        reasons.append("delta.appendOnly")
+    return reasons
 
 
-def make_anew(
+def recreate_table(
     table: DeltaTable,
     columns: Mapping[str, str] | pa.Schema,
     partition_by: Sequence[str],
@@ -68,7 +68,7 @@ def make_anew(
     """Take all rows out and declare these columns, once. Idempotent by its step, as a batch is.
 
     Args:
-        columns: types by name as a pipeline declares them, or a schema; a table Spark makes anew needs types.
+        columns: types by name as a pipeline declares them, or a schema; a table that Spark recreates needs types.
         spark: gives a session, for a table delta-rs cannot commit this to.
         uri: the table's address as Spark has it.
 
@@ -86,12 +86,12 @@ def make_anew(
         return False
     reasons = needs_spark(table, partition_by)
     if not reasons:
-        anew = Schema.from_arrow(schema)
-        done = commit_step(table, [], step=step, owner=owner, user_metadata=user_metadata, anew=anew)
+        recreate_as = Schema.from_arrow(schema)
+        done = commit_step(table, [], step=step, owner=owner, user_metadata=user_metadata, recreate_as=recreate_as)
         return done.landed_now
     if spark is None or isinstance(columns, pa.Schema):
         raise TransientError(
-            "SPARK_ABSENT", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can make it anew."
+            "SPARK_ABSENT", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can recreate it."
         )
     declared = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     writer = spark().createDataFrame([], declared).write.format("delta").mode("overwrite").partitionBy(*partition_by)

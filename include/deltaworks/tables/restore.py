@@ -21,27 +21,10 @@ from deltalake import Schema
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 from deltaworks.tables.commit import MAX_ATTEMPTS, Step
+from deltaworks.tables.features import HARMLESS_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action
-from deltaworks.tables.log_state import FileId, TableState, rows_of, state_at
-
-#: Features that ask nothing of who takes whole files out and puts back files the table has had.
-_HARMLESS = frozenset(
-    {
-        "appendOnly",
-        "invariants",
-        "checkConstraints",
-        "generatedColumns",
-        "allowColumnDefaults",
-        "changeDataFeed",
-        "deletionVectors",
-        "vacuumProtocolCheck",
-        "timestampNtz",
-        "columnMapping",
-        "identityColumns",
-    }
-)
+from deltaworks.tables.log import Action, FileId, TableState, rows_of, state_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +49,20 @@ class Difference:
     @classmethod
     def between(cls, current: TableState, target: Target) -> Difference:
         """From the table as it is to what it is to be."""
-        out = [each for name, each in current.files.items() if name not in target.files]
-        back = [each for name, each in target.files.items() if name not in current.files]
+        out = [added for name, added in current.files.items() if name not in target.files]
+        back = [added for name, added in target.files.items() if name not in current.files]
         return cls(
             files_out=len(out),
             rows_out=sum(map(rows_of, out)),
-            bytes_out=sum(int(each.get("size") or 0) for each in out),
+            bytes_out=sum(int(added.get("size") or 0) for added in out),
             files_in=len(back),
             rows_in=sum(map(rows_of, back)),
-            bytes_in=sum(int(each.get("size") or 0) for each in back),
+            bytes_in=sum(int(added.get("size") or 0) for added in back),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoreOutcome:
     """What became of a restore. `landed_now` is False where it had landed before; `version` is the table's then."""
 
     version: int
@@ -107,12 +90,12 @@ class RestoreCommit:
 def reasons_against(state: TableState) -> list[str]:
     """Why a table cannot be put back by a commit of ours, in words; empty where it can."""
     protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
-    found = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - _HARMLESS)]
+    reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - HARMLESS_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
-        found.append(f"writer version {protocol['minWriterVersion']}")
+        reasons.append(f"writer version {protocol['minWriterVersion']}")
     if configuration.get("delta.appendOnly") == "true":
-        found.append("delta.appendOnly")
-    return found
+        reasons.append("delta.appendOnly")
+    return reasons
 
 
 def refuse_unsupported(state: TableState) -> None:
@@ -130,7 +113,7 @@ def refuse_unsupported(state: TableState) -> None:
         )
 
 
-def commit_restored(
+def commit_restore(
     lake: Lake,
     objects: ObjectStore,
     key: str,
@@ -138,7 +121,7 @@ def commit_restored(
     *,
     commit: RestoreCommit,
     before_commit: Callable[[], None] = lambda: None,
-) -> Restored:
+) -> RestoreOutcome:
     """Bring the table at `key` to the target as one step. Idempotent by its step; safe beside other writers.
 
     Args:
@@ -155,15 +138,15 @@ def commit_restored(
         refuse_unsupported(current)
         _check_owner(current, commit.owner)
         if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
-            return Restored(version=current.version, landed_now=False, attempts=attempt)
-        wanted = target(current)
+            return RestoreOutcome(version=current.version, landed_now=False, attempts=attempt)
+        goal = target(current)
         before_commit()
-        actions = _actions(current, wanted, commit)
+        actions = _actions(current, goal, commit)
         if _only_adds(actions):
             actions.append(_marker(lake, key, current, actions))
         if put_commit(objects, key, current.version + 1, actions):
-            difference = Difference.between(current, wanted)
-            return Restored(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
+            difference = Difference.between(current, goal)
+            return RestoreOutcome(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
         time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
     raise ConcurrencyError(
         "COMMIT_CONTENDED",
@@ -180,7 +163,7 @@ def put_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[A
 
 def commit_info(commit: RestoreCommit, *, read_version: int | None, at_ms: int) -> Action:
     """The action by which a commit says what it is."""
-    said = {
+    info = {
         "timestamp": at_ms,
         "operation": commit.operation,
         "operationParameters": commit.parameters,
@@ -188,7 +171,7 @@ def commit_info(commit: RestoreCommit, *, read_version: int | None, at_ms: int) 
         "engineInfo": "deltaworks",
         "userMetadata": commit.user_metadata,
     }
-    return {"commitInfo": said if read_version is None else {**said, "readVersion": read_version}}
+    return {"commitInfo": info if read_version is None else {**info, "readVersion": read_version}}
 
 
 def txn(step: Step, at_ms: int) -> Action:
@@ -210,9 +193,9 @@ def _actions(current: TableState, target: Target, commit: RestoreCommit) -> list
     actions = [commit_info(commit, read_version=current.version, at_ms=now), *(txn(step, now) for step in steps)]
     if target.metadata is not None and target.metadata != current.metadata:
         actions.append({"metaData": target.metadata})
-    actions += [removal(each, now) for name, each in current.files.items() if name not in target.files]
-    back = [each for name, each in target.files.items() if name not in current.files]
-    return [*actions, *({"add": {**each, "dataChange": True}} for each in back)]
+    actions += [removal(added, now) for name, added in current.files.items() if name not in target.files]
+    back = [added for name, added in target.files.items() if name not in current.files]
+    return [*actions, *({"add": {**added, "dataChange": True}} for added in back)]
 
 
 def _only_adds(actions: Sequence[Action]) -> bool:
@@ -223,8 +206,8 @@ def _only_adds(actions: Sequence[Action]) -> bool:
 def _marker(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
     """The removal of a file without rows, which a commit that only puts files back needs.
 
-    Spark tells a change from an append by what a commit removes: without this, a stream that leaves changes out would
-    take rows it has read before for new ones. The file is written, since the change data feed reads what is removed.
+    Spark distinguishes a change from an append by what a commit removes: without this, a stream that leaves changes
+    out would take rows it has read before for new ones. The file is written, since the change data feed reads it.
     """
     columns = Schema.from_json(current.metadata["schemaString"]).to_arrow()
     partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}

@@ -1,8 +1,8 @@
 """Gives a table the content of another in one commit: its files are copied in, then the old ones go and they come.
 
 Folders on object storage cannot be renamed, and a table is what its log says: so a swap is one commit of our own
-(`restored`), which readers see whole or not at all. The files are copied by the storage, not read, and stay in the
-other table until somebody has looked at the copies. Needs no JVM.
+(`tables.restore`), which readers see whole or not at all. The files are copied by the storage, not read, and stay in
+the other table until the copies have been checked. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action
-from deltaworks.tables.log_state import TableState, state_at
+from deltaworks.tables.log import Action, TableState, state_at
 from deltaworks.tables.recreate import content
-from deltaworks.tables.restore import RestoreCommit, Restored, Target, commit_restored, reasons_against
+from deltaworks.tables.restore import RestoreCommit, RestoreOutcome, Target, commit_restore, reasons_against
 
 #: Copies made at once: each is a request during which the storage works.
 _COPIERS = 8
@@ -40,7 +39,7 @@ def swap_in(
     *,
     commit: RestoreCommit,
     before_commit: Callable[[], None] = lambda: None,
-) -> Restored:
+) -> RestoreOutcome:
     """Make the table at `key` hold what `source` holds, with its columns and partitions. Idempotent by its step.
 
     Safe beside other writers: what they commit first is undone by the swap, and `before_commit` may refuse that; those
@@ -51,7 +50,7 @@ def swap_in(
 
     Raises:
         TransientError: SWAP_COPY_DAMAGED, and then nothing was committed.
-        ConcurrencyError, FencedError, ContractError: what `commit_restored` raises.
+        ConcurrencyError, FencedError, ContractError: what `commit_restore` raises.
     """
     copy_files(lake, source, key, source.files.values())
 
@@ -59,7 +58,7 @@ def swap_in(
         taken = {name: source.metadata[name] for name in ("schemaString", "partitionColumns")}
         return Target(source.files, {**current.metadata, **taken})
 
-    return commit_restored(lake, objects, key, target, commit=commit, before_commit=before_commit)
+    return commit_restore(lake, objects, key, target, commit=commit, before_commit=before_commit)
 
 
 def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]) -> None:
@@ -68,7 +67,7 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
     Raises:
         TransientError: SWAP_COPY_DAMAGED, a copy is not there as long as the log says.
     """
-    wanted = list(files)
+    added = list(files)
     origin, goal = arrow_path(lake.storage, source.key), arrow_path(lake.storage, key)
     filesystem = lake.filesystem
 
@@ -78,22 +77,22 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
         filesystem.copy_file(f"{origin}/{path}", f"{goal}/{path}")
 
     with ThreadPoolExecutor(_COPIERS) as pool:
-        list(pool.map(copy, [_path(each) for each in wanted]))
-    damaged = damaged_files(lake, key, wanted)
+        list(pool.map(copy, [_path(file) for file in added]))
+    damaged = damaged_files(lake, key, added)
     if damaged:
         raise TransientError(
             "SWAP_COPY_DAMAGED",
-            f"{len(damaged)} of {len(wanted)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
+            f"{len(damaged)} of {len(added)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
             hint="Run it again: they are copied anew.",
         )
 
 
 def damaged_files(lake: Lake, key: str, files: Iterable[Action]) -> list[str]:
     """The paths of these files that are not there with the size their log says, in order."""
-    sizes = {_path(each): int(each["size"]) for each in files}
+    sizes = {_path(file): int(file["size"]) for file in files}
     root = arrow_path(lake.storage, key)
-    found = lake.filesystem.get_file_info([f"{root}/{path}" for path in sizes])
-    return sorted(path for path, info in zip(sizes, found, strict=True) if info.size != sizes[path])
+    infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in sizes])
+    return sorted(path for path, info in zip(sizes, infos, strict=True) if info.size != sizes[path])
 
 
 def settle_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, *, version: int | None = None) -> None:
@@ -107,10 +106,10 @@ def settle_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, 
         ContractError: SWAP_UNVERIFIED.
     """
     current = state_at(lake, objects, key)
-    ours = {name: each for name, each in source.files.items() if name in current.files}
+    ours = {name: file for name, file in source.files.items() if name in current.files}
     damaged = set(damaged_files(lake, key, ours.values()))
     if damaged:
-        copy_files(lake, source, key, [each for each in ours.values() if _path(each) in damaged])
+        copy_files(lake, source, key, [file for file in ours.values() if _path(file) in damaged])
     if version is None:
         return
     opened, origin = lake.open(key), lake.open(source.key)
@@ -118,9 +117,9 @@ def settle_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, 
         raise _unverified(key, source.key, "one of them cannot be opened")
     opened.load_as_version(version)
     origin.load_as_version(source.version)
-    there, wanted = content(opened), content(origin)
-    if (there.rows, there.files, there.bytes) != (wanted.rows, wanted.files, wanted.bytes):
-        raise _unverified(key, source.key, f"{there} is not {wanted}")
+    present, expected = content(opened), content(origin)
+    if (present.rows, present.files, present.bytes) != (expected.rows, expected.files, expected.bytes):
+        raise _unverified(key, source.key, f"{present} is not {expected}")
 
 
 def _unverified(key: str, source: str, what: str) -> ContractError:

@@ -105,20 +105,20 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     if pa.types.is_floating(kind):
         return _of_floats(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        found = pc.min_max(column)
-        return found["min"].as_py()[:STRING_PREFIX], _string_maximum(found["max"].as_py())
+        extremes = pc.min_max(column)
+        return extremes["min"].as_py()[:STRING_PREFIX], _string_maximum(extremes["max"].as_py())
     if not any(matches(kind) for matches in _EXACT):
         return None, None
-    found = pc.min_max(column)
-    return _rendered(found["min"].as_py(), upper=False), _rendered(found["max"].as_py(), upper=True)
+    extremes = pc.min_max(column)
+    return _rendered(extremes["min"].as_py(), upper=False), _rendered(extremes["max"].as_py(), upper=True)
 
 
 def _of_floats(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
     """JSON has no word for the infinities. With a NaN there is no bound: readers do not agree on where it stands."""
     if pc.any(pc.is_nan(column)).as_py():
         return None, None
-    found = pc.min_max(column)
-    low, high = found["min"].as_py(), found["max"].as_py()
+    extremes = pc.min_max(column)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
     return low if math.isfinite(low) else None, high if math.isfinite(high) else None
 
 

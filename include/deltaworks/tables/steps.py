@@ -1,4 +1,4 @@
-"""The application transactions of batches and replays, and what can be told from them, for all who read a ledger.
+"""The application transactions of batches and replays, and what follows from them, for all who read a ledger.
 
 A batch is complete once the checkpoint store has its transaction; a share is held back while the batch metadata store
 says `held` of its step and not `caught_up`.
@@ -58,8 +58,8 @@ def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> 
     """The newest complete batch in this snapshot of the checkpoint store, or None before the first."""
     if store is None:
         return None
-    found: int | None = store.transaction_version(batch_step(pipeline, generation, CHECKPOINT_STORE, 0).app_id)
-    return found
+    batch_id: int | None = store.transaction_version(batch_step(pipeline, generation, CHECKPOINT_STORE, 0).app_id)
+    return batch_id
 
 
 def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
@@ -92,7 +92,7 @@ def waiting_shares(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
 
 def batches_by_table(shares: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """Shares as the batches of each table."""
-    found: dict[str, list[int]] = {}
+    batches: dict[str, list[int]] = {}
     for table, batch_id in shares:
-        found.setdefault(table, []).append(batch_id)
-    return found
+        batches.setdefault(table, []).append(batch_id)
+    return batches

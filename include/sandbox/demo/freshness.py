@@ -14,7 +14,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.sources.objects.schema import file_events_key
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.source import objects_of
+from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
@@ -40,7 +40,7 @@ def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
     lake = Lake(catalog.environment.lake)
     batches = _batches(lake, pipeline, table)
     builds = _builds(lake, paths.table(pipeline, gold.name), table)
-    source = objects_of(spec.source, pipeline=pipeline, wanted="there are no landing times to measure from")
+    source = objects_of(spec.source, pipeline=pipeline, refused="there are no landing times to measure from")
     events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
     if not batches or not builds or events is None:
         return None

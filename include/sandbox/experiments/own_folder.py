@@ -9,8 +9,7 @@ from pyarrow import fs
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.folders import remove_folder
-from deltaworks.tables.lake import arrow_filesystem, arrow_path
+from deltaworks.tables.lake import arrow_filesystem, arrow_path, remove_folder
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from deltaworks.maintenance.table_health.chart_page import write_chart_page
+from deltaworks.maintenance.table_health.trend_chart import write_chart_page
 from sandbox.experiments.partitioning import PUBLISHED, PartitioningResult
 
 
@@ -19,7 +19,7 @@ def write_chart(result: PartitioningResult, path: Path) -> Path:
         f"in the end; {workload.rows_per_batch:,} rows a batch, OPTIMIZE after {workload.batches_per_round} batches, "
         f"up to {workload.requests:,} renames a round; medians of {len(result.sides[0].seconds['read'])} rounds."
     )
-    return write_chart_page(path, title="Partition experiment", said=said, figures=figures)
+    return write_chart_page(path, title="Partition experiment", summary=said, figures=figures)
 
 
 def _times(result: PartitioningResult) -> go.Figure:

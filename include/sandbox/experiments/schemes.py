@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from deltaworks.maintenance.table_health.measure import files_per_partition
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.commit_metadata import session_settings
+from deltaworks.tables.spark.session import session_settings
 
 DATE_COLUMN = "engagement_date"
 

@@ -11,7 +11,7 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from deltaworks.sources.objects.relay import listing
+from deltaworks.sources.objects.relay import bucket
 from deltaworks.sources.objects.relay.lister import read_listing_record, request_listing
 from deltaworks.sources.objects.relay.relay import Relay
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
@@ -68,7 +68,7 @@ def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
     landing: Any, proxy: FaultProxy, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
     """The first page is throttled and the second never answered, each more often than a client repeats."""
-    monkeypatch.setattr(listing, "_PAGE", 7)
+    monkeypatch.setattr(bucket, "_PAGE", 7)
     switch_off(monkeypatch, without)
     landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
     landing.put(*ANNOUNCED)

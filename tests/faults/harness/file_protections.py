@@ -111,19 +111,19 @@ def _patience(patch: Patch) -> None:
     import botocore.config
 
     from deltaworks.sources.objects import fetch
-    from deltaworks.sources.objects.relay import appender, bucket_client, intake, lister, listing
+    from deltaworks.sources.objects.relay import appender, bucket, intake, lister
 
     def once(call: Callable[[], Any], **_: Any) -> Any:
         return call()
 
-    for module in (appender, fetch, intake, lister, listing):
+    for module in (appender, bucket, fetch, intake, lister):
         patch.setattr(module, "through_outages", once)
     plain = botocore.config.Config
 
     def impatient(**options: Any) -> Any:
         return plain(**{**options, "retries": {"total_max_attempts": 1}})
 
-    patch.setattr(bucket_client, "Config", impatient)
+    patch.setattr(bucket, "Config", impatient)
 
 
 def _key_decoding(patch: Patch) -> None:

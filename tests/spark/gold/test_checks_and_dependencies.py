@@ -82,7 +82,7 @@ def test_without_the_checks_what_breaks_them_is_published(
 
 
 def test_every_check_says_what_it_found(spark: SparkSession) -> None:
-    from deltaworks.gold.checks import broken_checks
+    from deltaworks.gold.answer import broken_checks
     from deltaworks.specs.gold import GoldTableSpec
 
     def table(**checks: Any) -> GoldTableSpec:

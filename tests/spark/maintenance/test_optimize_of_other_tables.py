@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.gold.built_from import read_built_from
+from deltaworks.gold.inputs import read_built_from
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.tables.commit import Step, commit_step
 from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, make
@@ -38,4 +38,4 @@ def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, ma
     assert done["orders"].reason == "it does not exist yet"
     assert all(each.skipped for each in again)
     built = read_built_from(project.lake, paths.table("shop", "daily"))
-    assert (built.known, built.versions) == (True, {"orders": 7})
+    assert (built.traceable, built.versions) == (True, {"orders": 7})

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.tables.change_position import ChangePosition
+from deltaworks.tables.changes import ChangePosition
 from deltaworks.tables.spark.session import build_session
 from tests.spark.mutations.followed_table import NAME, FollowedLake
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import deltaworks
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.tables.change_position import ChangePosition
+from deltaworks.tables.changes import ChangePosition
 from tests.spark.mutations.followed_table import FollowedLake, states
 
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
-from deltaworks.tables.spark.commit_metadata import session_settings
+from deltaworks.tables.spark.session import session_settings
 from tests.spark.mutations.cases import at, differences, frame, generated, kinds, smallest
 from tests.unit.mutations.examples import EXAMPLES
 

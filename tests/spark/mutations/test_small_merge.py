@@ -24,8 +24,8 @@ from deltaworks.mutations.commits import StepCommits, engine_of, metric
 from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
 from deltaworks.mutations.small_merge import SmallMerge
-from deltaworks.specs.pipeline import TableSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

@@ -13,7 +13,7 @@ from deltaworks.alerts.raising import alerts, raise_alert
 from deltaworks.alerts.subscriptions import check_channel, trial_notice
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
-from deltaworks.specs.alert import AlertsSpec
+from deltaworks.specs.environment import AlertsSpec
 from tests.unit.alerts.aws_stage import Aws
 from tests.unit.alerts.conftest import Clock
 from tests.unit.alerts.test_sending import Said, channel_of

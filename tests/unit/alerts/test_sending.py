@@ -19,7 +19,7 @@ from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forge
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.specs.alert import AlertsSpec, LogChannelSpec, SnsChannelSpec
+from deltaworks.specs.environment import AlertsSpec, LogChannelSpec, SnsChannelSpec
 from tests.unit.alerts.aws_stage import Aws
 from tests.unit.alerts.conftest import Clock
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.causes import Cause, rank
 from deltaworks.alerts.state import HOUR, Kind, Standing, observe
-from deltaworks.specs.alert import Severity
+from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 
 CAUSE = Cause(

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from deltaworks.cli import pipelines
-from deltaworks.specs.pipeline import ColumnSpec
+from deltaworks.specs.table import ColumnSpec
 from tests.unit.rework.replay_stage import Stage, orders, shop
 
 EVENTS = [

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from sandbox.servers.landing import queue_url
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -25,7 +25,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.recreate import make_anew
+from deltaworks.tables.recreate import recreate_table
 
 NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
 Ids = Sequence[str]
@@ -182,7 +182,7 @@ def test_rows_taken_out_of_the_table_count_no_more_in_a_worker_that_knew_them(sh
     shop.land([["a"]])
     table = shop.tables.handles["events"]
     columns = shop.spec.table("events").column_types()
-    make_anew(
+    recreate_table(
         *(table, columns, ("event_date",)),
         step=Step("anew", 1),
         owner=Step("owner", 1),

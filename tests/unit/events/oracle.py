@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from deltaworks.specs.pipeline import ColumnSpec, PipelineSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import ColumnSpec
 
 LOW, HIGH = -2_208_988_800, 253_402_300_799
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events.columns import Misfit, column
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.pipeline import TimeUnit
+from deltaworks.specs.table import TimeUnit
 from deltaworks.specs.types import parse_type
 
 UTC = dt.UTC

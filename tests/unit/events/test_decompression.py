@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
-from deltaworks.specs.source import Compression
+from deltaworks.specs.sources.payload import Compression
 
 
 def zstd(data: bytes) -> bytes:

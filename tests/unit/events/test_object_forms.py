@@ -7,7 +7,7 @@ import decimal
 import gzip
 import io
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import fastavro
 import pyarrow as pa
@@ -17,11 +17,12 @@ import pytest
 from deltaworks.events.columns import Misfit
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.registry import FORMATS, framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.payload import PayloadSpec
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
@@ -355,3 +356,7 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
         "objects_rejected": {"object_empty": 2, "object_missing": 4},
         "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
     }
+
+
+def test_every_form_that_can_be_declared_has_its_line_in_the_list() -> None:
+    assert set(FORMATS) == set(get_args(PayloadSpec.model_fields["format"].annotation))

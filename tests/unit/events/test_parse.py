@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
-from deltaworks.specs.pipeline import ENVELOPE_COLUMNS, PipelineSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import ENVELOPE_COLUMNS
 from tests.unit.events.oracle import expected
 
 MakeSpec = Callable[..., PipelineSpec]

@@ -17,7 +17,8 @@ from deltaworks.errors import ContractError
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.rules import RuleChecker, RuleEngine
-from deltaworks.specs.pipeline import PipelineSpec, TableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import TableSpec
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")

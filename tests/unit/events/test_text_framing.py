@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.csv import MOST_LINES
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.formats.text import MOST_LINES
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from tests.unit.rework.replay_stage import Stage
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")

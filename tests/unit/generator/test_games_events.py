@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.pipeline import ColumnSpec
+from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
 from generator.games import deliveries
 from generator.records import REQUIRED_NUMBERS

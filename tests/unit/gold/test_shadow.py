@@ -13,10 +13,9 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.gold import shadow as module
-from deltaworks.gold.built_from import BuiltFrom
+from deltaworks.gold.inputs import BuiltFrom
 from deltaworks.gold.refresh import is_behind
-from deltaworks.gold.refresh_plan import plan_refresh
-from deltaworks.gold.shadow import find_shadows, remove_shadow, shadow_state
+from deltaworks.gold.shadow import find_shadows, plan_refresh, remove_shadow, shadow_state
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake

@@ -26,7 +26,7 @@ from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.change_position import POSITION, ChangePosition
+from deltaworks.tables.changes import POSITION, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.mutations.notified import notified_between, notified_ever
-from deltaworks.specs.pipeline import TableSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

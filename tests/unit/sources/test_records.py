@@ -23,7 +23,7 @@ from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.kinesis.source import KinesisReader, shard_number
 from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS, record_seq
-from deltaworks.specs.source import KafkaSecuritySpec
+from deltaworks.specs.sources.kafka import KafkaSecuritySpec
 
 PLACES = st.tuples(st.integers(0, (1 << NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
 KAFKA_SCHEMA = pa.schema(

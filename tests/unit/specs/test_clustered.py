@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 
 
 def table(**given: Any) -> TableSpec:

@@ -14,7 +14,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 
 DECLARED = sorted((PROJECT_ROOT / "include" / "pipelines").glob("*/pipeline.yaml"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.tables.change_position import ChangePosition
+from deltaworks.tables.changes import ChangePosition
 
 
 def test_a_position_is_read_back_from_its_text() -> None:

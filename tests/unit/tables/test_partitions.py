@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from deltaworks.tables.partitions import literal, within
+from deltaworks.tables.changes import literal, within
 
 TYPES = {"org_id": "string", "day": "date", "n": "long", "ok": "boolean"}
 

@@ -15,8 +15,7 @@ from deltalake.exceptions import DeltaProtocolError
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_vectors, reasons_against_rewriting, reasons_for_spark
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.scan import relation_of
+from deltaworks.tables.lake import Lake, relation_of
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

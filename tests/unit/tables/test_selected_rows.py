@@ -13,12 +13,11 @@ from pyarrow import fs
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables import selected_rows as module
+from deltaworks.tables import lake as module
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.lake import Lake, selected_rows
 
 SCHEMA = arrow_schema({"outcome": "string", "batch_id": "long", "row": "long"})
 MADE = user_metadata(pipeline="p", batch=1, operation="append")

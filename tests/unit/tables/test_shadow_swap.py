@@ -16,9 +16,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.folders import remove_folder
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import TableState, state_at
+from deltaworks.tables.lake import Lake, remove_folder
+from deltaworks.tables.log import TableState, state_at
 from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.shadow_swap import reasons_against_swap, settle_swap, swap_in
 

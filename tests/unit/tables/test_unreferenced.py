@@ -13,7 +13,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.unreferenced import kept_hours, unreferenced
+from deltaworks.tables.needed_files import kept_hours, unreferenced
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("value", pa.int64())])

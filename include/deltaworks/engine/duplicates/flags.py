@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from deltaworks.engine.duplicates.known_ids import IdHashes, KnownIds, WindowFile, hashed
-from deltaworks.specs.pipeline import DUPLICATE_COLUMN
+from deltaworks.specs.table import DUPLICATE_COLUMN
 
 #: Stands where a task's record has the name of a table: the hashes of ids that the task has met first.
 FIRST_IDS = "\0first ids"

@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.engine.duplicates.flags import DuplicateWindow, decoded
 from deltaworks.engine.duplicates.known_ids import IdHashes, WindowFile, hashed
-from deltaworks.specs.pipeline import DUPLICATE_COLUMN, PipelineSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path

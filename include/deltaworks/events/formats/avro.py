@@ -11,7 +11,7 @@ import orjson
 
 from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.plain_values import plain
+from deltaworks.events.formats.values import plain
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"Obj\x01"
@@ -28,7 +28,7 @@ def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
     try:
         blocks = fastavro.block_reader(io.BytesIO(payload))
     except Exception as error:  # whatever the bytes of a damaged header lead the reader into
-        raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_told(error)}") from None
+        raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_described(error)}") from None
     if not isinstance(blocks.writer_schema, dict) or blocks.writer_schema.get("type") != "record":
         raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
     return _records(blocks)
@@ -42,12 +42,15 @@ def _records(blocks: Any) -> Iterator[tuple[Any, bytes]]:
         except StopIteration:
             return
         except Exception as error:  # where the next block begins is not known any more
-            yield Malformed(b"", f"block {number} and what follows cannot be read: {_told(error)}"), b""
+            yield Malformed(b"", f"block {number} and what follows cannot be read: {_described(error)}"), b""
             return
         try:
             records = list(block)
         except Exception as error:
-            yield Malformed(b"", f"block {number} of {block.num_records} records cannot be read: {_told(error)}"), b""
+            yield (
+                Malformed(b"", f"block {number} of {block.num_records} records cannot be read: {_described(error)}"),
+                b"",
+            )
             records = []
         number += 1
         for record in records:
@@ -55,5 +58,5 @@ def _records(blocks: Any) -> Iterator[tuple[Any, bytes]]:
             yield event, orjson.dumps(event, default=str)
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]

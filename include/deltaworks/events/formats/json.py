@@ -55,7 +55,7 @@ def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
             value = loads(raw)
         except orjson.JSONDecodeError:
             reading = _CarefulReading(pieces, index)
-            yield from reading.found
+            yield from reading.results
             index = reading.next_index
             continue
         index += 1
@@ -97,11 +97,11 @@ def dumped(element: Any, whole: bytes) -> bytes:
 class _CarefulReading:
     """Reads value by value from one piece on, taking in its followers while a value goes on in them.
 
-    `found` is what was read, `next_index` the piece where the fast pass can go on.
+    `results` is what was read, `next_index` the piece where the fast pass can go on.
     """
 
     def __init__(self, pieces: list[bytes], index: int) -> None:
-        self.found: list[tuple[Any, bytes]] = []
+        self.results: list[tuple[Any, bytes]] = []
         self._pieces = pieces
         self._first = index
         self._end = index
@@ -171,12 +171,12 @@ class _CarefulReading:
     def _note_broken(self, broken: tuple[int, str] | None, end: int) -> None:
         if broken is not None:
             raw = self._bytes[broken[0] : end].strip(_WHITE_SPACE)
-            self.found.append((Malformed(raw, broken[1]), raw))
+            self.results.append((Malformed(raw, broken[1]), raw))
 
     def _note_value(self, raw: bytes) -> None:
         try:
             value = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            self.found.append((Malformed(raw, str(error)), raw))
+            self.results.append((Malformed(raw, str(error)), raw))
         else:
-            self.found.extend(_elements(value, raw))
+            self.results.extend(_elements(value, raw))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.plain_values import plain
+from deltaworks.events.formats.values import plain
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"

@@ -1,26 +1,34 @@
-"""What finds the events of a payload, by the form that is declared; and what is told of a payload of another form."""
+"""The formats of payloads: what finds the events of one, a line each; and the refusal of a payload of another form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from deltaworks.events.columns import Misfit
-from deltaworks.events.formats import avro as avro_framing
-from deltaworks.events.formats import json as framing
-from deltaworks.events.formats import parquet as parquet_framing
-from deltaworks.events.formats.text import CsvFramer, LineFramer
+from deltaworks.events.formats import avro, json, parquet
+from deltaworks.events.formats.csv import CsvFramer
+from deltaworks.events.formats.text import LineFramer
 from deltaworks.events.formats.tsv import FieldLineFramer
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.source import DeltaSourceSpec, PayloadSpec
+from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.payload import PayloadSpec
 
 Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
 
+FORMATS: Mapping[str, Callable[[PayloadSpec], Framer]] = {
+    "json": lambda source: json.values,
+    "csv": lambda source: CsvFramer(source.csv).values,
+    "tsv": lambda source: FieldLineFramer(source.tsv).values,
+    "text": lambda source: LineFramer(source.pattern or "").values,
+    "parquet": lambda source: parquet.values,
+    "avro": lambda source: avro.values,
+}
 #: How files of other forms begin. None of them is a text, so nothing that can be read is refused for it.
 _OTHER_FORMS = (
-    (parquet_framing.MAGIC, "Parquet"),
+    (parquet.MAGIC, "Parquet"),
     (b"ORC", "ORC"),
-    (avro_framing.MAGIC, "Avro"),
+    (avro.MAGIC, "Avro"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
@@ -41,10 +49,10 @@ def framer(source: PayloadSpec | DeltaSourceSpec) -> Framer:
 
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
     """
-    find = _by_format(source)
+    find = json.values if isinstance(source, DeltaSourceSpec) else FORMATS[source.format](source)
     text_is_expected = source.format not in ("parquet", "avro")
 
-    def found(payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    def events_of(payload: bytes) -> Iterator[tuple[Any, bytes]]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
             raise Misfit(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
@@ -52,21 +60,7 @@ def framer(source: PayloadSpec | DeltaSourceSpec) -> Framer:
             _refuse_other_forms(payload, source.format)
         return find(payload)
 
-    return found
-
-
-def _by_format(source: PayloadSpec | DeltaSourceSpec) -> Framer:
-    if isinstance(source, DeltaSourceSpec):
-        return framing.values
-    if source.format == "csv":
-        return CsvFramer(source.csv).values
-    if source.format == "tsv":
-        return FieldLineFramer(source.tsv).values
-    if source.format == "text":
-        return LineFramer(source.pattern or "").values
-    if source.format == "avro":
-        return avro_framing.values
-    return parquet_framing.values if source.format == "parquet" else framing.values
+    return events_of
 
 
 def _refuse_other_forms(payload: bytes, declared: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.lines import bytes_of, lines_of
+from deltaworks.events.formats.text import bytes_of, lines_of
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.source import TsvSpec
+from deltaworks.specs.sources.payload import TsvSpec
 
 _DIRECTIVE = "#"
 _FIELDS = "#Fields:"
@@ -35,9 +35,9 @@ class FieldLineFramer:
             Misfit: a line of fields comes before any names.
         """
         names = self._columns
-        found: list[tuple[tuple[str, ...], str]] = []
-        for line in lines_of(payload):
-            text = line.rstrip("\r\n")
+        lines: list[tuple[tuple[str, ...], str]] = []
+        for written in lines_of(payload):
+            text = written.rstrip("\r\n")
             if text.startswith(_FIELDS):
                 names = self._columns or tuple(text.removeprefix(_FIELDS).split())
                 continue
@@ -45,8 +45,8 @@ class FieldLineFramer:
                 if not names:
                     detail = "no #Fields line names the fields, and the declaration has no columns"
                     raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, detail)
-                found.append((names, text))
-        return (self._event(*each) for each in found)
+                lines.append((names, text))
+        return (self._event(*line) for line in lines)
 
     def _event(self, names: tuple[str, ...], text: str) -> tuple[Any, bytes]:
         raw, fields = bytes_of(text), text.split("\t")

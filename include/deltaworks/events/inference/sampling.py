@@ -14,7 +14,7 @@ from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.declared_shapes import avro_shape, parquet_shape
 from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.parse import Payload
-from deltaworks.specs.source import TEXT_FORMATS, PayloadSpec
+from deltaworks.specs.sources.payload import TEXT_FORMATS, PayloadSpec
 
 #: Keys of objects that a sample remembers; the counts are of all.
 MOST_KEYS = 20

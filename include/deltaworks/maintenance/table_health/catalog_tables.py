@@ -1,6 +1,6 @@
 """Every table the catalog declares or implies, with its health: read by many threads, one table each at a time.
 
-A table whose log cannot be read is told with what is wrong, and the others are read all the same.
+A table whose log cannot be read is reported with what is wrong, and the others are read all the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from deltaworks.control import paths
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
-from deltaworks.specs.pipeline import LiveTableSpec, TableSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.table import LiveTableSpec, TableSpec
 from deltaworks.tables.lake import Lake
 
 #: Tables of the engine itself, below a relay's or a pipeline's control folder.
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTable:
+class DeclaredTable:
     """A table the catalog declares or implies. `health` is None while it has not been created, or with an `error`."""
 
     owner: str
@@ -43,14 +43,14 @@ class KnownTable:
     error: str = ""
 
 
-def declared_tables(catalog: Catalog, *, pipeline: str = "", control: bool = True) -> list[KnownTable]:
+def declared_tables(catalog: Catalog, *, pipeline: str = "", control: bool = True) -> list[DeclaredTable]:
     """Every table of the catalog, none of them opened: pipelines first, then the engine's own where `control`.
 
     Args:
         pipeline: only this one's, or this relay's.
     """
-    known = [KnownTable(*each) for each in _declared(catalog, control=control)]
-    return [each for each in known if pipeline in ("", each.owner)]
+    tables = [DeclaredTable(*table) for table in _declared(catalog, control=control)]
+    return [table for table in tables if pipeline in ("", table.owner)]
 
 
 def all_tables(
@@ -61,29 +61,33 @@ def all_tables(
     control: bool = True,
     partitions: bool = False,
     history_commits: int = COMMITS_EACH,
-) -> list[KnownTable]:
+) -> list[DeclaredTable]:
     """The tables of `declared_tables` with their health."""
     declared = declared_tables(catalog, pipeline=pipeline, control=control)
     return with_health(lake.storage, declared, partitions=partitions, history_commits=history_commits)
 
 
 def with_health(
-    storage: StorageSpec, tables: Sequence[KnownTable], *, partitions: bool = False, history_commits: int = COMMITS_EACH
-) -> list[KnownTable]:
+    storage: StorageSpec,
+    tables: Sequence[DeclaredTable],
+    *,
+    partitions: bool = False,
+    history_commits: int = COMMITS_EACH,
+) -> list[DeclaredTable]:
     """The same tables with their health, or with what keeps it from being read. Never raises for a single table."""
 
-    def read(lake: Lake, table: KnownTable) -> KnownTable:
+    def read(lake: Lake, table: DeclaredTable) -> DeclaredTable:
         health, error = None, ""
         try:
             health = table_health(lake, table.key, partitions=partitions, history_commits=history_commits)
-        except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
-            error = said_of(problem)
-        return KnownTable(table.owner, table.name, table.kind, table.key, health, error)
+        except Exception as problem:  # whatever a damaged log leads to is this table's report
+            error = error_text(problem)
+        return DeclaredTable(table.owner, table.name, table.kind, table.key, health, error)
 
-    return list(for_each_table(storage, tables, read))
+    return list(map_tables(storage, tables, read))
 
 
-def for_each_table(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
+def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
     """What `do` makes of each table, in order: many at once, each thread with a lake of its own."""
     own = threading.local()
 
@@ -96,7 +100,7 @@ def for_each_table(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake
         yield from pool.map(run, tables)
 
 
-def said_of(problem: Exception) -> str:
+def error_text(problem: Exception) -> str:
     """An error in a line."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:_ERROR_LENGTH]
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
-from deltaworks.tables.log_length import LogLength, log_length
+from deltaworks.tables.log import LogLength, commit_history, log_length
 
 #: A file below this is small: opening it costs a reader about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
@@ -59,7 +58,7 @@ class TableHealth:
     `small_file_share` is the share of files below SMALL_FILE_BYTES that have another such file in their partition:
     those which OPTIMIZE would merge. A partition's only file is as large as it can be and never counts.
     `size_histogram` counts files by SIZE_BOUNDS. `deletion_vector_rows` are rows in files that are marked as deleted;
-    None where the log cannot tell. `log` is None where it was not measured.
+    None where the log does not say. `log` is None where it was not measured.
     """
 
     key: str
@@ -122,7 +121,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
     """The health of the table at `key`; None where there is none. Reads the log, no data.
 
     Args:
-        partitions: tell every partition too, sorted by name.
+        partitions: measure every partition too, sorted by name.
         history_commits: how far back last operations are looked for; each commit is one small read.
     """
     table = lake.open(key)
@@ -130,27 +129,27 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         return None
     checkpoint = read_last_checkpoint(lake, key)
     adds = pa.table(table.get_add_actions(flatten=False))
-    found = _partition_health(adds, deleted_rows(lake, key, table, checkpoint=checkpoint))
-    files, small = sum(each.files for each in found), sum(each.small_files for each in found)
-    of_partitions = [each.bytes for each in found]
+    partition_health = _partition_health(adds, deleted_rows(lake, key, table, checkpoint=checkpoint))
+    files, small = sum(part.files for part in partition_health), sum(part.small_files for part in partition_health)
+    of_partitions = [part.bytes for part in partition_health]
     return TableHealth(
         key=key,
         version=table.version(),
         files=files,
         bytes=sum(of_partitions),
-        rows=_sum_of(each.rows for each in found),
+        rows=_sum_of(part.rows for part in partition_health),
         small_files=small,
         small_file_share=small / files if files else 0.0,
-        small_bytes=sum(each.small_bytes for each in found),
-        partitions=len(found),
+        small_bytes=sum(part.small_bytes for part in partition_health),
+        partitions=len(partition_health),
         partition_by=tuple(table.metadata().partition_columns),
         last_checkpoint=int(checkpoint["version"]) if checkpoint is not None else None,
         last_operations=_last_operations(lake, key, table.version(), history_commits),
-        partition_health=found if partitions else (),
+        partition_health=partition_health if partitions else (),
         size_histogram=histogram(adds.column("size_bytes").to_pylist()),
         largest_partition_bytes=max(of_partitions, default=0),
         median_partition_bytes=statistics.median(of_partitions) if of_partitions else 0.0,
-        deletion_vector_rows=_sum_of(each.deletion_vector_rows for each in found),
+        deletion_vector_rows=_sum_of(part.deletion_vector_rows for part in partition_health),
         log=log_length(lake, key),
     )
 
@@ -205,18 +204,18 @@ def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
     if table is None:
         return {}
     adds = pa.table(table.get_add_actions(flatten=False))
-    found: dict[Partition, list[int]] = {}
+    sizes_by_partition: dict[Partition, list[int]] = {}
     for place, size in zip(_places(adds), adds.column("size_bytes").to_pylist(), strict=True):
-        found.setdefault(place, []).append(size)
-    return found
+        sizes_by_partition.setdefault(place, []).append(size)
+    return sizes_by_partition
 
 
 def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
     """The sizes of the files of each value of a partition column, as the log writes the value."""
-    found: dict[str | None, list[int]] = {}
+    sizes_by_value: dict[str | None, list[int]] = {}
     for place, sizes in files_by_partition(lake, key).items():
-        found.setdefault(dict(place).get(column), []).extend(sizes)
-    return found
+        sizes_by_value.setdefault(dict(place).get(column), []).extend(sizes)
+    return sizes_by_value
 
 
 def _places(adds: pa.Table) -> list[Partition]:
@@ -235,8 +234,8 @@ def _as_logged(value: object) -> str | None:
 
 def _last_operations(lake: Lake, key: str, version: int, commits: int) -> dict[str, LastOperation]:
     """The newest commit of each kind within the newest `commits`."""
-    found: dict[str, LastOperation] = {}
+    operations: dict[str, LastOperation] = {}
     for commit in commit_history(lake, key, newest=version, limit=commits):
         run = commit.metadata.get("run")
-        found.setdefault(commit.operation, LastOperation(commit.operation, commit.version, commit.at, run))
-    return found
+        operations.setdefault(commit.operation, LastOperation(commit.operation, commit.version, commit.at, run))
+    return operations

@@ -38,8 +38,8 @@ def snapshot_tables(
         list_folders: look for files that nothing needs, which lists every table's folder.
     """
     taken_at = now or utc_now()
-    found = report_tables(catalog, pipeline=pipeline, control=True, list_folders=list_folders, now=taken_at)
-    kept = [report for report in found if report.health is not None or report.error]
+    reports = report_tables(catalog, pipeline=pipeline, control=True, list_folders=list_folders, now=taken_at)
+    kept = [report for report in reports if report.health is not None or report.error]
     if kept:
         rows = [snapshot_row(report) for report in kept]
         write_snapshots(Lake(catalog.environment.lake), rows, taken_at=taken_at, of=pipeline)
@@ -104,5 +104,5 @@ def _of_health(health: TableHealth) -> dict[str, Any]:
 
 
 def _newest(health: TableHealth, operations: Sequence[str]) -> dt.datetime | None:
-    found: list[LastOperation] = [health.last_operations[name] for name in operations if name in health.last_operations]
-    return max((each.at for each in found), default=None)
+    last: list[LastOperation] = [health.last_operations[name] for name in operations if name in health.last_operations]
+    return max((operation.at for operation in last), default=None)

@@ -1,7 +1,7 @@
-"""What there is to say of every table: its health, its score by parts, and what maintenance would do with it and why.
+"""Reports on every table: its health, its score by parts, and what maintenance would do with it and why.
 
 From the logs and the Z-order ledgers, without a JVM and without reading data; a table or a ledger that cannot be read
-is told with its error, and the others go on.
+is reported with its error, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables
 from deltaworks.maintenance.survey import policy_of
 from deltaworks.maintenance.table_health.catalog_tables import (
     COMMITS_EACH,
-    KnownTable,
+    DeclaredTable,
     declared_tables,
-    for_each_table,
-    said_of,
+    error_text,
+    map_tables,
 )
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.maintenance.table_health.score import Score, score
 from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
 from deltaworks.maintenance.zorder_state import ZOrderState
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.unreferenced import Unreferenced, unreferenced
+from deltaworks.tables.needed_files import Unreferenced, unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
 _OPTIMIZED = ("bronze", "live", "gold", "quarantine")
@@ -78,25 +78,25 @@ def report_table(
     catalog: Catalog, pipeline: str, table: str, *, list_folder: bool = False, now: dt.datetime
 ) -> TableReport | None:
     """The report of one table, its last operations looked for further back; None where none is declared so."""
-    tables = [each for each in declared_tables(catalog, pipeline=pipeline) if each.name == table]
-    found = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_OF_ONE, now=now)
-    return found[0] if found else None
+    tables = [declared for declared in declared_tables(catalog, pipeline=pipeline) if declared.name == table]
+    reports = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_OF_ONE, now=now)
+    return reports[0] if reports else None
 
 
 def _reports(
-    catalog: Catalog, tables: Sequence[KnownTable], *, list_folders: bool, history_commits: int, now: dt.datetime
+    catalog: Catalog, tables: Sequence[DeclaredTable], *, list_folders: bool, history_commits: int, now: dt.datetime
 ) -> list[TableReport]:
     storage = catalog.environment.lake
-    owners = sorted({each.owner for each in tables if each.kind in _OPTIMIZED})
-    orders = dict(for_each_table(storage, owners, _order_of))
+    owners = sorted({table.owner for table in tables if table.kind in _OPTIMIZED})
+    orders = dict(map_tables(storage, owners, _order_of))
     reader = _Reader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
-    return list(for_each_table(storage, tables, reader.report))
+    return list(map_tables(storage, tables, reader.report))
 
 
 def _order_of(lake: Lake, pipeline: str) -> tuple[str, KnownOrder | Exception]:
     try:
         return pipeline, read_order(lake, pipeline)
-    except Exception as problem:  # told with each table of the pipeline
+    except Exception as problem:  # reported with each table of the pipeline
         return pipeline, problem
 
 
@@ -119,7 +119,7 @@ class _Reader:
         self._history_commits = history_commits
         self._now = now
 
-    def report(self, lake: Lake, table: KnownTable) -> TableReport:
+    def report(self, lake: Lake, table: DeclaredTable) -> TableReport:
         """The report of one table. Never raises."""
         report = TableReport(owner=table.owner, name=table.name, kind=table.kind, key=table.key)
         try:
@@ -130,15 +130,15 @@ class _Reader:
             if self._list_folders:
                 report = _scored(replace(report, unreferenced=unreferenced(lake, table.key)), health)
             return report
-        except Exception as problem:  # whatever a damaged log leads to is what there is to tell of this table
-            return replace(report, error=said_of(problem))
+        except Exception as problem:  # whatever a damaged log leads to is this table's report
+            return replace(report, error=error_text(problem))
 
     def _chosen(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
         order = self._orders.get(report.owner) if report.kind in _OPTIMIZED else None
         if order is None:
             return report
         if isinstance(order, Exception):
-            return replace(report, error=f"the Z-order ledger of {report.owner} cannot be read: {said_of(order)}")
+            return replace(report, error=f"the Z-order ledger of {report.owner} cannot be read: {error_text(order)}")
         table, ledger = self._optimized[report.owner][report.name], order.of(report.name)
         policy = policy_of(self._catalog.pipeline(report.owner))
         layout = layout_of(lake, report.owner, table)
@@ -160,9 +160,9 @@ def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderStat
     if not declared.zorder_by:
         return None
     unordered = 0.0
-    for each in health.partition_health:
-        entry = ledger.ordered.get(each.partition)
-        if each.files > 1:
-            known = entry is not None and entry.columns == declared.zorder_by
-            unordered += each.bytes * (entry.unordered_share(each) if known and entry is not None else 1.0)
+    for part in health.partition_health:
+        entry = ledger.ordered.get(part.partition)
+        if part.files > 1:
+            in_this_order = entry is not None and entry.columns == declared.zorder_by
+            unordered += part.bytes * (entry.unordered_share(part) if in_this_order and entry is not None else 1.0)
     return unordered / health.bytes if health.bytes else 0.0

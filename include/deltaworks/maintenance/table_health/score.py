@@ -65,7 +65,7 @@ def score(health: TableHealth, *, unordered_share: float | None = None, unrefere
             none or it is not known.
         unreferenced_bytes: on storage, needed by no version within the retention; None where it was not looked.
     """
-    found = {
+    costs = {
         "small_files": _small_files(health),
         "order": _order(unordered_share),
         "deletion_vectors": _deletion_vectors(health),
@@ -75,7 +75,7 @@ def score(health: TableHealth, *, unordered_share: float | None = None, unrefere
     }
     parts = tuple(
         ScorePart(
-            name=name, weight=weight, cost=round(weight * min(1.0, max(0.0, found[name][0])), 1), why=found[name][1]
+            name=name, weight=weight, cost=round(weight * min(1.0, max(0.0, costs[name][0])), 1), why=costs[name][1]
         )
         for name, weight in WEIGHTS.items()
     )

@@ -106,7 +106,7 @@ def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: 
 
 def _carried(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
     earlier = before.get((row["owner"], row["table_name"]), {})
-    # A table that was made anew has another past.
+    # A table that was recreated has another history.
     if row.get("version") is None or (earlier.get("version") or 0) > row["version"]:
         return {}
     return {name: row.get(name) or earlier.get(name) for name in CARRIED}
@@ -116,14 +116,14 @@ def read_snapshots(
     lake: Lake, *, since: dt.date, owner: str = "", table: str = "", columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Snapshots taken on `since` or later, oldest first."""
-    wanted = ds.field("taken_on") >= pa.scalar(since, pa.date32())
+    condition = ds.field("taken_on") >= pa.scalar(since, pa.date32())
     if owner:
-        wanted &= ds.field("owner") == owner
+        condition &= ds.field("owner") == owner
     if table:
-        wanted &= ds.field("table_name") == table
-    rows = lake.rows(paths.table_snapshots(), columns=columns, filters=wanted)
-    found: list[dict[str, Any]] = [] if rows is None else rows.sort_by("taken_at").to_pylist()
-    return found
+        condition &= ds.field("table_name") == table
+    rows = lake.rows(paths.table_snapshots(), columns=columns, filters=condition)
+    snapshots: list[dict[str, Any]] = [] if rows is None else rows.sort_by("taken_at").to_pylist()
+    return snapshots
 
 
 def last_snapshots(lake: Lake, *, since: dt.date) -> dict[tuple[str, str], dict[str, Any]]:

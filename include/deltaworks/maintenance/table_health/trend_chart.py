@@ -1,17 +1,20 @@
-"""How tables fared, as charts over time by the snapshots of their health: score, files, share of small ones, bytes."""
+"""How tables fared, as one HTML page of charts over time by the snapshots of their health.
+
+The page is readable without a server or internet access: the chart library is in it, once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
-from deltaworks.maintenance.table_health.chart_page import write_chart_page
-
 Snapshot = Mapping[str, Any]
 Line = Callable[[Snapshot], float | None]
+_STYLE = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
 
 
 def small_file_share(row: Snapshot) -> float | None:
@@ -51,10 +54,10 @@ def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Pat
     """Write a page with a line for each table in each of CHARTS, and return its path. A gap is a table not read."""
     figures = [_figure(title, axis, of, by_table) for title, axis, of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
-    said = f"{len(by_table)} tables"
+    summary = f"{len(by_table)} tables"
     if times:
-        said += f", {min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC; the worst score comes first"
-    return write_chart_page(path, title="Health of tables over time", said=f"{said}.", figures=figures)
+        summary += f", {min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC; the worst score comes first"
+    return write_chart_page(path, title="Health of tables over time", summary=f"{summary}.", figures=figures)
 
 
 def _figure(title: str, axis: str, of: Line, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
@@ -63,3 +66,20 @@ def _figure(title: str, axis: str, of: Line, by_table: Mapping[str, list[Snapsho
         for name, rows in by_table.items()
     ]
     return go.Figure(lines).update_layout(title=title, yaxis_title=axis).update_yaxes(rangemode="tozero")
+
+
+def write_chart_page(path: Path, *, title: str, summary: str, figures: Sequence[go.Figure]) -> Path:
+    """Write the page, folders above it included, and return its path.
+
+    Args:
+        summary: what the charts are of, as plain text.
+    """
+    parts = []
+    for number, figure in enumerate(figures):
+        figure.update_layout(template="plotly_white", height=420, margin={"l": 70, "r": 20, "t": 60, "b": 60})
+        parts.append(str(figure.to_html(full_html=False, include_plotlyjs=number == 0)))
+    head = f"<meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
+    body = f"<h1>{html.escape(title)}</h1><p>{html.escape(summary)}</p>{''.join(parts)}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"<!doctype html><html lang=en>{head}{body}</html>", encoding="utf-8")
+    return path

@@ -15,8 +15,7 @@ from deltalake.transaction import AddAction
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.events.row_places import PLACE_COLUMNS, Place, places
 from deltaworks.tables.files import WrittenFile, write_file
-from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.scan import rows_of
+from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
 
 class ReplayShare:

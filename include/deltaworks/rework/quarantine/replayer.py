@@ -37,7 +37,7 @@ from deltaworks.rework.quarantine.replay_share import ReplayShare
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.commit import commit_step, refresh
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file

@@ -20,8 +20,8 @@ from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import list_log, state_at
-from deltaworks.tables.presence import absent_files
+from deltaworks.tables.log import list_log, state_at
+from deltaworks.tables.needed_files import absent_files
 from deltaworks.tables.steps import read_last_completed
 
 _TOLD = 3

@@ -27,8 +27,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import list_log, state_at
-from deltaworks.tables.presence import absent_files
+from deltaworks.tables.log import list_log, state_at
+from deltaworks.tables.needed_files import absent_files
 from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
 from deltaworks.tables.steps import batch_step
 

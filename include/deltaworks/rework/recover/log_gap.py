@@ -29,8 +29,7 @@ from deltaworks.rework.restore.refusals import refuse_mutable
 from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, commit_history
-from deltaworks.tables.log_state import list_log, state_at
+from deltaworks.tables.log import Action, commit_history, list_log, state_at
 from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
 from deltaworks.tables.steps import batch_step, rollback_step
 

@@ -16,8 +16,8 @@ from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import TableState, rows_of, state_at, stats_of
-from deltaworks.tables.presence import absent_files, needed_by
+from deltaworks.tables.log import TableState, rows_of, state_at, stats_of
+from deltaworks.tables.needed_files import absent_files, needed_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.effects import Effect
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import objects_of
+from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 
 SAMPLED_OBJECTS = 20
@@ -220,7 +220,7 @@ def _factor(found: Resolved, chosen: Sequence[SourceObject]) -> float:
 
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
     """Opens objects of the landing bucket as the pipeline's stream does."""
-    source = objects_of(spec.source, pipeline=spec.pipeline, wanted="there is nothing to read again")
+    source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
     return FileOpener.of(environment.landing, source)
 
 

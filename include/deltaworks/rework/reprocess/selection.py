@@ -26,7 +26,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.rework.reprocess.seq_ranges import MOST_RANGES, SeqRanges
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import objects_of
+from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 
 _READERS = 8
@@ -104,7 +104,7 @@ class Resolver:
         self._lake = lake
         self._objects = objects
         self._spec = spec
-        self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="there is nothing to read again")
+        self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
         self._log = FileEventLog(lake, self._source.relay)
 
     def resolve(self, selection: Selection) -> Resolved:

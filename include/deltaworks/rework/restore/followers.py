@@ -10,7 +10,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.rollback import Repair
 from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.source import DeltaSourceSpec
+from deltaworks.specs.sources.delta import DeltaSourceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,8 @@ from deltaworks.control.records.replay import read_replay
 from deltaworks.control.records.rollback import LostShare, Rollbacks
 from deltaworks.control.records.start_over import surviving_batches
 from deltaworks.errors import ContractError
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action
-from deltaworks.tables.log_state import FileId, TableState
-from deltaworks.tables.selected_rows import selected_rows
+from deltaworks.tables.lake import Lake, selected_rows
+from deltaworks.tables.log import Action, FileId, TableState
 from deltaworks.tables.steps import BATCH_METADATA_STORE, replay_step
 
 _READERS = 8

@@ -28,8 +28,8 @@ from deltaworks.rework.restore.source_repair import stage_lost
 from deltaworks.rework.restore.table_plan import Planned, TablePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import TableState
-from deltaworks.tables.restore import Difference, RestoreCommit, Restored, Target, commit_restored
+from deltaworks.tables.log import TableState
+from deltaworks.tables.restore import Difference, RestoreCommit, RestoreOutcome, Target, commit_restore
 from deltaworks.tables.steps import rollback_step
 
 OPERATION = "restore"
@@ -178,7 +178,7 @@ class TableRestore:
         fixed = self._rollbacks.fix(planned.record)
         return planned if fixed == planned.record else self._planner.again(fixed)
 
-    def _commit(self, planned: Planned, check: Callable[[], None]) -> Restored:
+    def _commit(self, planned: Planned, check: Callable[[], None]) -> RestoreOutcome:
         record = planned.record
         step = rollback_step(self._pipeline, self._table, record.ordinal)
         made = user_metadata(
@@ -203,10 +203,10 @@ class TableRestore:
             again = self._planner.again(record)
             return Target(again.target.files, planned.target.metadata)
 
-        return commit_restored(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
+        return commit_restore(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
     def _result(
-        self, planned: Planned, restored: Restored | None, *, dry_run: bool, resumed: bool, seconds: float
+        self, planned: Planned, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
     ) -> TableRestoreResult:
         record = planned.record
         done = planned.difference if restored is None else restored.difference

@@ -23,9 +23,8 @@ from deltaworks.rework.restore.refusals import concerned_by_mutations, refuse_ab
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
-from deltaworks.tables.log_state import TableState, state_at
-from deltaworks.tables.presence import absent_files
+from deltaworks.tables.log import TableState, commit_history, state_at
+from deltaworks.tables.needed_files import absent_files
 from deltaworks.tables.restore import Difference, Target, refuse_unsupported
 
 

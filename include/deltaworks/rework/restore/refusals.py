@@ -10,7 +10,7 @@ from deltaworks.engine.announcements import announced, announcers
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.log_state import TableState
+from deltaworks.tables.log import TableState
 
 _TOLD = 5
 

@@ -29,7 +29,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log_state import stats_of
+from deltaworks.tables.log import stats_of
 from deltaworks.tables.restore import Target
 
 #: Rows that are gathered into one file of each partition.

@@ -27,8 +27,8 @@ from deltaworks.rework.restore.points import (
 from deltaworks.rework.restore.refusals import refuse_columns_apart, refuse_unprepared
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log_state import TableState, state_at
-from deltaworks.tables.presence import absent_files
+from deltaworks.tables.log import TableState, state_at
+from deltaworks.tables.needed_files import absent_files
 from deltaworks.tables.restore import Difference, Target, refuse_unsupported
 
 

@@ -26,7 +26,7 @@ from deltaworks.sources.base import Record, RecordSlice
 from deltaworks.sources.delta.losses import TableSlice, check_versions, refuse_rolled_back
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import DeltaSourceSpec
+from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Reference, resolve_text
-from deltaworks.specs.source import KafkaSecuritySpec
+from deltaworks.specs.sources.kafka import KafkaSecuritySpec
 
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

@@ -31,7 +31,8 @@ from deltaworks.sources.record_payloads import record_payload, text_of, unreadab
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import Compression, KafkaSourceSpec
+from deltaworks.specs.sources.kafka import KafkaSourceSpec
+from deltaworks.specs.sources.payload import Compression
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -35,7 +35,8 @@ from deltaworks.sources.record_seq import record_seq
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import Compression, KinesisSourceSpec
+from deltaworks.specs.sources.kinesis import KinesisSourceSpec
+from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
-from deltaworks.sources.objects.relay.bucket_client import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, through_outages
-from deltaworks.specs.source import Compression
+from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import StorageSpec
 
 _PATIENCE_SECONDS = 60.0

@@ -10,7 +10,8 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.fetch import open_object
-from deltaworks.specs.source import Compression, FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.

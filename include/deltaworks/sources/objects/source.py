@@ -13,10 +13,10 @@ from deltaworks.sources.looked_up import LookedUp
 from deltaworks.sources.objects import stream
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
-from deltaworks.sources.objects.relay.bucket_retention import bucket_retention_seconds
+from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import objects_of
+from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FileSource:
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         self._environment = catalog.environment
         self._project = catalog.root
-        self._source = objects_of(spec.source, pipeline=spec.pipeline, wanted="its stream reads no file events")
+        self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
         self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
         self._retention = LookedUp(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
         self._opener = FileOpener.of(catalog.environment.landing, self._source)

@@ -83,15 +83,15 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
     """
     project = project_root() / "include" / "jars" / "broker"
     target = project.parent / "target" / "broker"
-    wanted = hashlib.sha256((project / "pom.xml").read_bytes()).hexdigest()
+    digest = hashlib.sha256((project / "pom.xml").read_bytes()).hexdigest()
     stamp = target / "stamp"
     with _one_builder(target):
-        if not stamp.is_file() or stamp.read_text() != wanted:
+        if not stamp.is_file() or stamp.read_text() != digest:
             progress("jars: resolving the Kafka broker with Maven (half a minute the first time)")
             stamp.unlink(missing_ok=True)
             shutil.rmtree(target / "jars", ignore_errors=True)
             _run_maven(project)
-            stamp.write_text(wanted)
+            stamp.write_text(digest)
     return target / "jars"
 
 

@@ -1,20 +1,35 @@
-"""Opens the Spark session every job uses: Deltaworks' settings, the storages of the environment, UTC."""
+"""The Spark session every job uses: opened with Deltaworks' settings, the storages of the environment, and UTC.
+
+And what commits through it need: settings for the time of one, `userMetadata` among them, and attempts after a
+conflict.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.spark_conf import check_log_store, project_paths, session_conf, submit_conf
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 6
+#: The condition of a conflict with another writer.
+CONFLICT = "DELTA_CONFLICT"
 
 
 def build_session(
@@ -81,3 +96,39 @@ def _ship_library(spark: SparkSession) -> None:
     folder = tempfile.mkdtemp(prefix="deltaworks-package-")
     archive = shutil.make_archive(f"{folder}/deltaworks", "zip", root_dir=package.parent, base_dir=package.name)
     spark.sparkContext.addPyFile(archive)
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session for the time of a block, put back as they were after it."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def conflicts_retried(table: str) -> Retrying:
+    """Attempts that are repeated after a conflict with another writer, a few times and with growing pauses."""
+
+    def log_conflict(state: RetryCallState) -> None:
+        problem = state.outcome.exception() if state.outcome else None
+        log.warning("table=%s attempt=%d met another writer: %s", table, state.attempt_number, problem)
+
+    return Retrying(
+        retry=retry_if_exception(_is_conflict),
+        stop=stop_after_attempt(MAX_ATTEMPTS),
+        wait=wait_exponential_jitter(initial=0.2, max=5.0),
+        before_sleep=log_conflict,
+        reraise=True,
+    )
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return as_deltaworks_error(error).condition == CONFLICT

@@ -69,11 +69,11 @@ def find_maven(*, required: bool = True) -> Path | None:
     Raises:
         ConfigError: MAVEN_MISSING.
     """
-    found = shutil.which("mvn")
-    if found is None and required:
+    command = shutil.which("mvn")
+    if command is None and required:
         raise ConfigError(
             "MAVEN_MISSING",
             "No mvn on the PATH; it resolves the jars and compiles the Java classes, once.",
             hint="Install Maven (Debian, Ubuntu: apt-get install maven).",
         )
-    return Path(found) if found else None
+    return Path(command) if command else None

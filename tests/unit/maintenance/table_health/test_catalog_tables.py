@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import catalog_tables as known_tables
-from deltaworks.maintenance.table_health.catalog_tables import KnownTable, all_tables, declared_tables, with_health
+from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable, all_tables, declared_tables, with_health
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
@@ -24,9 +24,9 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
-def known(lake: Lake, count: int) -> list[KnownTable]:
+def known(lake: Lake, count: int) -> list[DeclaredTable]:
     made = user_metadata(pipeline="shop", batch=1, operation="ingest")
-    tables = [KnownTable("shop", f"t{index}", "bronze", f"tables/shop/t{index}") for index in range(count)]
+    tables = [DeclaredTable("shop", f"t{index}", "bronze", f"tables/shop/t{index}") for index in range(count)]
     for index, table in enumerate(tables):
         opened = lake.ensure(table.key, SCHEMA, user_metadata=made)
         rows = pa.table({"value": list(range(index))}, schema=SCHEMA)

@@ -26,7 +26,7 @@ from deltaworks.rework.quarantine.replay_record import note_reprocessed
 from deltaworks.rework.quarantine.replayer import ReplayResult
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
-from deltaworks.tables.held_files import uncommitted_files
+from deltaworks.tables.needed_files import uncommitted_files
 from tests.unit.rework.replay_stage import ARRIVED_US, Stage
 
 MakeSpec = Callable[..., PipelineSpec]

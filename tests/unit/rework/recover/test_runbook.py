@@ -22,7 +22,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.rework.recover import lost_files
 from deltaworks.rework.restore import source_repair
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.tables.log_state import state_at
+from deltaworks.tables.log import state_at
 from tests.unit.rework.restore.source_stage import ALL, SourceStage
 
 PAGE = (PROJECT_ROOT / "docs" / "recovering.md").read_text()

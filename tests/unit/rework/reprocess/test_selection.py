@@ -16,7 +16,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rej
 from deltaworks.rework.reprocess import selection as module
 from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from tests.unit.engine.ledger_stage import Stage

@@ -18,7 +18,7 @@ from deltaworks.rework.restore.one_table import TableRestore
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.log_state import state_at
+from deltaworks.tables.log import state_at
 from tests.unit.rework.restore.source_stage import SourceStage
 
 ORDERS = paths.table("shop", "orders")

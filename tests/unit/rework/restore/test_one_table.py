@@ -25,8 +25,7 @@ from deltaworks.rework.restore.one_table import TableRestore, TableRestoreResult
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.tables.changes import changed_partitions
-from deltaworks.tables.log import read_commits
-from deltaworks.tables.log_state import state_at
+from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
 from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
 

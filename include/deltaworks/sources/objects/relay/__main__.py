@@ -88,7 +88,8 @@ def _run(name: str, stop_relay: list[Callable[[], None]]) -> DeltaworksError | N
             retryable=True,
         )
     _say(
-        "DELTAWORKS_RELAY " + json.dumps({each.name: getattr(counts, each.name) for each in dataclasses.fields(counts)})
+        "DELTAWORKS_RELAY "
+        + json.dumps({count.name: getattr(counts, count.name) for count in dataclasses.fields(counts)})
     )
     return None
 

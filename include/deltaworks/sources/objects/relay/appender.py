@@ -19,7 +19,7 @@ from deltaworks.sources.outages import through_outages
 from deltaworks.specs.relay import RelaySpec
 
 _LOG_PATIENCE_SECONDS = 300.0
-#: How many lost objects are named where they are told.
+#: How many lost objects are named in a report.
 MOST_EXAMPLES = 10
 
 

@@ -1,7 +1,7 @@
 """What stands between the queue and the log: receiving threads, a bounded buffer, a watch over held messages.
 
 What is held is bounded, so a log that cannot be written stops receiving instead of filling memory. A message is
-held from its receipt until `done`; one held for half the visibility timeout gets the timeout anew, so an outage
+held from its receipt until `done`; one held for half the visibility timeout gets the whole timeout again, so an outage
 of the log's storage neither doubles work nor drives messages into the dead-letter queue. One whose receipt has
 expired all the same is left alone: it comes back, and the log knows it.
 """
@@ -180,7 +180,7 @@ class Intake:
             self.extend_long_held()
 
     def extend_long_held(self) -> int:
-        """Give messages held for half the visibility timeout the whole of it anew; how many got it."""
+        """Give messages held for half the visibility timeout the whole of it again; returns how many."""
         now = time.monotonic()
         with self._lock:
             due = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]

@@ -2,7 +2,7 @@
 
 A pass goes through all keys once, page by page; the relay appends what its log lacks, so a pass that is cut short is
 simply made again. When the last one ended, and what it found, is kept in an object beside the log: a relay that is
-started anew lists no sooner for it.
+restarted lists no sooner for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.objects.relay.listing import list_pages
+from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.outages import through_outages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
@@ -49,10 +49,10 @@ class ListingRecord:
 
 def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | None:
     """The record, or None where the relay has never listed."""
-    found = objects.get(relay_control(relay, "listing.json"))
-    if found is None:
+    stored = objects.get(relay_control(relay, "listing.json"))
+    if stored is None:
         return None
-    record = json.loads(found.data)
+    record = json.loads(stored.data)
     return ListingRecord(**{**record, "lost_examples": tuple(record["lost_examples"])})
 
 
@@ -72,7 +72,7 @@ def _request_key(relay: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """Objects listed together. `lost_before`: one the log lacks is lost if it is older; None where that is not told.
+    """Objects listed together. `lost_before`: one the log lacks is lost if it is older; None where that is unknown.
 
     The last page of a pass says so, and may be empty.
     """
@@ -96,7 +96,7 @@ class Lister:
     Args:
         storage: how the buckets are reached; its own bucket does not matter.
         queue_waits: about how many messages wait, None where there is no queue. While some do, an object the log
-            lacks is not told lost: its message may be among them.
+            lacks is not reported as lost: its message may be among them.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Lister:
 
     def start(self) -> None:
         """Begin. The time of the first start is kept before anything is listed."""
-        found = read_listing_record(self._objects, self._spec.relay)
-        if found is None:
+        record = read_listing_record(self._objects, self._spec.relay)
+        if record is None:
             self._write(self._record)
         else:
-            self._record = found
+            self._record = record
         self._thread.start()
 
     def take(self, *, within_seconds: float) -> ListedPage | None:
@@ -228,8 +228,10 @@ class Lister:
                 give_up=self._closed,
             )
             for events in pages:
-                wanted = tuple(each for each in events if ignore_before is None or each.event_time >= ignore_before)
-                yield ListedPage(wanted, lost_before)
+                relevant = tuple(
+                    event for event in events if ignore_before is None or event.event_time >= ignore_before
+                )
+                yield ListedPage(relevant, lost_before)
         yield ListedPage((), lost_before, is_last=True)
 
     def _lost_before(self) -> datetime | None:

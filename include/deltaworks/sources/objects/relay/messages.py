@@ -151,20 +151,20 @@ def _notification_event(record: Any) -> FileEvent | None:
     name = _text(record, "eventName").removeprefix("s3:")
     if not name.startswith("ObjectCreated:"):
         return None
-    found = _mapping(record["s3"], "object")
+    s3_object = _mapping(record["s3"], "object")
     try:
-        key = unquote_plus(_text(found, "key"), errors="strict")
+        key = unquote_plus(_text(s3_object, "key"), errors="strict")
     except UnicodeDecodeError as error:
         raise _Unusable(Problem.RECORD_MALFORMED) from error
     return FileEvent(
         bucket=_text(_mapping(record["s3"], "bucket"), "name"),
         key=key,
-        size=_size(found),
-        etag=_etag(found.get("eTag")),
-        version_id=_optional_text(found.get("versionId")),
+        size=_size(s3_object),
+        etag=_etag(s3_object.get("eTag")),
+        version_id=_optional_text(s3_object.get("versionId")),
         event_time=_instant(_text(record, "eventTime")),
         event_name=name,
-        sequencer=_optional_text(found.get("sequencer")),
+        sequencer=_optional_text(s3_object.get("sequencer")),
     )
 
 
@@ -175,16 +175,16 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
     if content["detail-type"] != "Object Created":
         return None
     detail = _mapping(content, "detail")
-    found = _mapping(detail, "object")
+    s3_object = _mapping(detail, "object")
     return FileEvent(
         bucket=_text(_mapping(detail, "bucket"), "name"),
-        key=_text(found, "key"),
-        size=_size(found),
-        etag=_etag(found.get("etag")),
-        version_id=_optional_text(found.get("version-id")),
+        key=_text(s3_object, "key"),
+        size=_size(s3_object),
+        etag=_etag(s3_object.get("etag")),
+        version_id=_optional_text(s3_object.get("version-id")),
         event_time=_instant(_text(content, "time")),
         event_name=f"ObjectCreated:{detail.get('reason') or 'unknown'}",
-        sequencer=_optional_text(found.get("sequencer")),
+        sequencer=_optional_text(s3_object.get("sequencer")),
     )
 
 
@@ -211,8 +211,8 @@ def _etag(value: Any) -> str:
     return value.strip('"') if isinstance(value, str) else ""
 
 
-def _size(found: Mapping[str, Any]) -> int:
-    value = found.get("size")
+def _size(s3_object: Mapping[str, Any]) -> int:
+    value = s3_object.get("size")
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_LONG:
         raise _Unusable(Problem.RECORD_MALFORMED)
     return value

@@ -35,6 +35,10 @@ _DELIVERIES = "ApproximateReceiveCount"
 _WAITING = "ApproximateNumberOfMessages"
 _IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
 T = TypeVar("T")
+#: A relay that is killed costs its messages a delivery each, and SQS counts deliveries that reach nobody.
+LEAST_RECEIVES = 3
+#: Below, messages come again while the append that holds them is still under way.
+LEAST_VISIBILITY_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +110,28 @@ class NotificationQueue:
             ConfigError: QUEUE_REFUSED when the queue is not there or may not be read.
         """
         # A timeout in the call would silently replace the queue's own, so there is one only where it was asked for.
-        asked = {} if self._visibility_seconds is None else {"VisibilityTimeout": self._visibility_seconds}
+        visibility = {} if self._visibility_seconds is None else {"VisibilityTimeout": self._visibility_seconds}
         try:
             answer = self._client.receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=BATCH,
                 WaitTimeSeconds=self._wait_seconds,
                 MessageSystemAttributeNames=[_DELIVERIES],
-                **asked,
+                **visibility,
             )
         except (ClientError, BotoCoreError) as error:
             self._raise(error)
         now, held_since = utc_now(), time.monotonic()
         return [
             Message(
-                found["MessageId"],
-                found["ReceiptHandle"],
-                found["Body"],
+                message["MessageId"],
+                message["ReceiptHandle"],
+                message["Body"],
                 now,
                 held_since,
-                int(found.get("Attributes", {}).get(_DELIVERIES, 1)),
+                int(message.get("Attributes", {}).get(_DELIVERIES, 1)),
             )
-            for found in answer.get("Messages", [])
+            for message in answer.get("Messages", [])
         ]
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
@@ -183,16 +187,16 @@ class NotificationQueue:
 
     def approximate_counts(self) -> tuple[int, int]:
         """About how many messages wait, and how many are in flight."""
-        found = self._attributes(_WAITING, _IN_FLIGHT)
-        return int(found[_WAITING]), int(found[_IN_FLIGHT])
+        attributes = self._attributes(_WAITING, _IN_FLIGHT)
+        return int(attributes[_WAITING]), int(attributes[_IN_FLIGHT])
 
     def redrive_policy(self) -> RedrivePolicy | None:
         """The queue's redrive policy, where it has one."""
         text = self._attributes("RedrivePolicy").get("RedrivePolicy")
         if not text:
             return None
-        found = json.loads(text)
-        return RedrivePolicy(found["deadLetterTargetArn"], int(found["maxReceiveCount"]))
+        policy = json.loads(text)
+        return RedrivePolicy(policy["deadLetterTargetArn"], int(policy["maxReceiveCount"]))
 
     def dead_letters(self) -> NotificationQueue | None:
         """The queue's dead-letter queue, where it has one."""
@@ -276,3 +280,39 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(items)
     while batch := list(itertools.islice(remaining, BATCH)):
         yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWarning:
+    """A setting to change: a condition, what is so, and what to do."""
+
+    condition: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message} Next: {self.hint}"
+
+
+def warnings_of(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
+    """What of the queue's settings is bound to make trouble. Raises what asking the queue raises."""
+    warnings = []
+    policy, seconds = queue.redrive_policy(), queue.visibility_seconds()
+    if policy is not None and policy.max_receive_count < LEAST_RECEIVES:
+        warnings.append(
+            QueueWarning(
+                "QUEUE_REDRIVES_EARLY",
+                f"{queue.url} puts a message aside after {policy.max_receive_count} deliveries: a relay that is killed "
+                "with messages in hand makes dead letters of them.",
+                "Set maxReceiveCount to 5 or more.",
+            )
+        )
+    if seconds < LEAST_VISIBILITY_SECONDS:
+        warnings.append(
+            QueueWarning(
+                "QUEUE_VISIBILITY_SHORT",
+                f"{queue.url} delivers a message again after {seconds} s, which a slow append takes longer than.",
+                "Set the queue's visibility timeout to 120 s, or visibility_seconds of the relay.",
+            )
+        )
+    return tuple(warnings)

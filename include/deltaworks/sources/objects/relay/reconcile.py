@@ -1,4 +1,4 @@
-"""Compares what lies in a relay's buckets with its log: what nobody was told of, and what went before it was read.
+"""Compares what lies in a relay's buckets with its log: what was never announced, what was removed unread.
 
 Reads only. Safe beside the running relay; what lands while it runs may be counted either way.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from deltaworks.control.clock import utc_now
 from deltaworks.sources.objects.identity import identity
 from deltaworks.sources.objects.log import FileEventLog, matching
-from deltaworks.sources.objects.relay.listing import list_pages
+from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -71,23 +71,23 @@ def reconcile(
         for row in part.to_pylist():
             result.logged += 1
             listed.pop(identity(row["bucket"], row["key"], row["etag"], overwrites=_comparable(spec)), None)
-        result.gone += _gone(part, there, readers, prefix)
+        result.gone += _missing(part, there, readers, prefix)
     result.unannounced = sorted(name for name, young in listed.values() if not young)
     result.young = sum(young for _, young in listed.values())
     return result
 
 
 def _comparable(spec: RelaySpec) -> Any:
-    """A listing shows the newest version of a key alone, so versions are not told apart here."""
+    """A listing shows the newest version of a key alone, so versions are not distinguished here."""
     return "latest" if spec.overwrites == "every_version" else spec.overwrites
 
 
-def _gone(part: Any, there: set[tuple[str, str]], readers: Sequence[Reader], prefix: str) -> list[str]:
+def _missing(part: Any, there: set[tuple[str, str]], readers: Sequence[Reader], prefix: str) -> list[str]:
     """Objects of a part of the log that are deleted, and that some pipeline has yet to read."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for reader in readers:
         for row in matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():
             unread = row["seq"] > reader.seq and row["key"].startswith(prefix)
             if unread and (row["bucket"], row["key"]) not in there:
-                found[f"{row['bucket']}/{row['key']}"] = None
-    return list(found)
+                names[f"{row['bucket']}/{row['key']}"] = None
+    return list(names)

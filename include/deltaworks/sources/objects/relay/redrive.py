@@ -89,23 +89,23 @@ def _usable(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
             identity(event.bucket, event.key, event.etag, event.version_id, overwrites=spec.overwrites)
             for event in parsed.events
         }
-    known = _known(spec, lake, set().union(*names.values()))
-    usable = [body for body, wanted in names.items() if wanted - known]
+    logged = _logged(spec, lake, set().union(*names.values()))
+    usable = [body for body, identities in names.items() if identities - logged]
     result.usable, result.landed = len(usable), len(names) - len(usable)
     return usable
 
 
-def _known(spec: RelaySpec, lake: Lake, wanted: set[bytes]) -> set[bytes]:
+def _logged(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> set[bytes]:
     """Those of the identities that are in the log."""
-    found: set[bytes] = set()
-    if not wanted:
-        return found
+    logged: set[bytes] = set()
+    if not identities:
+        return logged
     columns = ("seq", "bucket", "key", "etag", "version_id")
     for part in FileEventLog(lake, spec.relay).parts(columns=columns):
         for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
             name = identity(*parts, overwrites=spec.overwrites)
-            if name in wanted:
-                found.add(name)
-        if found == wanted:
+            if name in identities:
+                logged.add(name)
+        if logged == identities:
             break
-    return found
+    return logged

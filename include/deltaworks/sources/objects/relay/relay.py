@@ -25,8 +25,7 @@ from deltaworks.sources.objects.log_writer import FileEventLogWriter
 from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import Lister
-from deltaworks.sources.objects.relay.queue import NotificationQueue
-from deltaworks.sources.objects.relay.queue_settings import warnings_of
+from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
 from deltaworks.sources.outages import is_outage, through_outages
 from deltaworks.specs.relay import Overwrites, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -255,16 +254,16 @@ class Relay:
             self._stop.wait(_STOP_POLL_SECONDS)
 
     def _watched(self, dead: NotificationQueue | None) -> dict[str, object]:
-        found: dict[str, object] = {}
+        fields: dict[str, object] = {}
         if self._lister is not None:
             record = self._lister.record
-            found |= {"lost_files": record.lost, "lost_examples": record.lost_examples}
+            fields |= {"lost_files": record.lost, "lost_examples": record.lost_examples}
         if self._queue is not None:
-            found["backlog_files"] = self._queue.approximate_backlog()
-            found["retention_seconds"] = float(self._queue.retention_seconds())
+            fields["backlog_files"] = self._queue.approximate_backlog()
+            fields["retention_seconds"] = float(self._queue.retention_seconds())
         if dead is not None:
-            found["dead_letters"] = dead.approximate_backlog()
-        return found
+            fields["dead_letters"] = dead.approximate_backlog()
+        return fields
 
     @contextlib.contextmanager
     def _heartbeat(self, lease: Lease) -> Iterator[HeartbeatWriter]:

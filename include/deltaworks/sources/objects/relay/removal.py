@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.fetch import is_announced
-from deltaworks.sources.objects.relay.bucket_client import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec
 
@@ -38,7 +38,7 @@ class ObjectRemover:
         """What removing it would say; nothing is changed."""
         if self._client is None:
             return _local_state(Path(self._landing.prefix) / key, etag)
-        return self._asked(bucket, lambda: self._client.head_object(**self._named(bucket, key, etag, version_id)))
+        return self._checked(bucket, lambda: self._client.head_object(**self._named(bucket, key, etag, version_id)))
 
     def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
         """Remove the object, or move it to the archive. Of a bucket that keeps versions the one that was read.
@@ -54,24 +54,24 @@ class ObjectRemover:
         state = self.lies_there(bucket, key, etag, version_id)
         if state != "removed":
             return state
-        if self._archive is not None:
-            state = self._asked(bucket, lambda: self._copy(bucket, key, etag, version_id))
+        archive = self._archive
+        if archive is not None:
+            state = self._checked(bucket, lambda: self._copy(archive, bucket, key, etag, version_id))
         if state != "removed":
             return state
         named = self._named(bucket, key, etag, version_id)
-        return self._asked(bucket, lambda: self._client.delete_object(**named))
+        return self._checked(bucket, lambda: self._client.delete_object(**named))
 
     def _named(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
         if self._versions and version_id is not None:
             return {"Bucket": bucket, "Key": key, "VersionId": version_id}
         return {"Bucket": bucket, "Key": key, **({"IfMatch": f'"{etag}"'} if etag else {})}
 
-    def _copy(self, bucket: str, key: str, etag: str, version_id: str | None) -> None:
-        assert self._archive is not None
+    def _copy(self, archive: StorageSpec, bucket: str, key: str, etag: str, version_id: str | None) -> None:
         source = {"Bucket": bucket, "Key": key}
         if self._versions and version_id is not None:
             source["VersionId"] = version_id
-        target = {"Bucket": self._archive.bucket, "Key": "/".join(filter(None, [self._archive.prefix, bucket, key]))}
+        target = {"Bucket": archive.bucket, "Key": "/".join(filter(None, [archive.prefix, bucket, key]))}
         size = self._client.head_object(**source)["ContentLength"]
         if size > _ONE_COPY_BYTES:
             self._client.copy(source, target["Bucket"], target["Key"])
@@ -79,7 +79,7 @@ class ObjectRemover:
             only = {"CopySourceIfMatch": f'"{etag}"'} if etag and "VersionId" not in source else {}
             self._client.copy_object(CopySource=source, **target, **only)
 
-    def _asked(self, bucket: str, call: Any) -> Removal:
+    def _checked(self, bucket: str, call: Any) -> Removal:
         try:
             call()
         except ClientError as error:

@@ -17,7 +17,8 @@ import boto3
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.storage import AwsSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 #: Deliveries before a message goes to the dead-letter queue: SQS also counts those that reached nobody.
 MAX_RECEIVES = 5
@@ -28,6 +29,7 @@ _KINDS = ("TopicConfigurations", "QueueConfigurations", "LambdaFunctionConfigura
 _CREATED = "s3:ObjectCreated:*"
 
 State = Literal["present", "create", "change"]
+_LAKE_OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Wiring:
 
     def _queue_statement(self) -> dict[str, Any]:
         return {
-            **_allow("sns.amazonaws.com", "sqs:SendMessage", self.arns.queue),
+            **_allow_service("sns.amazonaws.com", "sqs:SendMessage", self.arns.queue),
             "Condition": {"ArnEquals": {"aws:SourceArn": self.arns.topic}},
         }
 
@@ -123,30 +125,30 @@ class Wiring:
         url = self._queue_url(self._name)
         if url is None:
             return "create"
-        found = self._attributes(url)
-        complete = "RedrivePolicy" in found and _has(found.get("Policy"), self._queue_statement())
+        attributes = self._attributes(url)
+        complete = "RedrivePolicy" in attributes and _has(attributes.get("Policy"), self._queue_statement())
         return "present" if complete else "change"
 
     def _make_queue(self) -> None:
         times = {"VisibilityTimeout": str(VISIBILITY_SECONDS), "MessageRetentionPeriod": str(RETENTION_SECONDS)}
         url = self._queue_url(self._name)
         url = url or self._sqs.create_queue(QueueName=self._name, Attributes=times)["QueueUrl"]
-        found = self._attributes(url)
+        present = self._attributes(url)
         redrive = {"deadLetterTargetArn": self.arns.dead_letters, "maxReceiveCount": MAX_RECEIVES}
-        wanted = {
-            "RedrivePolicy": found.get("RedrivePolicy", json.dumps(redrive)),
-            "Policy": _with(found.get("Policy"), self._queue_statement()),
+        attributes = {
+            "RedrivePolicy": present.get("RedrivePolicy", json.dumps(redrive)),
+            "Policy": _with(present.get("Policy"), self._queue_statement()),
         }
-        self._sqs.set_queue_attributes(QueueUrl=url, Attributes=wanted)
+        self._sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
 
     def _attributes(self, url: str) -> dict[str, str]:
         answer = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy", "Policy"])
-        found: dict[str, str] = answer.get("Attributes", {})
-        return found
+        attributes: dict[str, str] = answer.get("Attributes", {})
+        return attributes
 
     def _topic_statement(self) -> dict[str, Any]:
         return {
-            **_allow("s3.amazonaws.com", "sns:Publish", self.arns.topic),
+            **_allow_service("s3.amazonaws.com", "sns:Publish", self.arns.topic),
             "Condition": {
                 "ArnLike": {"aws:SourceArn": [f"arn:{self.partition}:s3:::{bucket}" for bucket in self._buckets]},
                 "StringEquals": {"aws:SourceAccount": self._account},
@@ -169,28 +171,36 @@ class Wiring:
 
     def _topic_state(self) -> State:
         try:
-            found = self._sns.get_topic_attributes(TopicArn=self.arns.topic)["Attributes"]
+            attributes = self._sns.get_topic_attributes(TopicArn=self.arns.topic)["Attributes"]
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NotFound", "NotFoundException"):
                 return "create"
             raise
-        return "present" if _has(found.get("Policy"), self._topic_statement()) else "change"
+        return "present" if _has(attributes.get("Policy"), self._topic_statement()) else "change"
 
     def _make_topic(self) -> None:
         topic = self._sns.create_topic(Name=self._name)["TopicArn"]
-        found = self._sns.get_topic_attributes(TopicArn=topic)["Attributes"].get("Policy")
-        policy = _with(found, self._topic_statement())
+        present = self._sns.get_topic_attributes(TopicArn=topic)["Attributes"].get("Policy")
+        policy = _with(present, self._topic_statement())
         self._sns.set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
 
     def _subscription_state(self) -> State:
         pages = self._sns.get_paginator("list_subscriptions_by_topic")
         try:
-            found = [each for page in pages.paginate(TopicArn=self.arns.topic) for each in page["Subscriptions"]]
+            subscriptions = [
+                subscription
+                for page in pages.paginate(TopicArn=self.arns.topic)
+                for subscription in page["Subscriptions"]
+            ]
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NotFound", "NotFoundException"):
                 return "create"
             raise
-        return "present" if any(each["Endpoint"] == self.arns.queue for each in found) else "create"
+        return (
+            "present"
+            if any(subscription["Endpoint"] == self.arns.queue for subscription in subscriptions)
+            else "create"
+        )
 
     def _subscribe(self) -> None:
         # Not raw: the queue gets SNS's envelope around S3's message.
@@ -201,26 +211,26 @@ class Wiring:
 
     def _notification(self, bucket: str) -> tuple[State, dict[str, Any]]:
         """Whether the bucket announces to our topic, and its configuration as it has to be."""
-        found = self._s3.get_bucket_notification_configuration(Bucket=bucket)
-        found.pop("ResponseMetadata", None)
+        configuration = self._s3.get_bucket_notification_configuration(Bucket=bucket)
+        configuration.pop("ResponseMetadata", None)
         ours = self._entry()
-        others = [each for kind in _KINDS for each in found.get(kind, []) if each.get("Id") != ours["Id"]]
-        for each in others:
-            if _overlaps(each, self._prefix):
+        others = [entry for kind in _KINDS for entry in configuration.get(kind, []) if entry.get("Id") != ours["Id"]]
+        for entry in others:
+            if _overlaps(entry, self._prefix):
                 raise ContractError(
                     "NOTIFICATION_OVERLAPS",
-                    f"{each.get('Id')!r} of bucket {bucket} announces the same objects, and S3 takes one of both.",
+                    f"{entry.get('Id')!r} of bucket {bucket} announces the same objects, and S3 takes one of both.",
                     hint="Subscribe the queue to the topic that entry names, or choose prefixes that do not overlap.",
                 )
-        topics = found.get("TopicConfigurations", [])
-        mine = next((each for each in topics if each.get("Id") == ours["Id"]), None)
+        topics = configuration.get("TopicConfigurations", [])
+        mine = next((entry for entry in topics if entry.get("Id") == ours["Id"]), None)
         state: State = "create" if mine is None else "present" if _like(mine, ours) else "change"
-        kept = [each for each in topics if each.get("Id") != ours["Id"]]
-        return state, {**found, "TopicConfigurations": [*kept, ours]}
+        kept = [entry for entry in topics if entry.get("Id") != ours["Id"]]
+        return state, {**configuration, "TopicConfigurations": [*kept, ours]}
 
     def _announce(self, bucket: str) -> None:
-        _, wanted = self._notification(bucket)
-        self._s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=wanted)
+        _, configuration = self._notification(bucket)
+        self._s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=configuration)
 
     def _entry(self) -> dict[str, Any]:
         entry: dict[str, Any] = {
@@ -233,7 +243,7 @@ class Wiring:
         return entry
 
 
-def _allow(service: str, action: str, resource: str) -> dict[str, Any]:
+def _allow_service(service: str, action: str, resource: str) -> dict[str, Any]:
     who = {"Principal": {"Service": service}, "Action": action, "Resource": resource}
     return {"Sid": "Deltaworks", "Effect": "Allow", **who}
 
@@ -244,9 +254,9 @@ def _has(policy: str | None, statement: Mapping[str, Any]) -> bool:
 
 def _with(policy: str | None, statement: Mapping[str, Any]) -> str:
     """The policy with our statement in place of an earlier one of ours."""
-    found: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
-    others = [each for each in found["Statement"] if each.get("Sid") != statement["Sid"]]
-    return json.dumps({**found, "Statement": [*others, statement]})
+    document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
+    others = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
+    return json.dumps({**document, "Statement": [*others, statement]})
 
 
 def _rules(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -254,8 +264,8 @@ def _rules(entry: Mapping[str, Any]) -> dict[str, str]:
     return {rule["Name"].lower(): rule["Value"] for rule in rules}
 
 
-def _like(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(found.get(key) == wanted[key] for key in ("TopicArn", "Events")) and _rules(found) == _rules(wanted)
+def _like(entry: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    return all(entry.get(key) == ours[key] for key in ("TopicArn", "Events")) and _rules(entry) == _rules(ours)
 
 
 def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
@@ -264,3 +274,67 @@ def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
         return False
     theirs = _rules(other).get("prefix", "")
     return theirs.startswith(prefix) or prefix.startswith(theirs)
+
+
+def relay_policy(
+    relay: RelaySpec, lake: StorageSpec, *, queue_arn: str, dead_letter_arn: str, partition: str = "aws"
+) -> dict[str, Any]:
+    """What the relay's role needs: its queues, its buckets' listing where it lists them, and the lake."""
+    taking = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
+    watching = ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage")
+    statements = [_allow("Queues", (*taking, *watching), [queue_arn, dead_letter_arn])]
+    if relay.listing is not None:
+        listing = "s3:ListBucketVersions" if relay.overwrites == "every_version" else "s3:ListBucket"
+        statements.append(_allow("Listing", (listing,), [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]))
+    return _policy([*statements, *_lake(lake, partition)])
+
+
+def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws") -> dict[str, Any]:
+    """What the role of streams and maintenance needs: to read what has landed, and the lake."""
+    buckets = [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]
+    reading = ("s3:GetObject", "s3:GetObjectVersion") if relay.overwrites == "every_version" else ("s3:GetObject",)
+    return _policy(
+        [
+            _allow("Landed", reading, [f"{bucket}/*" for bucket in buckets]),
+            # Without it S3 says of an object that is gone that it is forbidden.
+            _allow("Gone", ("s3:ListBucket",), buckets),
+            # How much time is left to read what waits.
+            _allow("Kept", ("s3:GetLifecycleConfiguration",), buckets),
+            *_lake(lake, partition),
+        ]
+    )
+
+
+def wiring_policy(
+    buckets: Sequence[str], *, queue_arn: str, dead_letter_arn: str, topic_arn: str, partition: str = "aws"
+) -> dict[str, Any]:
+    """What whoever wires the buckets needs, once."""
+    queues = ("sqs:CreateQueue", "sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:SetQueueAttributes")
+    topic = ("sns:CreateTopic", "sns:GetTopicAttributes", "sns:SetTopicAttributes", "sns:Subscribe")
+    return _policy(
+        [
+            _allow("Queues", queues, [queue_arn, dead_letter_arn]),
+            _allow("Topic", (*topic, "sns:ListSubscriptionsByTopic"), [topic_arn]),
+            _allow(
+                "Announcing",
+                ("s3:GetBucketNotification", "s3:PutBucketNotification"),
+                [f"arn:{partition}:s3:::{bucket}" for bucket in buckets],
+            ),
+        ]
+    )
+
+
+def _lake(lake: StorageSpec, partition: str) -> list[dict[str, Any]]:
+    bucket, below = f"arn:{partition}:s3:::{lake.bucket}", f"{lake.prefix}/*" if lake.prefix else "*"
+    listing = _allow("LakeListing", ("s3:ListBucket",), [bucket])
+    if lake.prefix:
+        listing["Condition"] = {"StringLike": {"s3:prefix": [lake.prefix, below]}}
+    return [_allow("Lake", _LAKE_OBJECTS, [f"{bucket}/{below}"]), listing]
+
+
+def _allow(name: str, actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
+    return {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": list(resources)}
+
+
+def _policy(statements: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": statements}

@@ -1,32 +1,37 @@
-"""The schema of a query that is given none: the newest version at its location; the first one comes from a sample.
+"""The schema of a query that is given none: its first version comes from a sample, and new fields make the next ones.
 
 The sample is of the first objects the state's log has for the query. Where it has few, what the queue announces is
 taken into it for a while, as the query itself would: messages are deleted once their objects are in the log, and the
 query reads every one of those from the beginning.
+
+Spark asks a source for its columns when a query is planned: a new field ends the query with an error that a restart
+mends, or that somebody must, and its column shows in the query that is planned next.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import TransientError
-from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, columns_of, new_paths
+from deltaworks.errors import ContractError, TransientError
+from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, columns_of, new_paths, with_added
 from deltaworks.events.inference.hints import parse_hints, with_hints
 from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
+from deltaworks.events.parse import Payload
 from deltaworks.events.path_fields import partition_fields
 from deltaworks.sources.objects.planning import patiently
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
-from deltaworks.sources.spark_formats.s3_sqs.options import FORMAT, S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, located, open_log
-from deltaworks.sources.spark_formats.s3_sqs.receiving import Receiving
-from deltaworks.sources.spark_formats.s3_sqs.schema_options import LOCATION, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import FORMAT, LOCATION, EvolutionMode, S3SqsOptions, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.stream_options import invalid_option
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.types import ColumnType
 from deltaworks.tables.arrow_types import arrow_schema
 
@@ -64,8 +69,8 @@ def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType
     columns: dict[str, ColumnType] = version.columns()
     if inference.mode.rescues:
         columns[RESCUED] = STRING
-    found: StructType = from_arrow_schema(arrow_schema({name: str(kind) for name, kind in columns.items()}))
-    return found
+    schema: StructType = from_arrow_schema(arrow_schema({name: str(kind) for name, kind in columns.items()}))
+    return schema
 
 
 def version_of(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
@@ -90,16 +95,16 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     """
     sample, of_keys = _sampled(options, inference, _first_objects(options, inference))
     conflicts: list[Conflict] = []
-    found = columns_of(sample.shape, typed=inference.typed, conflicts=conflicts)
+    inferred = columns_of(sample.shape, typed=inference.typed, conflicts=conflicts)
     read_from_keys = dict.fromkeys(options.source.partition_columns, STRING) | columns_of(of_keys)
     taken = {name.lower() for name in read_from_keys}
-    found = {name: kind for name, kind in found.items() if name.lower() not in taken} | read_from_keys
+    inferred = {name: kind for name, kind in inferred.items() if name.lower() not in taken} | read_from_keys
     if not sample.events:
         raise _nothing_to_sample(options, sample)
-    hinted = with_hints(found, parse_hints(inference.hints))
+    hinted = with_hints(inferred, parse_hints(inference.hints))
     return SchemaVersion(
         number=1,
-        found=found,
+        found=inferred,
         hints=inference.hints,
         added=tuple(new_paths({}, hinted)),
         conflicts=tuple(map(str, conflicts)),
@@ -122,9 +127,9 @@ def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Loca
     limits = SliceLimits(max_files=inference.sample_files, max_bytes=inference.sample_bytes)
 
     def enough() -> bool:
-        found = _slice(slices, limits)
+        files = _slice(slices, limits)
         # A slice ends before the file that would exceed its limit.
-        return len(found) >= inference.sample_files or 2 * sum(size for _, size in found) >= inference.sample_bytes
+        return len(files) >= inference.sample_files or 2 * sum(size for _, size in files) >= inference.sample_bytes
 
     if not patiently(enough):
         receiving = Receiving(options)
@@ -148,3 +153,100 @@ def _nothing_to_sample(options: S3SqsOptions, sample: Sample) -> TransientError:
         f"{FORMAT}: no columns can be found, {looked} of {options.source.place()} ({options.source.format}).",
         hint="Start it again once there are some; have it look at more with schemaSampleFiles; or give .schema(...).",
     )
+
+
+class NewFields(Exception):
+    """A payload has a field that could be a column and is none yet; `watch` has seen it."""
+
+    def __init__(self, watch: ColumnWatch) -> None:
+        super().__init__()
+        self.watch = watch
+
+
+class ColumnWatch:
+    """Tells whether events have fields for new columns, and ends the query that met some. One per task."""
+
+    def __init__(self, version: SchemaVersion, inference: SchemaOptions, source: FileSourceSpec) -> None:
+        self._version = version
+        self._inference = inference
+        self._source = source
+        self._sampler = Sampler(source, typed=inference.typed)
+        self._columns = version.columns()
+
+    def check_event(self, event: Mapping[str, Any]) -> None:
+        """Look at an event that has something no column takes.
+
+        Raises:
+            NewFields: it could be a column.
+        """
+        if not self._sampler.declares_columns:
+            shape = Shape()
+            self._sampler.note(shape, event)
+            self._check(self._version, shape)
+
+    def check_payload(self, payload: Payload) -> None:
+        """Look at the columns an object declares, where its form does that.
+
+        Raises:
+            NewFields: one is new.
+        """
+        if self._sampler.declares_columns:
+            self._check(self._version, self._sampler.sample([payload], max_bytes=1).shape)
+
+    def _check(self, version: SchemaVersion, shape: Shape) -> None:
+        if self._with(version, shape) != self._columns:
+            raise NewFields(self)
+
+    def _with(self, version: SchemaVersion, shape: Shape) -> dict[str, Any]:
+        columns = with_added(version.found, shape, typed=self._inference.typed)
+        return with_hints(columns, parse_hints(version.hints))
+
+    def end_query(self, met_in: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
+        """The error that ends the query, once all new columns of some payloads are known and, where they are to be
+        added, kept.
+
+        Args:
+            met_in: the object with the new field, for people.
+            payloads: that object's first, then others of the same task; they are looked at as a sample is.
+        """
+        sample = self._sampler.sample(payloads, max_bytes=self._inference.sample_bytes)
+        if self._inference.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS:
+            return self._refused(met_in, new_paths(self._columns, self._with(self._version, sample.shape)))
+        newest = patiently(lambda: schema_versions(self._inference).change(lambda latest: self._next(latest, sample)))
+        return self._added(met_in, newest, new_paths(self._columns, newest.columns()))
+
+    def _next(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
+        # The versions were there when the query began; without them it goes on from its own.
+        base = newest or self._version
+        columns = self._with(base, sample.shape)
+        if newest is not None and columns == newest.columns():
+            return None
+        conflicts: list[Conflict] = []
+        columns_of(sample.shape, typed=self._inference.typed, conflicts=conflicts)
+        return dataclasses.replace(
+            base,
+            found=with_added(base.found, sample.shape, typed=self._inference.typed),
+            added=tuple(new_paths(base.columns(), columns)),
+            conflicts=tuple(map(str, conflicts)),
+            sample=sample.record(),
+        )
+
+    def _added(self, met_in: str, newest: SchemaVersion, added: list[str]) -> TransientError:
+        return TransientError(
+            "SCHEMA_COLUMNS_ADDED",
+            f"{FORMAT}: {met_in} has fields that the columns this query began with do not take: {', '.join(added)}. "
+            f"Version {newest.number} of the schema at {self._inference.location.root} has them.",
+            hint="Start the query again, from .load() on: it reads this batch again, with the new columns. Nothing is "
+            "lost. A job that is restarted when it fails goes on by itself; the table it writes to has to take new "
+            "columns (mergeSchema).",
+        )
+
+    def _refused(self, met_in: str, added: list[str]) -> ContractError:
+        hints = ", ".join(added)
+        return ContractError(
+            "SCHEMA_COLUMNS_NEW",
+            f"{FORMAT}: {met_in} has fields that no column takes: {hints}. schemaEvolutionMode is failOnNewColumns.",
+            hint=f'To have them, add to schemaHints: "{hints}". To go on without, set schemaEvolutionMode to rescue '
+            "(they are kept in _rescued_data), addNewColumns or none. Then start the query again, from .load() on: it "
+            "reads this batch again, and nothing is lost.",
+        )

@@ -1,7 +1,7 @@
 """The options of `format("s3-sqs")`, checked.
 
 Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `stateLocation`, and `.schema(...)` or
-`inferredSchemaLocation`, with the options of `schema_options`.
+`inferredSchemaLocation`.
 
 - `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
   are references such as `env:NAME`, without them the roles and profiles of the machine apply.
@@ -13,25 +13,28 @@ Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `sta
 - `compression` (auto), `maxObjectBytes` (536870912), `delimiter` of csv, `columns` of csv and tsv without a header,
   `pattern` of text: a regular expression whose named groups are the fields of a line.
 - `overwrites` (latest): see the relay's.
+
+How columns are inferred where no schema is given:
+
+- `inferredSchemaLocation`: a folder for the versions of the schema. Required without `.schema(...)`, refused with it.
+- `schemaHints`: types that a sample would get wrong, `a BIGINT, b.c STRING`.
+- `inferColumnTypes` (true): what texts of csv and values of json are; else all columns are strings.
+- `schemaEvolutionMode` (addNewColumns): what becomes of fields nobody has seen before.
+- `schemaSampleFiles` (100) and `schemaSampleBytes` (67108864): how much is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
+from deltaworks.events.inference.hints import parse_hints
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
-from deltaworks.sources.spark_formats.s3_sqs.schema_options import (
-    LOCATION,
-    SCHEMA_OPTIONS,
-    SchemaOptions,
-    refuse_name_of_delta,
-    schema_options,
-)
 from deltaworks.sources.stream_options import (
     invalid_option,
     known_options,
@@ -40,8 +43,9 @@ from deltaworks.sources.stream_options import (
     truth_option,
     unfit_option,
 )
+from deltaworks.specs.base import resolve_text
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.source import FileSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 FORMAT = "s3-sqs"
@@ -69,6 +73,16 @@ _READ = {
     "max_object_bytes": "maxObjectBytes",
 }
 _RELAYED = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
+LOCATION = "inferredSchemaLocation"
+#: Where Spark's session has Delta, Delta takes an option of this name for its own, whatever the source.
+_OF_DELTA = "schemalocation"
+SCHEMA_OPTIONS = (
+    LOCATION,
+    *("schemaHints", "inferColumnTypes", "schemaEvolutionMode", "schemaSampleFiles", "schemaSampleBytes"),
+)
+_MOST_SAMPLED_FILES = 10_000
+#: Fields of the location's spec by option; others are options of the state, which have been checked.
+_LOCATED = {"root": LOCATION}
 #: Every other field that a mistake can be found in.
 _NAMED = {
     "root": "stateLocation",
@@ -89,6 +103,37 @@ _OPTIONS = (
     *_RELAYED.values(),
     *SCHEMA_OPTIONS,
 )
+
+
+class EvolutionMode(StrEnum):
+    """What becomes of fields that no column takes."""
+
+    ADD_NEW_COLUMNS = "addNewColumns"
+    RESCUE = "rescue"
+    FAIL_ON_NEW_COLUMNS = "failOnNewColumns"
+    NONE = "none"
+
+    @property
+    def rescues(self) -> bool:
+        """Whether there is a column for what no other takes."""
+        return self is not EvolutionMode.NONE
+
+    @property
+    def watches(self) -> bool:
+        """Whether a new field ends the query."""
+        return self in (EvolutionMode.ADD_NEW_COLUMNS, EvolutionMode.FAIL_ON_NEW_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaOptions:
+    """Where versions are kept and how they are made."""
+
+    location: StorageSpec
+    hints: str
+    typed: bool
+    mode: EvolutionMode
+    sample_files: int
+    sample_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +157,31 @@ class S3SqsOptions:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
         refuse_name_of_delta(FORMAT, options)
-        given = known_options(FORMAT, options, _OPTIONS)
+        values = known_options(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
-            if not given.get(name):
+            if not values.get(name):
                 raise invalid_option(FORMAT, name, why)
-        path_style = truth_option(FORMAT, given, "pathStyle", default=False)
-        reached = _aws(given) | _chosen(given, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
+        path_style = truth_option(FORMAT, values, "pathStyle", default=False)
+        reached = _aws(values) | _chosen(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
         try:
             return cls(
-                messaging=AwsSpec.model_validate(_aws(given)),
-                state=StorageSpec.model_validate(reached | {"root": storage_root(given["stateLocation"])}),
-                source=_source(given),
-                relay=_relay(given),
+                messaging=AwsSpec.model_validate(_aws(values)),
+                state=StorageSpec.model_validate(reached | {"root": storage_root(values["stateLocation"])}),
+                source=_source(values),
+                relay=_relay(values),
                 path_style=path_style,
-                any_bucket="bucket" not in given,
-                max_partitions=number_option(FORMAT, given, "maxPartitions", 8),
-                inference=schema_options(FORMAT, given, reached),
+                any_bucket="bucket" not in values,
+                max_partitions=number_option(FORMAT, values, "maxPartitions", 8),
+                inference=schema_options(FORMAT, values, reached),
             )
         except ValidationError as error:
             names = _REACHED | _READ | _RELAYED | _NAMED
             raise unfit_option(FORMAT, error, names, otherwise=_whole(error)) from None
+
+    @property
+    def queue_url(self) -> str:
+        """The queue's address, which every query has."""
+        return resolve_text(self.relay.queue_url or "")
 
     def landing(self, bucket: str) -> StorageSpec:
         """How a bucket is reached."""
@@ -154,32 +204,93 @@ def _whole(error: ValidationError) -> str:
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
-def _chosen(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+def _chosen(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
     """The options that are given, under the names specs have for them."""
-    return {target: given[name] for target, name in names.items() if given.get(name)}
+    return {target: values[name] for target, name in names.items() if values.get(name)}
 
 
-def _list(given: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in given.get(name, "").split(",") if part.strip())
+def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
 
 
-def _aws(given: Mapping[str, str]) -> dict[str, Any]:
-    return _chosen(given, _REACHED)
+def _aws(values: Mapping[str, str]) -> dict[str, Any]:
+    return _chosen(values, _REACHED)
 
 
-def _source(given: Mapping[str, str]) -> FileSourceSpec:
-    columns = _list(given, "columns")
-    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _chosen(given, {"delimiter": "delimiter"})
-    declared = _chosen(given, _READ)
-    fixed = {"kind": "s3_sqs", "relay": RELAY, "bucket": given.get("bucket", ANY_BUCKET), "format": given["fileFormat"]}
-    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(given, "partitionColumns")}
+def _source(values: Mapping[str, str]) -> FileSourceSpec:
+    columns = _list(values, "columns")
+    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _chosen(values, {"delimiter": "delimiter"})
+    declared = _chosen(values, _READ)
+    fixed = {
+        "kind": "s3_sqs",
+        "relay": RELAY,
+        "bucket": values.get("bucket", ANY_BUCKET),
+        "format": values["fileFormat"],
+    }
+    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _list(values, "partitionColumns")}
     return FileSourceSpec.model_validate({"max_files_per_batch": 1000} | declared | fixed | more)
 
 
-def _relay(given: Mapping[str, str]) -> RelaySpec:
-    declared = _chosen(given, _RELAYED)
-    buckets = (given.get("bucket", ANY_BUCKET),)
+def _relay(values: Mapping[str, str]) -> RelaySpec:
+    declared = _chosen(values, _RELAYED)
+    buckets = (values.get("bucket", ANY_BUCKET),)
     # Short, so that a query that was killed leaves nothing its successor has to wait for long.
     return RelaySpec.model_validate(
-        {"relay": RELAY, "queue_url": given["queueUrl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
+        {"relay": RELAY, "queue_url": values["queueUrl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
     )
+
+
+def refuse_name_of_delta(source: str, options: Mapping[str, str]) -> None:
+    """Say how the location is called here to whom gives it as another source has it.
+
+    Raises:
+        ConfigError: SOURCE_OPTION_INVALID.
+    """
+    for name in options:
+        if name.lower() == _OF_DELTA:
+            raise invalid_option(source, name, f"is one of Delta's, which takes it of any source: write {LOCATION}")
+
+
+def schema_options(source: str, values: Mapping[str, str], reached: Mapping[str, Any]) -> SchemaOptions | None:
+    """The options, or None where columns are not to be found.
+
+    Args:
+        reached: how the state is reached; the location is reached the same way.
+
+    Raises:
+        ConfigError: SOURCE_OPTION_INVALID.
+    """
+    if not values.get(LOCATION):
+        for name in SCHEMA_OPTIONS:
+            if values.get(name):
+                raise invalid_option(source, name, f"goes with {LOCATION}, and only with it")
+        return None
+    try:
+        location = StorageSpec.model_validate({**reached, "root": storage_root(values[LOCATION])})
+    except ValidationError as error:
+        raise unfit_option(source, error, _LOCATED, otherwise=LOCATION) from None
+    return SchemaOptions(
+        location=location,
+        hints=_hints(source, values),
+        typed=truth_option(source, values, "inferColumnTypes", default=True),
+        mode=_mode(source, values),
+        sample_files=number_option(source, values, "schemaSampleFiles", 100, high=_MOST_SAMPLED_FILES),
+        sample_bytes=number_option(source, values, "schemaSampleBytes", 64 << 20),
+    )
+
+
+def _hints(source: str, values: Mapping[str, str]) -> str:
+    hints = values.get("schemaHints", "").strip()
+    try:
+        parse_hints(hints)
+    except ValueError as error:
+        raise invalid_option(source, "schemaHints", f"cannot be read: {error}") from None
+    return hints
+
+
+def _mode(source: str, values: Mapping[str, str]) -> EvolutionMode:
+    text = values.get("schemaEvolutionMode", EvolutionMode.ADD_NEW_COLUMNS)
+    for mode in EvolutionMode:
+        if mode.lower() == text.lower():
+            return mode
+    raise invalid_option(source, "schemaEvolutionMode", f"must be one of {', '.join(EvolutionMode)}, not {text!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,15 +17,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
+from deltaworks.events.reasons import Rejected
 from deltaworks.sources.base import balanced
 from deltaworks.sources.objects.payloads import resolved_variables
 from deltaworks.sources.objects.planning import patiently, slice_limits
-from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import version_of
-from deltaworks.sources.spark_formats.s3_sqs.new_columns import ColumnWatch, NewFields
+from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, located, open_log
-from deltaworks.sources.spark_formats.s3_sqs.receiving import Receiving
-from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader, Unread, batches_of
+from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
 from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
 from deltaworks.tables.lake import Lake
 
@@ -87,45 +86,36 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planning = self._planned()
         self._check(end)
-        found = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
-        files, sizes = [where for where, _ in found], [max(1, size) for _, size in found]
+        listed = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
+        files, sizes = [where for where, _ in listed], [max(1, size) for _, size in listed]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
         parts = balanced(files, sizes, self._options.max_partitions) if files else []
         return [FilesPartition(part, variables) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, FilesPartition)
-        for name, value in partition.variables.items():
+        part = cast(FilesPartition, partition)
+        for name, value in part.variables.items():
             os.environ.setdefault(name, value)
-        watch = self._watch()
-        reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=watch)
+        reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=self._watch())
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
-        for index, (bucket, reference) in enumerate(partition.files):
-            unread: list[Unread] = []
+        for index, (bucket, reference) in enumerate(part.files):
+            unread: list[Rejected] = []
             payload = opener((bucket, reference))
             try:
-                yield from batches_of(reader.read(payload, bucket=bucket, unread=unread))
-            except NewFields:
-                assert watch is not None
-                following = chain([payload], map(opener, partition.files[index + 1 :]))
-                raise watch.end_query(f"s3://{bucket}/{reference.key}", following) from None
+                batches = reader.read(payload, bucket=bucket, unread=unread)
+                yield from (batch for batch in batches if batch.num_rows)
+            except NewFields as new:
+                following = chain([payload], map(opener, part.files[index + 1 :]))
+                raise new.watch.end_query(f"s3://{bucket}/{reference.key}", following) from None
             if unread:
-                note_unread(
-                    objects,
-                    self._query,
-                    seq=reference.seq,
-                    bucket=bucket,
-                    key=reference.key,
-                    etag=reference.etag,
-                    found=unread,
-                )
+                note_unread(objects, self._query, reference, bucket=bucket, unread=unread)
 
     def stop(self) -> None:
         if self._planning is not None:
             self._planning.receiving.stop()
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Compare the log with the first position of a run; each run opens it anew."""
+        """Compare the log with the first position of a run; each run opens it again."""
         if not self._checked:
             log = self._planned().log
             patiently(lambda: log.check(position))

@@ -6,7 +6,6 @@ rest of their object staying in its column; an array as a whole where something 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -14,10 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import orjson
-
-from deltaworks.events.columns import Misfit, column
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.columns import column
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
@@ -36,42 +32,17 @@ class Rescue:
 
     def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
         self._names = frozenset(name for name, _ in columns)
-        self._inside = [(name, found) for name, kind in columns if (found := _beyond_of(kind)) is not None]
+        self._inside = [(name, beyond) for name, kind in columns if (beyond := _beyond_of(kind)) is not None]
 
     def beyond(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """The fields nobody takes, where they were in the event; empty where there are none."""
-        found = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
+        left_over = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
         for name, inner in self._inside:
             value = event.get(name)
             left = None if value is None else inner(value)
             if left is not None:
-                found[name] = left
-        return found
-
-
-def rescued_json(left: Mapping[str, Any], *, object_uri: str) -> str:
-    """What is kept of an event's leftovers.
-
-    Raises:
-        Misfit: they are nested too deeply to be written.
-    """
-    return json_text({"object": object_uri, "fields": left})
-
-
-def json_text(value: Any) -> str:
-    """A value as JSON.
-
-    Raises:
-        Misfit: it is nested too deeply to be written.
-    """
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # nested deeper than orjson writes, though it reads it
-        pass
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (RecursionError, TypeError, ValueError) as error:
-        raise Misfit(ReasonCode.MALFORMED, f"a field that no column takes cannot be kept: {error}") from None
+                left_over[name] = left
+        return left_over
 
 
 def split(value: Any, kind: ColumnType) -> tuple[Any, Any]:
@@ -109,9 +80,9 @@ def stays_exact(value: Any, kind: ColumnType) -> bool:
         case Struct(fields) if isinstance(value, dict):
             return all(stays_exact(value.get(name), inner) for name, inner in fields)
         case Array(inner) if isinstance(value, list):
-            return all(stays_exact(each, inner) for each in value)
+            return all(stays_exact(item, inner) for item in value)
         case Map(inner) if isinstance(value, dict):
-            return all(stays_exact(each, inner) for each in value.values())
+            return all(stays_exact(item, inner) for item in value.values())
     if kind == _DOUBLE:
         return type(value) is not int or abs(value) <= _EXACT_IN_A_DOUBLE
     return kind != _FLOAT or not isinstance(value, int | float) or _of_32_bits(value)
@@ -155,8 +126,8 @@ def _beyond_of(kind: ColumnType) -> _Beyond | None:
 
 
 def _whole_array(value: Any, element: _Beyond) -> Any:
-    # Parts of an array would not tell which of its elements they are of.
-    if isinstance(value, list) and any(each is not None and element(each) is not None for each in value):
+    # Parts of an array would not say which of its elements they belong to.
+    if isinstance(value, list) and any(item is not None and element(item) is not None for item in value):
         return value
     return None
 
@@ -164,5 +135,5 @@ def _whole_array(value: Any, element: _Beyond) -> Any:
 def _entries(value: Any, held: _Beyond) -> Any:
     if not isinstance(value, dict):
         return None
-    found = {name: held(each) for name, each in value.items() if each is not None}
-    return {name: left for name, left in found.items() if left is not None} or None
+    left_over = {name: held(item) for name, item in value.items() if item is not None}
+    return {name: left for name, left in left_over.items() if left is not None} or None

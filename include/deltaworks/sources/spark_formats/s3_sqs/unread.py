@@ -16,7 +16,8 @@ import pyarrow as pa
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import user_metadata
-from deltaworks.sources.spark_formats.s3_sqs.rows import Unread
+from deltaworks.events.reasons import Rejected
+from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
@@ -38,29 +39,29 @@ SCHEMA = pa.schema(
 
 
 def query_name(schema_json: str, source_json: str) -> str:
-    """What tells queries over one state apart: what they read, and into which columns."""
+    """The id of a query among those over one state: a digest of what it reads, and into which columns."""
     return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
 
 
 def note_unread(
-    objects: ObjectStore, query: str, *, seq: int, bucket: str, key: str, etag: str, found: Sequence[Unread]
+    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, unread: Sequence[Rejected]
 ) -> None:
-    """Keep what could not be read of one file until its batch is done."""
+    """Keep what could not be read of one file until its batch is done. Idempotent."""
     rows = [
         {
             "bucket": bucket,
-            "key": key,
-            "etag": etag,
-            "seq": seq,
-            "position": each.position,
-            "reason": ",".join(reason["code"] for reason in each.reasons),
-            "detail": "; ".join(f"{reason['path']} {reason['detail']}".strip() for reason in each.reasons),
-            "raw": each.raw.decode("utf-8", "backslashreplace"),
+            "key": reference.key,
+            "etag": reference.etag,
+            "seq": reference.seq,
+            "position": row.position,
+            "reason": ",".join(str(reason.code) for reason in row.reasons),
+            "detail": "; ".join(f"{reason.path} {reason.detail}".strip() for reason in row.reasons),
+            "raw": row.raw.decode("utf-8", "backslashreplace"),
             "query": query,
         }
-        for each in found
+        for row in unread
     ]
-    objects.put(f"{_folder(query)}{seq:019d}.json", json.dumps(rows).encode())
+    objects.put(f"{_folder(query)}{reference.seq:019d}.json", json.dumps(rows).encode())
 
 
 class UnreadTable:
@@ -82,9 +83,9 @@ class UnreadTable:
         landed = table.transaction_version(step.app_id) or 0
         rows: list[dict[str, object]] = []
         for key in due:
-            found = self._objects.get(key)
-            if found is not None and _seq_of(key) > landed:
-                rows += [{**row, "noted_at": utc_now()} for row in json.loads(found.data)]
+            noted = self._objects.get(key)
+            if noted is not None and _seq_of(key) > landed:
+                rows += [{**row, "noted_at": utc_now()} for row in json.loads(noted.data)]
         if rows:
             self._lake.append(table, TABLE, pa.Table.from_pylist(rows, SCHEMA), step=step, user_metadata=made)
         for key in due:

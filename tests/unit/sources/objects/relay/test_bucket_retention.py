@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.sources.objects.relay import bucket_retention
-from deltaworks.sources.objects.relay.bucket_retention import bucket_retention_seconds, shortest_expiry_seconds
+from deltaworks.sources.objects.relay import bucket
+from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds, shortest_expiry_seconds
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.sources.conftest import Landing
 
@@ -56,6 +56,6 @@ def test_a_bucket_is_asked_for_its_rules(landing: Landing) -> None:
 
 
 def test_a_folder_has_no_rules_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_retention, "bucket_client", lambda *_, **__: pytest.fail("a server is asked"))
+    monkeypatch.setattr(bucket, "bucket_client", lambda *_, **__: pytest.fail("a server is asked"))
 
     assert bucket_retention_seconds(StorageSpec(root="file:///landing"), "landing", "games/") is None

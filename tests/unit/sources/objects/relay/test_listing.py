@@ -10,9 +10,9 @@ import pytest
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.sources.objects.relay import lister, listing
+from deltaworks.sources.objects.relay import bucket, lister
+from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.lister import ListingRecord, read_listing_record, request_listing
-from deltaworks.sources.objects.relay.listing import list_pages
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.globs import glob_expression, key_pattern
 from deltaworks.specs.relay import ListingSpec, RelaySpec
@@ -43,7 +43,7 @@ def unannounced(landing: Any, *names: str) -> None:
 
 
 def test_objects_that_were_there_before_are_loaded_once_by_pages(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_PAGE", 7)
+    monkeypatch.setattr(bucket, "_PAGE", 7)
     names = [f"games/day={number % 3}/{number:03} ä.json" for number in range(25)]
     unannounced(landing, *names, "other/1.json", "games/day=1/notes.txt", "games/")
     options = {"listing": {"prefix": "games/", "glob": "**/*.json"}, "until_drained": True}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.cli import wire as wire_command
-from deltaworks.sources.objects.relay.queue_settings import warnings_of
+from deltaworks.sources.objects.relay.queue import warnings_of
 from deltaworks.sources.objects.relay.wiring import Wiring
 from tests.unit.sources.conftest import Landing
 from tests.unit.sources.objects.relay.relay_stage import relay_of, running

@@ -10,8 +10,7 @@ from urllib.parse import unquote_plus
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.objects.relay.iam import relay_policy, stream_policy, wiring_policy
-from deltaworks.sources.objects.relay.wiring import Wiring
+from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream_policy, wiring_policy
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.sources.conftest import Landing

@@ -26,11 +26,15 @@ from deltaworks.events.inference.column_types import columns_of
 from deltaworks.events.inference.sampling import Sampler
 from deltaworks.events.inference.versions import SchemaVersion
 from deltaworks.events.parse import Payload
-from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import schema_versions, spark_schema
-from deltaworks.sources.spark_formats.s3_sqs.new_columns import ColumnWatch, NewFields
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader, Unread
-from deltaworks.sources.spark_formats.s3_sqs.schema_options import SchemaOptions
+from deltaworks.events.reasons import Rejected
+from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
+    ColumnWatch,
+    NewFields,
+    schema_versions,
+    spark_schema,
+)
+from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
 from tests.unit.events.inference.test_shapes import EVENTS
 
 GIVEN = {
@@ -52,7 +56,7 @@ class Query:
         found = columns_of(self.sample.shape, typed=self.inference.typed)
         self.version = SchemaVersion(number=1, found=found, hints=self.inference.hints)
         self.schema: StructType = spark_schema(self.version, self.inference)
-        self.unread: list[Unread] = []
+        self.unread: list[Rejected] = []
 
     @property
     def types(self) -> dict[str, str]:
@@ -152,7 +156,7 @@ def test_a_field_called_like_what_the_source_tells_is_left_over() -> None:
 def test_without_rescue_a_misfit_is_unread_and_a_new_field_ignored() -> None:
     query = Query([lines({"id": 1})], schemaEvolutionMode="none")
     assert query.rows(lines({"id": 2, "new": 3}, {"id": "x"})) == [{"id": 2}]
-    assert [(each.position, each.reasons[0]["code"]) for each in query.unread] == [(1, "type_mismatch")]
+    assert [(row.position, row.reasons[0].code) for row in query.unread] == [(1, "type_mismatch")]
 
 
 def test_without_types_every_column_is_a_text_as_json_writes_it() -> None:
@@ -254,7 +258,7 @@ def test_a_column_of_parquet_is_new_though_it_has_no_value_yet_and_a_damaged_obj
     with pytest.raises(NewFields):
         query.rows(parquet(a=pa.array([1]), b=pa.array([None], pa.int32())), watch=query.watch())
     assert query.rows(b"PAR1 and no more", watch=query.watch()) == []
-    assert [each.reasons[0]["code"] for each in query.unread] == ["object_unreadable"]
+    assert [row.reasons[0].code for row in query.unread] == ["object_unreadable"]
 
 
 def test_avro_has_the_types_it_declares_and_a_record_inside_itself_has_an_end() -> None:

@@ -18,11 +18,9 @@ from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
     spark_schema,
     version_of,
 )
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.planning import located, open_log
+from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.planning import Receiving, located, open_log
 from deltaworks.sources.spark_formats.s3_sqs.reader import S3SqsStreamReader
-from deltaworks.sources.spark_formats.s3_sqs.receiving import Receiving
-from deltaworks.sources.spark_formats.s3_sqs.schema_options import SchemaOptions
 from tests.unit.sources.conftest import Landing
 
 

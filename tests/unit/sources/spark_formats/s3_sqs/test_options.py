@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.schema_options import EvolutionMode
+from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions
 
 GIVEN = {"queueUrl": "http://localhost/1/queue", "fileFormat": "json", "stateLocation": "s3://lake/state"}
 

@@ -1,25 +1,91 @@
-"""The objects of a bucket, page by page, as file events. Nothing is remembered between pages."""
+"""Landing buckets by their clients: S3's words for missing objects, how long one is kept, and which there are.
+
+Objects are listed page by page, as file events; nothing is remembered between pages.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import boto3
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.objects.relay.bucket_client import REFUSED, bucket_client
 from deltaworks.sources.objects.relay.messages import FileEvent, is_folder_marker
 from deltaworks.sources.outages import error_code, through_outages
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
 
+GONE = ("NoSuchKey", "NoSuchVersion", "404")
+#: Another content lies at the key than the one that was asked for.
+CHANGED = ("PreconditionFailed", "412")
+REFUSED = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_DAY_SECONDS = 86_400.0
+_NO_RULES = "NoSuchLifecycleConfiguration"
 LISTED = "ObjectListed"
 _PAGE = 1000
+
+
+def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int = 5) -> Any:
+    """A client in a session of its own, which threads may share and processes may not.
+
+    Args:
+        read_seconds: how long an answer is waited for, at each attempt.
+    """
+    config = Config(
+        s3={"addressing_style": "path" if storage.path_style else "auto"},
+        connect_timeout=5,
+        read_timeout=read_seconds,
+        retries={"mode": "standard", "max_attempts": attempts},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+
+
+def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> float | None:
+    """The seconds after which the first rule that concerns the prefix deletes an object; None where none does.
+
+    Asked once and not waited for long: a stream that is watched has to hear that it is to stop. A folder has no rules.
+
+    Raises:
+        botocore.exceptions.BotoCoreError, ClientError: the bucket may not be asked, or does not know of rules.
+    """
+    if storage.scheme == "file":
+        return None
+    try:
+        client = bucket_client(storage, read_seconds=5, attempts=1)
+        answer = client.get_bucket_lifecycle_configuration(Bucket=bucket)
+    except ClientError as error:
+        if error.response["Error"]["Code"] == _NO_RULES:
+            return None
+        raise
+    return shortest_expiry_seconds(answer["Rules"], prefix)
+
+
+def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> float | None:
+    """The shortest expiry in lifecycle rules as S3 returns them, in seconds; None without one.
+
+    A rule that is narrowed by tags or sizes is taken to concern every object.
+    """
+    days = [
+        rule["Expiration"]["Days"]
+        for rule in rules
+        if rule["Status"] == "Enabled" and "Days" in rule.get("Expiration", {}) and _concerns(rule, prefix)
+    ]
+    return min(days) * _DAY_SECONDS if days else None
+
+
+def _concerns(rule: Mapping[str, Any], prefix: str) -> bool:
+    narrowed = rule.get("Filter", {})
+    of_rule = str(rule.get("Prefix") or narrowed.get("Prefix") or narrowed.get("And", {}).get("Prefix") or "")
+    return prefix.startswith(of_rule) or of_rule.startswith(prefix)
 
 
 def list_pages(
@@ -50,7 +116,7 @@ def list_pages(
             storage, bucket, prefix, versions=versions, patience_seconds=patience_seconds, give_up=give_up
         )
     for page in pages:
-        yield [each for each in page if fits(each.key) and not is_folder_marker(each.key, each.size)]
+        yield [event for event in page if fits(event.key) and not is_folder_marker(event.key, event.size)]
 
 
 def _s3_pages(
@@ -81,8 +147,8 @@ def _s3_pages(
                 hint="Check the relay's `buckets`, and grant s3:ListBucket (with overwrites: every_version "
                 "s3:ListBucketVersions) to its role.",
             ) from error
-        found = answer.get("Versions" if versions else "Contents", [])
-        events = [_event(bucket, each) for each in found]
+        listed = answer.get("Versions" if versions else "Contents", [])
+        events = [_event(bucket, entry) for entry in listed]
         # Versions of a key are listed newest first; they were made the other way round.
         yield sorted(reversed(events), key=lambda event: event.key) if versions else events
         if not answer.get("IsTruncated"):
@@ -93,15 +159,15 @@ def _s3_pages(
             position = {"ContinuationToken": answer["NextContinuationToken"]}
 
 
-def _event(bucket: str, found: dict[str, Any]) -> FileEvent:
-    version = found.get("VersionId")
+def _event(bucket: str, entry: dict[str, Any]) -> FileEvent:
+    version = entry.get("VersionId")
     return FileEvent(
         bucket=bucket,
-        key=found["Key"],
-        size=int(found["Size"]),
-        etag=str(found.get("ETag", "")).strip('"'),
+        key=entry["Key"],
+        size=int(entry["Size"]),
+        etag=str(entry.get("ETag", "")).strip('"'),
         version_id=None if version in (None, "null") else str(version),
-        event_time=found["LastModified"].astimezone(UTC),
+        event_time=entry["LastModified"].astimezone(UTC),
         event_name=LISTED,
         sequencer=None,
     )
@@ -110,7 +176,7 @@ def _event(bucket: str, found: dict[str, Any]) -> FileEvent:
 def _local_pages(root: Path, bucket: str, prefix: str) -> Iterator[list[FileEvent]]:
     """The files below a folder: their tags are digests of what they hold."""
     page: list[FileEvent] = []
-    for path in sorted(each for each in root.rglob("*") if each.is_file()):
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
         key = path.relative_to(root).as_posix()
         if not key.startswith(prefix):
             continue

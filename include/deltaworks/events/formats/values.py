@@ -1,0 +1,92 @@
+"""Values of forms that have no JSON types of their own: what texts stand for, and how typed values are written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
+
+_DIGITS_OF_A_DOUBLE = 15
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
+
+
+def from_text(value: Any, kind: ColumnType) -> Any:
+    """What a text stands for in a column of this type; itself, a misfit, where it stands for none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if isinstance(kind, Array | Map | Struct):
+            return orjson.loads(value)
+        if isinstance(kind, Primitive) and kind.name in _READERS:
+            return _READERS[kind.name](value.strip())
+    except ValueError:
+        pass
+    return value
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if _INTEGER.fullmatch(text) else text
+
+
+def _number(text: str) -> float | str:
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _boolean(text: str) -> bool | str:
+    return _BOOLEANS.get(text.lower(), text)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": _integer,
+    "long": _integer,
+    "float": _number,
+    "double": _number,
+    "boolean": _boolean,
+}
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it.
+
+    Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text.
+    """
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    written = _WRITTEN.get(type(value))
+    return value if written is None else written(value)
+
+
+def _decimal(value: decimal.Decimal) -> float | str:
+    # Beyond that a double does not determine its digits.
+    number = float(value)
+    few = len(value.normalize().as_tuple().digits) <= _DIGITS_OF_A_DOUBLE and abs(number) < 2.0**63
+    return number if few and decimal.Decimal(repr(number)) == value else str(value)
+
+
+def _bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+_WRITTEN: dict[type, Callable[[Any], Any]] = {
+    dt.datetime: dt.datetime.isoformat,
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: dt.timedelta.total_seconds,
+    decimal.Decimal: _decimal,
+    uuid.UUID: str,
+    bytes: _bytes,
+}

@@ -1,0 +1,1 @@
+"""What a pipeline reads: the declaration of each kind of source."""

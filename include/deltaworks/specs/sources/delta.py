@@ -1,0 +1,46 @@
+"""A source of rows: a Delta table or its change data feed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from deltaworks.specs.base import Bytes, Name, Spec
+from deltaworks.specs.effects import FIRST_START, NEXT_START, OTHER_FORM, OTHER_LOG, SAME_PLACE
+
+
+class DeltaSourceSpec(Spec):
+    """A Delta table: one of a pipeline of this project, or any by its address.
+
+    Rows become events, with their columns as fields; `_change_type`, `_commit_version` and `_commit_timestamp` beside
+    them where the change data feed is read.
+    """
+
+    kind: Annotated[Literal["delta"], OTHER_LOG]
+    pipeline: Annotated[Name | None, OTHER_LOG] = None
+    table: Annotated[Name | None, OTHER_LOG] = None
+    uri: Annotated[str | None, SAME_PLACE] = None
+    starting_version: Annotated[int | None, FIRST_START] = Field(default=None, ge=0)
+    starting_timestamp: Annotated[str | None, FIRST_START] = None
+    skip_change_commits: Annotated[bool, NEXT_START] = False
+    change_feed: Annotated[bool, OTHER_LOG] = False
+    max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
+    max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
+    max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
+    format: Annotated[Literal["json"], OTHER_FORM] = "json"
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        named = self.pipeline is not None and self.table is not None
+        if named == (self.uri is not None) or (self.pipeline is None) != (self.table is None):
+            raise ValueError("give either pipeline and table, or uri")
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise ValueError("give either starting_version or starting_timestamp")
+        if self.change_feed and self.skip_change_commits:
+            raise ValueError("the change data feed has every change: skip_change_commits says nothing there")
+        return self
+
+    def place(self) -> str:
+        """What is read, for people."""
+        return self.uri or f"{self.pipeline}/{self.table}"

@@ -1,0 +1,76 @@
+"""A source of records: topics of a Kafka cluster, and how its brokers are reached."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from deltaworks.specs.base import SecretReference, Spec, TextOrReference, as_tuple
+from deltaworks.specs.effects import FIRST_START, NEXT_START, OTHER_LOG, SAME_PLACE
+from deltaworks.specs.sources.payload import RecordSourceSpec
+
+
+class KafkaSecuritySpec(Spec):
+    """How the brokers are reached. Secrets are references; stores are files on driver and workers.
+
+    A `truststore` holds the authorities that brokers are known by, those of the JVM where it is left out. A `keystore`
+    holds the certificate and the key that brokers know this client by. As PEM both are plain files, a key first.
+    """
+
+    protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
+    mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] | None = None
+    username: SecretReference | None = None
+    password: SecretReference | None = None
+    truststore: TextOrReference | None = None
+    truststore_type: Literal["PEM", "PKCS12", "JKS"] = "PEM"
+    truststore_password: SecretReference | None = None
+    keystore: TextOrReference | None = None
+    keystore_type: Literal["PEM", "PKCS12", "JKS"] = "PEM"
+    keystore_password: SecretReference | None = None
+    key_password: SecretReference | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        with_login = self.protocol.startswith("SASL")
+        if with_login != (self.mechanism is not None and self.username is not None and self.password is not None):
+            raise ValueError("SASL needs mechanism, username and password; SSL alone has none of them")
+        if self.protocol == "SASL_PLAINTEXT" and (self.truststore or self.keystore):
+            raise ValueError("SASL_PLAINTEXT uses no truststore and no keystore; with TLS the protocol is SASL_SSL")
+        for store in ("truststore", "keystore"):
+            place, kind, secret = (getattr(self, f"{store}{part}") for part in ("", "_type", "_password"))
+            if secret is not None and (place is None or kind == "PEM"):
+                raise ValueError(f"{store}_password opens a {store} of type PKCS12 or JKS; a PEM file has none")
+        if self.keystore is not None and self.keystore_type != "PEM" and self.keystore_password is None:
+            raise ValueError(f"a keystore of type {self.keystore_type} needs keystore_password")
+        if self.key_password is not None and self.keystore is None:
+            raise ValueError("key_password opens the key in a keystore: declare keystore")
+        return self
+
+
+class KafkaSourceSpec(RecordSourceSpec):
+    """Topics of a Kafka cluster, read to what is committed."""
+
+    kind: Annotated[Literal["kafka"], OTHER_LOG]
+    bootstrap_servers: Annotated[TextOrReference, SAME_PLACE]
+    topics: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1), OTHER_LOG]
+    starting_offsets: Annotated[Literal["earliest", "latest"], FIRST_START] = "earliest"
+    max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
+    allow_data_loss: Annotated[bool, NEXT_START] = Field(
+        default=False, description="go on behind records that expired unread"
+    )
+    security: Annotated[KafkaSecuritySpec | None, NEXT_START] = None
+
+    @model_validator(mode="after")
+    def _topics_are_names(self) -> Self:
+        for topic in self.topics:
+            if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+                raise ValueError(f"{topic!r} is no name of a topic")
+        if len(set(self.topics)) < len(self.topics):
+            raise ValueError("a topic is named twice")
+        return self
+
+    def place(self) -> str:
+        """What is read, for people."""
+        return ", ".join(self.topics)

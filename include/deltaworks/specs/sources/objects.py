@@ -1,0 +1,40 @@
+"""A source of objects, announced or listed through a relay."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from deltaworks.specs.base import Bytes, Name
+from deltaworks.specs.effects import NEXT_START, OTHER_LOG, OTHER_READING, Edit, Effect
+from deltaworks.specs.globs import Glob
+from deltaworks.specs.sources.payload import PayloadSpec
+
+_OTHER_OBJECTS = Edit(
+    Effect.MIXES,
+    "Objects of the new place that were announced before the stream's offset would not be read. Declare a pipeline of "
+    "its own; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
+    "`deltaworks reprocess {pipeline} --from-start`.",
+)
+
+
+class FileSourceSpec(PayloadSpec):
+    """Objects in a relay's file event log: announced through its queue (`s3_sqs`), or listed by it (`cloud_files`).
+
+    Fields of `partition_columns` are read from parts of the key such as `day=2026-01-31`, and lie below `_partition`.
+    """
+
+    kind: Annotated[Literal["s3_sqs", "cloud_files"], OTHER_LOG]
+    relay: Annotated[Name, OTHER_LOG]
+    bucket: Annotated[str, _OTHER_OBJECTS]
+    prefix: Annotated[str, _OTHER_OBJECTS] = ""
+    glob: Annotated[Glob | None, _OTHER_OBJECTS] = None
+    partition_columns: Annotated[tuple[Name, ...], OTHER_READING] = ()
+    max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
+    max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
+    max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
+
+    def place(self) -> str:
+        """What is read, for people."""
+        return f"{self.bucket}/{self.glob or self.prefix}"

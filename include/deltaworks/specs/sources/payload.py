@@ -1,0 +1,87 @@
+"""How the events in an object or a record are written, which every source of payloads declares."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from deltaworks.specs.base import Bytes, Spec
+from deltaworks.specs.effects import NEXT_START, OTHER_FORM, OTHER_READING
+
+Compression = Literal["auto", "gzip", "bzip2", "zstd", "none"]
+#: Forms whose fields are all texts; what they stand for, the declared types of columns say.
+TEXT_FORMATS = ("csv", "tsv", "text")
+
+
+class CsvSpec(Spec):
+    """How CSV is written. Names of fields come from the first record, or are declared."""
+
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    quote: str = Field(default='"', min_length=1, max_length=1)
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ("",)
+
+    # A tab is a delimiter, not white space around one.
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.header == bool(self.columns):
+            raise ValueError("declare columns with header: false; with a header it has the names")
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("a column is named twice")
+        return self
+
+
+class TsvSpec(Spec):
+    """How lines of fields between tabs are written. Names of fields come from the `#Fields:` line before them, or are
+    declared for payloads that have none."""
+
+    columns: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ("-",)
+
+
+class PayloadSpec(Spec):
+    """How the events in an object or a record are written."""
+
+    format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], OTHER_FORM] = "json"
+    csv: Annotated[CsvSpec, OTHER_READING] = CsvSpec()
+    tsv: Annotated[TsvSpec, OTHER_READING] = TsvSpec()
+    pattern: Annotated[str | None, OTHER_READING] = None
+    compression: Annotated[Compression, NEXT_START] = "auto"
+    max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
+
+    @model_validator(mode="after")
+    def _pattern_for_text(self) -> Self:
+        if (self.format == "text") != (self.pattern is not None):
+            raise ValueError("format: text needs a pattern, and no other format has one")
+        if self.pattern is not None:
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except re.error as error:
+                raise ValueError(f"the pattern is no regular expression: {error}") from None
+            if not groups:
+                raise ValueError("name the fields in the pattern, such as (?P<time>\\S+)")
+        return self
+
+
+class RecordSourceSpec(PayloadSpec):
+    """Records of a stream: each is a payload of its own.
+
+    Paths that begin with `_record.` read what the record says of itself (`key`, `headers`, `timestamp`, ...).
+    """
+
+    tombstones: Annotated[Literal["quarantine", "event"], NEXT_START] = "quarantine"
+
+    @model_validator(mode="after")
+    def _no_header_in_a_record(self) -> Self:
+        if self.format == "csv" and self.csv.header:
+            raise ValueError("a record has no header line: declare csv with header: false and its columns")
+        if self.format == "tsv" and not self.tsv.columns:
+            raise ValueError("a record has no #Fields line: declare the columns of tsv")
+        if self.format in ("parquet", "avro"):
+            raise ValueError(f"{self.format} is a form of objects, not of records")
+        return self

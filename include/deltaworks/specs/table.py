@@ -1,0 +1,281 @@
+"""A table of a pipeline: which events land in it, its columns, and what is checked of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from deltaworks.specs.base import FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.effects import (
+    AT_ONCE,
+    NEXT_START,
+    NEXT_UPKEEP,
+    OTHER_MEANING,
+    Edit,
+    Effect,
+    NamedItems,
+    Presence,
+)
+from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
+from deltaworks.specs.rules import RuleSpec, problem_of
+from deltaworks.specs.types import TypeText
+
+TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
+Scalar = str | int | float | bool
+Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
+
+#: Columns the engine adds to every bronze table; a declared column may not take their names.
+ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("event_id", "string"),
+    ("event_name", "string"),
+    ("event_time", "timestamp"),
+    ("event_date", "date"),
+    ("_ingested_at", "timestamp"),
+    ("_batch_id", "long"),
+    ("_seq", "long"),
+    ("_position", "long"),
+)
+#: JSON of the fields no column takes, in tables that keep them.
+RESCUED_COLUMN = "_rescued"
+#: Whether an event was sent before, in tables that flag it.
+DUPLICATE_COLUMN = "_duplicate"
+RESERVED_TABLES = ("quarantine",)
+#: Types whose values every reader spells the same in a Delta log.
+PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
+
+_FIXED_ON_DISK = Edit(
+    Effect.NEW_GENERATION,
+    "Rows on disk cannot become this. Declare it under a new name, then fill that with `deltaworks reprocess "
+    "{pipeline} --tables NEW_NAME --from-start`; or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks "
+    "pipelines start-over {pipeline}`.",
+)
+_OTHER_ROWS = Edit(
+    Effect.BACKFILL,
+    "Rows landed before keep to the old declaration. After a restart: "
+    "`deltaworks reprocess {pipeline} --tables {table} --from-start`.",
+)
+_COLUMNS = NamedItems(
+    added=Edit(
+        Effect.BACKFILL,
+        "Older rows have null there. After a restart: `deltaworks reprocess {pipeline} --tables {table} --from-start`.",
+    ),
+    removed=Edit(Effect.RESTART, "The column stays in the table, null in new rows."),
+)
+_CHECKS_FROM_NOW = Edit(
+    Effect.RESTART,
+    "Holds for what is read from the stream's next start on. Rows that an old rule sent to quarantine stay "
+    "there until they are replayed.",
+)
+_FLAGS_FROM_NOW = Edit(
+    Effect.RESTART,
+    "Holds for what is read from the stream's next start on. Rows landed before are not flagged, and count.",
+)
+_TAKES_REQUESTS = Presence(
+    Edit(
+        Effect.RESTART,
+        "The table gets the columns `_deleted` and `_mutation` at the stream's next start, or keeps them as "
+        "they are. Requests change the rows that are there too, where these have the columns of the origin.",
+    )
+)
+_ANNOUNCES_FROM_NOW = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
+_LIVE_STATE = Edit(
+    Effect.NEW_GENERATION,
+    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
+    "or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
+)
+
+
+class ColumnSpec(Spec):
+    """One column of a bronze table and the path its value comes from."""
+
+    name: Annotated[Name, _FIXED_ON_DISK]
+    path: Annotated[FieldPath, OTHER_MEANING]
+    type: Annotated[TypeText, _FIXED_ON_DISK]
+    required: Annotated[bool, NEXT_START] = False
+    unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
+    description: Annotated[str, AT_ONCE] = ""
+
+
+class DuplicatesSpec(Spec):
+    """Copies that producers send again are flagged as they land, against what arrived within some days.
+
+    A Python worker keeps 16 bytes an id of them, of `max_ids` of the newest at most.
+    """
+
+    flag_within_days: int = Field(ge=1, le=400)
+    max_ids: int = Field(default=20_000_000, ge=1)
+
+
+class TableSpec(Spec):
+    """A bronze table: which events land in it and what is kept of them."""
+
+    name: Annotated[Name, _FIXED_ON_DISK]
+    description: Annotated[str, AT_ONCE] = ""
+    when: Annotated[dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _OTHER_ROWS] = Field(
+        default_factory=dict
+    )
+    catch_all: Annotated[bool, _OTHER_ROWS] = False
+    columns: Annotated[tuple[ColumnSpec, ...], _COLUMNS] = ()
+    partition_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = ("event_date",)
+    zorder_by: Annotated[tuple[str, ...], NEXT_UPKEEP] = ()
+    cluster_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = Field(default=(), max_length=4)
+    writer: Annotated[Literal["fan_out", "spark"], NEXT_START] = "fan_out"
+    evolve: Annotated[Evolve, NEXT_START] = "ignore"
+    rules: Annotated[tuple[RuleSpec, ...], _CHECKS_FROM_NOW] = ()
+    duplicates: Annotated[DuplicatesSpec | None, _FLAGS_FROM_NOW] = None
+    mutable: Annotated[MutableSpec | None, _TAKES_REQUESTS] = None
+    announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_FROM_NOW] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clustered_without_partitions(cls, declared: Any) -> Any:
+        if isinstance(declared, dict) and declared.get("cluster_by") and "partition_by" not in declared:
+            return {**declared, "partition_by": ()}
+        return declared
+
+    @model_validator(mode="after")
+    def _rules_hold_over_columns(self) -> Self:
+        names = [rule.name for rule in self.rules]
+        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+        problems = []
+        for index, rule in enumerate(self.rules):
+            if rule.name in names[:index]:
+                problems.append((("rules", index, "name"), f"rule {rule.name!r} is declared twice"))
+            problem = problem_of(rule.check, types)
+            if problem is not None:
+                problems.append((("rules", index, "check"), f"rule {rule.name!r}: {problem}"))
+        raise_located(problems)
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.name in RESERVED_TABLES:
+            raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
+        if self.announces is None and self.catch_all == bool(self.when):
+            raise ValueError("give `when` a condition, or set catch_all: true for a table of every event")
+        added = ENVELOPE_COLUMNS if self.announces is None else tuple(NOTIFICATION_COLUMNS.items())
+        names = [name for name, _ in added] + [column.name for column in self.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
+        for key in (*self.partition_by, *self.zorder_by, *self.cluster_by):
+            if key not in names:
+                raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
+        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
+        if overlap:
+            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
+        return self
+
+    @model_validator(mode="after")
+    def _clustering_fits(self) -> Self:
+        if not self.cluster_by:
+            return self
+        if self.partition_by or self.zorder_by:
+            raise ValueError("cluster_by takes the place of partition_by and zorder_by: declare it without them")
+        if self.writer != "spark":
+            raise ValueError("cluster_by needs writer: spark; delta-rs cannot commit to clustered tables")
+        if self.mutable is not None or self.announces is not None:
+            raise ValueError("cluster_by is for tables that are appended to, neither mutable nor announcing")
+        return self
+
+    @model_validator(mode="after")
+    def _changes_fit(self) -> Self:
+        raise_located([*_mutable_problems(self), *_announcing_problems(self)])
+        return self
+
+    @model_validator(mode="after")
+    def _writer_fits(self) -> Self:
+        types = self.column_types()
+        for key in self.partition_by:
+            if types[key] not in PARTITION_TYPES:
+                raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
+        if self.evolve == "add_columns" and self.writer == "spark":
+            raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
+        if self.duplicates is not None and (self.writer == "spark" or "event_id" in self.partition_by):
+            raise ValueError("duplicates are flagged with writer: fan_out, and not where event_id is a partition")
+        return self
+
+    def column_types(self) -> dict[str, str]:
+        """Every column with its type, in the order of the table: the envelope first, or a notification's own last."""
+        if self.announces is not None:
+            return {column.name: column.type for column in self.columns} | NOTIFICATION_COLUMNS
+        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
+        types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
+        types |= {DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {}
+        return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
+
+
+class LiveTableSpec(Spec):
+    """A gold table that is a streaming aggregation: counts per window and group."""
+
+    name: Annotated[Name, _LIVE_STATE]
+    reads: Annotated[Name, _LIVE_STATE]
+    window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
+    watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
+    group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
+    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
+
+
+def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
+    """What a mutable table lacks: columns of their own for values that change and for those that arrived."""
+    mutable = table.mutable
+    if mutable is None:
+        return
+    columns = {column.name: column for column in table.columns}
+    if ORG_COLUMN not in columns or columns[ORG_COLUMN].type != "string":
+        yield ("mutable",), f"a mutable table has a column {ORG_COLUMN!r} of type string"
+    pairs = _pairs(mutable)
+    for place, name in pairs:
+        if name not in columns:
+            yield place, f"there is no column {name!r} in this table; {nearest_of(name, columns)}"
+        elif name in table.partition_by:
+            yield place, f"{name!r} is a partition column: a value that changes cannot be, nor what it was"
+    named = [name for _, name in pairs]
+    for name in sorted({name for name in named if named.count(name) > 1}):
+        yield ("mutable",), f"column {name!r} stands for two things; each has a column of its own"
+    if mutable.id in columns and columns[mutable.id].type != "string":
+        yield ("mutable", "id"), f"{mutable.id!r} is {columns[mutable.id].type}; ids are of type string"
+    yield from _same_source(columns, mutable.id, mutable.origin, ("mutable", "origin"))
+    for name, origin in mutable.fields.items():
+        yield from _same_source(columns, name, origin, ("mutable", "fields", name))
+
+
+def _pairs(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
+    """Every column that is named, with the place that names it."""
+    places: list[tuple[tuple[str | int, ...], str]] = [
+        (("mutable", "id"), mutable.id),
+        (("mutable", "origin"), mutable.origin),
+    ]
+    for name, origin in mutable.fields.items():
+        places += [(("mutable", "fields", name), name), (("mutable", "fields", name), origin)]
+    return places
+
+
+def _same_source(
+    columns: Mapping[str, ColumnSpec], name: str, origin: str, place: tuple[str | int, ...]
+) -> Iterator[Problem]:
+    if name not in columns or origin not in columns:
+        return
+    changing, kept = columns[name], columns[origin]
+    if (changing.path, changing.type, changing.unit) != (kept.path, kept.type, kept.unit):
+        yield (
+            place,
+            f"{origin!r} keeps what arrived for {name!r}: give it the same path, type and unit ({changing.path}, "
+            f"{changing.type}, {changing.unit})",
+        )
+
+
+def _announcing_problems(table: TableSpec) -> Iterator[Problem]:
+    """What a notification table declares that is not its own to declare."""
+    if table.announces is None:
+        return
+    for name in ("when", "catch_all", "rules", "duplicates", "mutable"):
+        if getattr(table, name):
+            yield (
+                (name,),
+                f"{table.name!r} announces {table.announces.table!r} and takes no events of its own: no {name}",
+            )
+    if table.evolve != "ignore":
+        yield ("evolve",), f"{table.name!r} announces {table.announces.table!r}: its columns are those declared"

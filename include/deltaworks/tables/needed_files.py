@@ -1,0 +1,220 @@
+"""The files a table needs: whether those its log names are there, what no version needs, and what waits for its commit.
+
+Files that no commit names yet must not be removed: those of shares that are held back, and of torn batches. A share may
+wait for weeks, longer than any retention. So whoever deletes files of a table by their age asks here first, and before
+it looks at the table: a file that is committed in between was protected when it was asked about.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.generations import current_generation
+from deltaworks.control.records.held import read_held
+from deltaworks.control.records.prepared import PreparedBatch, read_prepared
+from deltaworks.control.records.replay import PreparedReplay, read_replay
+from deltaworks.specs.maintenance import DEFAULT_KEPT_HOURS
+from deltaworks.tables.lake import Lake, arrow_path, selected_rows
+from deltaworks.tables.log import Action, FileId
+from deltaworks.tables.steps import (
+    BATCH_METADATA_STORE,
+    CAUGHT_UP,
+    HELD,
+    batches_by_table,
+    read_last_completed,
+    read_last_replay,
+    waiting_shares,
+)
+
+#: Up to so many files are asked for one by one; above it a listing is cheaper, of all that lies there.
+_STAT_UP_TO = 1_000
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_ENCODED_UUID = 20
+#: Tables of more files than this are not listed, and of more unneeded files than this only so many are measured.
+MOST_LISTED = 100_000
+_STAT_AT_ONCE = 1_000
+_INTERVAL = re.compile(r"^(?:interval\s+)?(\d+)\s+(hour|day|week)s?$", re.IGNORECASE)
+_HOURS = {"hour": 1, "day": 24, "week": 168}
+_FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
+
+
+def absent_files(lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable[Action]) -> list[str]:
+    """The paths below the table that these add actions need and that are not there, in order.
+
+    A file of an absolute path belongs to another table and is not looked for.
+    """
+    actions = list(files.values()) if isinstance(files, Mapping) else list(files)
+    needed = sorted({path for action in actions for path in needed_by(action)})
+    if not needed:
+        return []
+    root = arrow_path(lake.storage, key)
+    if len(needed) <= _STAT_UP_TO:
+        infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in needed])
+        return [path for path, info in zip(needed, infos, strict=True) if info.type is not fs.FileType.File]
+    listed = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    present = {info.path.removeprefix(f"{root}/") for info in listed if info.type is fs.FileType.File}
+    return [path for path in needed if path not in present]
+
+
+def needed_by(action: Action) -> list[str]:
+    """The objects below the table that reading the file of an add action takes."""
+    path = unquote(action["path"])
+    needed = [] if "://" in path or path.startswith("/") else [path]
+    vector = action.get("deletionVector")
+    if vector and vector["storageType"] == "u":
+        needed.append(_vector_path(vector["pathOrInlineDv"]))
+    return needed
+
+
+def _vector_path(encoded: str) -> str:
+    """Where a deletion vector lies: its name is a UUID in Z85 behind the folder's name, if that has one."""
+    folder, text = encoded[:-_ENCODED_UUID], encoded[-_ENCODED_UUID:]
+    data = b""
+    for start in range(0, _ENCODED_UUID, 5):
+        number = 0
+        for letter in text[start : start + 5]:
+            number = number * 85 + _Z85.index(letter)
+        data += number.to_bytes(4, "big")
+    name = f"deletion_vector_{uuid.UUID(bytes=data)}.bin"
+    return f"{folder}/{name}" if folder else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreferenced:
+    """Files nothing needs, with their bytes. Not `complete` where there are more than were measured."""
+
+    files: int
+    bytes: int
+    complete: bool
+
+
+def kept_hours(table: DeltaTable) -> int:
+    """For how long the log keeps in mind what was removed, by the table's property, in hours."""
+    declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
+    interval = _INTERVAL.match(declared.strip())
+    return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_KEPT_HOURS
+
+
+def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferenced | None:
+    """Count the files below `key` that no version within the table's retention needs; None where it is too large.
+
+    Files that were written within the retention count as needed: a writer may be about to commit them.
+
+    Args:
+        limit: tables of more files are not listed.
+
+    Raises:
+        DeltaError: delta-rs cannot say what this table needs.
+    """
+    table = lake.open(key)
+    if table is None or len(table.file_uris()) > limit:
+        return None
+    unneeded = [path for path in table.vacuum(kept_hours(table), dry_run=True, full=True) if not path.startswith("_")]
+    root = arrow_path(lake.storage, key)
+    sizes = [info.size or 0 for info in file_infos(lake, [f"{root}/{path}" for path in unneeded[:limit]])]
+    return Unreferenced(files=len(sizes), bytes=sum(sizes), complete=len(unneeded) <= limit)
+
+
+def file_infos(lake: Lake, places: Sequence[str]) -> Iterator[fs.FileInfo]:
+    """What storage says of those of these places that are files, in terms of the lake's filesystem."""
+    for start in range(0, len(places), _STAT_AT_ONCE):
+        for info in lake.filesystem.get_file_info(list(places[start : start + _STAT_AT_ONCE])):
+            if info.type is fs.FileType.File:
+                yield info
+
+
+@dataclass(slots=True)
+class HeldFiles:
+    """The files of one table that wait to be committed, by their paths below it, and since when the oldest does.
+
+    `held_back`: batches were completed without this table; otherwise its batch is under way.
+    """
+
+    paths: set[str] = field(default_factory=set)
+    oldest: datetime | None = None
+    held_back: bool = False
+
+
+def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, HeldFiles]:
+    """Files of prepared batches and replays that are not, or not yet, committed, by table.
+
+    Reads the ledger, the record of replays, and the prepared objects that matter.
+
+    Raises:
+        ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: what it protects is not known.
+    """
+    generation = current_generation(objects, pipeline)
+    held: dict[str, HeldFiles] = {}
+    last = read_last_completed(lake, pipeline, generation)
+    following = 0 if last is None else last + 1
+    # A batch may be completed, and the next one prepared, while this looks.
+    for batch_id in (following, following + 1):
+        batch = read_prepared(objects, pipeline, generation, batch_id)
+        if batch is not None:
+            for share in batch.tables:
+                _note(held, batch, share.table)
+    for table, batches in _held_back(lake, pipeline, generation).items():
+        for batch_id in batches:
+            batch = read_prepared(objects, pipeline, generation, batch_id)
+            if batch is not None:
+                _note(held, batch, table)
+        held.setdefault(table, HeldFiles()).held_back = True
+    _note_torn_replay(held, lake, objects, pipeline)
+    for table in read_held(objects, pipeline):
+        held.setdefault(table, HeldFiles()).held_back = True
+    return held
+
+
+def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int]]:
+    key = paths.pipeline_control(pipeline, BATCH_METADATA_STORE)
+    store = lake.open(key)
+    if store is None:
+        return {}
+    columns = ["table_name", "batch_id", "outcome"]
+    selection: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [generation]}
+    return batches_by_table(waiting_shares(selected_rows(lake, key, store, columns=columns, values=selection)))
+
+
+def _note_torn_replay(held: dict[str, HeldFiles], lake: Lake, objects: ObjectStore, pipeline: str) -> None:
+    """A replay of quarantined rows that was left half done may wait for weeks too, until somebody replays again."""
+    last = read_last_replay(lake, pipeline)
+    # One may be completed, and the next one prepared, while this looks.
+    for ordinal in (last + 1, last + 2):
+        replay = read_replay(objects, pipeline, ordinal)
+        for share in replay.tables if replay else ():
+            _note(held, replay, share.table)
+
+
+def _note(held_files: dict[str, HeldFiles], batch: PreparedBatch | PreparedReplay | None, table: str) -> None:
+    if batch is None:
+        return
+    held = held_files.setdefault(table, HeldFiles())
+    prepared_at = parse_iso(batch.prepared_at)
+    for share in batch.tables:
+        if share.table == table:
+            held.paths |= {file["path"] for file in share.files}
+    if prepared_at is not None and (held.oldest is None or prepared_at < held.oldest):
+        held.oldest = prepared_at
+
+
+def files_named_elsewhere(objects: ObjectStore, pipeline: str) -> set[str]:
+    """File names in the records of replays, reprocesses and rollbacks, whatever their state: none is an orphan."""
+    named: set[str] = set()
+    for folder in ("replays/", "reprocess/", "rollbacks/"):
+        for key in objects.list(paths.pipeline_control(pipeline, folder.rstrip("/")) + "/"):
+            record = objects.get(key) if key.endswith(".json") else None
+            if record is not None:
+                named |= {match.decode(errors="replace") for match in _FILE_NAME.findall(record.data)}
+    return named
