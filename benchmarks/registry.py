@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks import (
     bucket_growth,
+    cli,
     fan_out,
     file_sizes,
     freshness,
@@ -47,5 +48,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         ingest_beside_optimize,
         health_scan,
         freshness,
+        cli,
     )
 }

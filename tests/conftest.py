@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 SLOW_MACHINES = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -12,3 +13,12 @@ SLOW_MACHINES = {"deadline": None, "suppress_health_check": [HealthCheck.too_slo
 settings.register_profile("explore", **SLOW_MACHINES)
 settings.register_profile("repeatable", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests recorded as "summary": figures that are watched from one run to the next."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "summary" and getattr(report, "when", "") == "call":
+                    terminalreporter.write_line(str(value))

@@ -67,27 +67,27 @@ def test_scheduled_runs_follow_the_cron_expression(told: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run_type", "dates", "argument"),
+    ("run_type", "dates", "built"),
     [
-        ("backfill", "", "--dates=2026-01-02"),
-        ("scheduled", "", "--dates="),
-        ("manual", "2026-01-05", "--dates=2026-01-05"),
+        ("backfill", None, "2026-01-02"),
+        ("scheduled", None, ""),
+        ("manual", "2026-01-05", "2026-01-05"),
     ],
 )
-def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str, argument: str) -> None:
+def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | None, built: str) -> None:
     from types import SimpleNamespace
 
     from jinja2 import Environment
 
-    from deltaworks.airflow.gold_dags import DATES_ARGUMENT
+    from deltaworks.airflow.gold_dags import DATES_OF_RUN
 
     rendered = (
         Environment(autoescape=False)
-        .from_string(DATES_ARGUMENT)
+        .from_string(DATES_OF_RUN)
         .render(ds="2026-01-02", dag_run=SimpleNamespace(run_type=run_type), params={"dates": dates})
     )
 
-    assert rendered == argument
+    assert rendered == built
 
 
 BROKEN = """

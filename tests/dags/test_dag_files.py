@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.dags.airflow_project import REPOSITORY, run_python
+from tests.dags.test_mutation_dags import option_arguments
 
 HEAVY = ("pyspark", "boto3", "botocore", "deltalake", "delta", "pyarrow", "pandas", "fastapi")
 
@@ -48,20 +49,21 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
     assert parsed["errors"] == {}
     assert parsed["plugin_errors"] == {}
     assert parsed["heavy"] == []
-    assert parsed["dags"] == [
-        "clean__landing",
-        "gold__games",
-        "maintenance__edits",
-        "maintenance__games",
-        "relay__landing",
-        "reprocess__edits",
-        "reprocess__games",
-        "rollback__edits",
-        "rollback__games",
-        "stream__edits",
-        "stream__games",
-        "stream_health",
-    ]
+    for_one = ["optimize_tables", "vacuum_tables", "remove_orphans", "keep_control_tables", "learn_input"]
+    for_one += ["snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
+    for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
+    assert parsed["dags"] == sorted(
+        [
+            "clean__landing",
+            "gold__games",
+            "reconcile__landing",
+            "redrive__landing",
+            "refresh_gold__games",
+            "relay__landing",
+            "stream_health",
+            *(f"{name}__{pipeline}" for name in for_one for pipeline in ("edits", "games")),
+        ]
+    )
 
 
 def test_the_pipelines_of_this_project_have_their_dags() -> None:
@@ -109,17 +111,13 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
     pools = {
         "relay": "relays",
-        "clean": "spark_jobs",
         "stream": "streams",
-        "gold": "spark_jobs",
-        "maintenance": "spark_jobs",
-        "reprocess": "spark_jobs",
-        "rollback": "spark_jobs",
+        "stream_health": "default_pool",
     }
     for dag in bag.dags.values():
         kind = dag.dag_id.partition("__")[0]
         for task in dag.tasks:
-            assert task.pool == pools.get(kind, "default_pool"), (dag.dag_id, task.task_id)
+            assert task.pool == pools.get(kind, "spark_jobs"), (dag.dag_id, task.task_id)
             if dag.dag_id != "stream_health":
                 assert task.retries >= 1, (dag.dag_id, task.task_id)
                 assert task.retry_policy is not None, (dag.dag_id, task.task_id)
@@ -152,41 +150,43 @@ def test_cleaning_counts_only_until_it_is_told_otherwise(bag: Any) -> None:
 
     assert dag.params["dry_run"] is True
     assert task.arguments[:2] == ["--relay", "landing"]
-    assert "'--dry-run' if params.dry_run else '--no-dry-run'" in task.arguments[2]
-
-
-SHORT_VACUUM = ["short_vacuum_asked", "count_short_vacuum", "approve_short_vacuum", "short_vacuum"]
+    assert task.option_arguments({"params": dict(dag.params)}) == []
+    assert task.option_arguments({"params": {"dry_run": False}}) == ["--no-dry-run"]
 
 
 def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     dag = bag.dags["maintenance__games"]
 
-    order = [task.task_id for task in dag.topological_sort() if task.task_id not in SHORT_VACUUM]
+    order = [task.task_id for task in dag.topological_sort()]
 
     always = ["optimize_tables", "vacuum_tables", "remove_orphans", "keep_control_tables", "learn_input"]
     always.append("snapshot_health")
     assert order == [*always, "rebuild_gold"]
     assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1]
-    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, *SHORT_VACUUM]
+    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always
 
 
 def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approval(bag: Any) -> None:
-    dag = bag.dags["maintenance__games"]
-    order = [task.task_id for task in dag.topological_sort() if task.task_id in SHORT_VACUUM]
+    dag = bag.dags["vacuum_tables__games"]
+    order = [task.task_id for task in dag.topological_sort()]
+    form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
-    assert order == SHORT_VACUUM
-    assert [dag.get_task(task).upstream_task_ids for task in order] == [
-        {"vacuum_tables"}, {"short_vacuum_asked"}, {"count_short_vacuum"}, {"approve_short_vacuum"}
-    ]  # fmt: skip
-    assert dag.get_task("short_vacuum").downstream_task_ids == set()
-    assert dag.get_task("approve_short_vacuum").defaults is None
+    assert order == ["count", "asked", "approve", "vacuum_tables"]
+    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"asked"}, {"approve"}]
+    assert dag.get_task("approve").defaults is None
     deleting = [
         task.task_id
-        for task in dag.tasks
-        if "--allow-below-minimum" in str(getattr(task, "application_args", ""))
-        and "--no-dry-run" in task.application_args
+        for name in ("maintenance__games", "vacuum_tables__games")
+        for task in bag.dags[name].tasks
+        if task.task_id in ("count", "vacuum_tables")
+        and {"--retention-hours=48", "--no-dry-run"} <= set(arguments_for(task, form))
     ]
-    assert deleting == ["short_vacuum"]
+    assert deleting == ["vacuum_tables"]
+    assert "--retention-hours=48" not in arguments_for(bag.dags["maintenance__games"].get_task("vacuum_tables"), form)
+
+
+def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
+    return option_arguments(task, {"tables": None, "vacuum_dry_run": False} | form)
 
 
 def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 from deltaworks.airflow.job_output import JobOutput, read_results
-from deltaworks.airflow.optimize_dags import round_argument
+from deltaworks.airflow.maintenance_dags import round_of_run
 from deltaworks.specs.maintenance import MaintenanceSpec
 
 
@@ -35,12 +35,12 @@ def test_the_second_round_runs_on_its_weekday_or_when_the_form_asks_for_it() -> 
 
     from jinja2 import Template
 
-    def rendered(day: int, chosen: str = "by_day", upkeep: MaintenanceSpec | None = None) -> str:
+    def rendered(day: int, chosen: str | None = None, upkeep: MaintenanceSpec | None = None) -> str:
         run = SimpleNamespace(run_after=dt.datetime(2026, 11, day, 3, 30, tzinfo=dt.UTC))
-        template = Template(round_argument(upkeep or MaintenanceSpec()))
+        template = Template(round_of_run(upkeep or MaintenanceSpec()))
         return template.render(params=SimpleNamespace(round=chosen), dag_run=run)
 
-    assert [rendered(day) for day in (21, 22, 23)] == ["--round=daily", "--round=weekly", "--round=daily"]
-    assert rendered(23, "weekly") == "--round=weekly"
-    assert rendered(22, "daily") == "--round=daily"
-    assert rendered(22, upkeep=MaintenanceSpec(weekly_on=None)) == "--round=daily"
+    assert [rendered(day) for day in (21, 22, 23)] == ["daily", "weekly", "daily"]
+    assert rendered(23, "weekly") == "weekly"
+    assert rendered(22, "daily") == "daily"
+    assert rendered(22, upkeep=MaintenanceSpec(weekly_on=None)) == "daily"

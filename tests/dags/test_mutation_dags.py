@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import datetime as dt
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 
 HERE = StorageSpec(root="file:///lake")
 ENVIRONMENT = EnvironmentSpec(environment="tests", lake=HERE, landing=HERE, messaging=AwsSpec())
+#: A Sunday.
+RUN_AFTER = dt.datetime(2026, 11, 22, 3, 30, tzinfo=dt.UTC)
 TEXTS = ("org_id", "op", "id", "new_id", "name")
 CRM: dict[str, Any] = {
     "pipeline": "crm",
@@ -49,6 +54,20 @@ CRM: dict[str, Any] = {
 }
 
 
+def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manual") -> list[str]:
+    """The arguments of a task's job, its templates filled in as in a run with this form."""
+    from jinja2 import Environment
+
+    context = {"params": params, "dag_run": SimpleNamespace(run_type=run_type, run_after=RUN_AFTER)}
+    rendered = copy.copy(task)
+    rendered.values = {
+        name: Environment(autoescape=False).from_string(value).render(context) if isinstance(value, str) else value
+        for name, value in task.values.items()
+    }
+    arguments: list[str] = rendered.option_arguments(context)
+    return arguments
+
+
 @pytest.fixture(scope="module")
 def spec() -> PipelineSpec:
     return PipelineSpec.model_validate(CRM)
@@ -76,19 +95,22 @@ def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("form", "arguments"),
+    ("run_type", "form", "arguments"),
     [
-        ({}, ["--no-dry-run"]),
-        ({"dry_run": True}, []),
-        ({"org": "acme"}, ["--org", "acme", "--no-dry-run"]),
-        ({"org": "acme", "dry_run": True}, ["--org", "acme"]),
+        ("scheduled", {}, ["--no-dry-run"]),
+        ("manual", {}, []),
+        ("manual", {"dry_run": False}, ["--no-dry-run"]),
+        ("manual", {"org": "acme", "dry_run": False}, ["--org=acme", "--no-dry-run"]),
+        ("manual", {"org": "acme"}, ["--org=acme"]),
     ],
 )
-def test_the_form_becomes_the_jobs_arguments(dag: Any, form: dict[str, Any], arguments: list[str]) -> None:
+def test_a_scheduled_run_applies_and_one_by_hand_does_what_its_form_says(
+    dag: Any, run_type: str, form: dict[str, Any], arguments: list[str]
+) -> None:
     (task,) = dag.tasks
     params = {name: dag.params[name] for name in dag.params} | form
 
-    assert [part for each in task._param_arguments for part in each.render(params)] == arguments
+    assert option_arguments(task, params, run_type=run_type) == arguments
 
 
 def test_the_night_is_mutate_purge_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
@@ -99,10 +121,10 @@ def test_the_night_is_mutate_purge_optimize_vacuum_and_what_follows_in_this_orde
 
     assert order[:4] == ["mutate_tables", "purge_deleted", "optimize_tables", "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
-    assert nightly.get_task("mutate_tables").application_args[-1] == "--no-dry-run"
-    (purge,) = nightly.get_task("purge_deleted")._param_arguments
-    assert purge.render({"vacuum_dry_run": True}) == []
-    assert purge.render({"vacuum_dry_run": False}) == ["--no-dry-run"]
+    assert option_arguments(nightly.get_task("mutate_tables"), {}) == ["--no-dry-run"]
+    purge = nightly.get_task("purge_deleted")
+    assert option_arguments(purge, {"vacuum_dry_run": True}) == []
+    assert option_arguments(purge, {"vacuum_dry_run": False}) == ["--no-dry-run"]
 
 
 def test_the_health_dag_looks_at_what_waits_where_a_pipeline_declares_mutations(tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ import pytest
 
 from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.maintenance_dags import maintenance_dag
-from deltaworks.airflow.operators import ParamArgument, ProcessOperator, SparkJobOperator
+from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.stream_dags import stream_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
+from tests.dags.test_mutation_dags import option_arguments
 from tests.waiting import eventually
 
 CLUSTER_EXTRA = {
@@ -184,30 +186,34 @@ def test_a_missing_connection_is_an_error_and_never_yarn(
 
 def test_params_become_arguments_only_where_they_say_something(project: Path, connect: Any) -> None:
     connect("local[2]")
-    arguments = (
-        ParamArgument("tables", "--tables"),
-        ParamArgument("full", "--full"),
-        ParamArgument("vacuum_dry_run", "--no-dry-run", when=False),
-    )
 
-    quiet = command_of(job(project, param_arguments=arguments), {"tables": [], "full": False, "vacuum_dry_run": True})
-    loud = command_of(
-        job(project, param_arguments=arguments), {"tables": ["a", "b"], "full": True, "vacuum_dry_run": False}
-    )
+    def submitted(params: dict[str, Any], **fixed: Any) -> list[str]:
+        task = job(project, operation=operation("rebuild_gold"), from_form=True, values=fixed)
+        command = command_of(task, params)
+        return command[command.index("--pipeline") + 2 :]
 
-    assert quiet[-2:] == ["--pipeline", "games"]
-    assert loud[-6:] == ["--pipeline", "games", "--tables", "a,b", "--full", "--no-dry-run"]
+    assert submitted({"tables": [], "full": False, "dates": None}) == []
+    assert submitted({"tables": None, "full": None, "dates": ""}) == []
+    assert submitted({"tables": ["a", "b"], "full": True}) == ["--tables=a", "--tables=b", "--full"]
+    assert submitted({"full": True, "dates": "2026-01-01"}, dates="", full=False) == [], "what the DAG fixes wins"
 
 
-def test_vacuum_deletes_only_when_the_form_says_so(project: Path, connect: Any) -> None:
+def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(project: Path, connect: Any) -> None:
     connect("local[2]")
+    task = job(project, job="optimize_tables", operation=operation("optimize_tables"), values={"minutes": "{{ x }}"})
+
+    with pytest.raises(ConfigError, match="OPTION_INVALID"):
+        task.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+
+
+def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 
-    by_default = command_of(vacuum, {"tables": [], "vacuum_dry_run": True})
-    on_purpose = command_of(vacuum, {"tables": ["events"], "vacuum_dry_run": False})
-
-    assert by_default[-2:] == ["--pipeline", "games"]
-    assert on_purpose[-5:] == ["--pipeline", "games", "--tables", "events", "--no-dry-run"]
+    assert option_arguments(vacuum, {"tables": None, "vacuum_dry_run": True}) == []
+    assert option_arguments(vacuum, {"tables": ["events"], "vacuum_dry_run": False}) == [
+        "--tables=events",
+        "--no-dry-run",
+    ]
 
 
 def test_what_the_job_says_was_wrong_is_what_the_task_raises_however_much_follows(
@@ -263,6 +269,7 @@ def test_on_a_machine_they_share_maintenance_gives_way_to_streams(
     here = os.nice(0)
     assert niceness(stream_dag(spec, environment).get_task("ingest")) == here
     for name in ("optimize_tables", "vacuum_tables"):
+        night.get_task(name).values = {}  # templates of a run
         assert niceness(night.get_task(name)) == min(19, here + MAINTENANCE_NICENESS)
 
 
@@ -292,6 +299,7 @@ RUNNER = """
 import sys
 from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
+from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import load_catalog
 if sys.argv[1] == "process":
     operator = ProcessOperator(task_id="relay", module="sleeper")

@@ -165,20 +165,43 @@ def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> No
 
     (call,) = stage.submitted()
     assert done["state"] == "success"
-    assert call["argv"][-6:] == ["--pipeline", "games", "--dates=", "--tables", "events_per_hour", "--full"]
+    program, *arguments = call["argv"][-5:]
+    assert [Path(program).name, *arguments] == [
+        "rebuild_gold.py",
+        "--pipeline",
+        "games",
+        "--tables=events_per_hour",
+        "--full",
+    ]
     assert call["run"] == f"gold__games/{done['run_id']}/rebuild_gold/1"
     assert call["argv"][call["argv"].index("--name") + 1] == "gold__games.rebuild_gold"
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
-def test_a_gold_run_in_a_shadow_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
+def test_a_refresh_of_gold_in_a_shadow_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
     stage.spark_submit("")
-    stage.run("gold__games", {"shadow": True})
-    stage.run("gold__games", {"shadow": True, "dry_run": False})
+    stage.run("refresh_gold__games")
+    stage.run("refresh_gold__games", {"dry_run": False})
 
     counted, done = (call["argv"] for call in stage.submitted())
 
-    assert (counted[-1], done[-2:]) == ("--shadow", ["--shadow", "--no-dry-run"])
+    assert (counted[-2:], done[-3:]) == (["--pipeline", "games"], ["--pipeline", "games", "--no-dry-run"])
+
+
+def test_what_deletes_ends_with_its_count_unless_its_form_asks_for_more(stage: Stage) -> None:
+    stage.spark_submit('print(\'[{"table": "events", "files": 3}]\')')
+
+    done = stage.run("vacuum_tables__games", {"retention_hours": 48})
+
+    (call,) = stage.submitted()
+    assert call["argv"][-3:] == ["--pipeline", "games", "--retention-hours=48"]
+    assert done["state"] == "success"
+    assert {name: state for name, (state, _) in done["tasks"].items()} == {
+        "count": "success",
+        "asked": "success",
+        "approve": "skipped",
+        "vacuum_tables": "skipped",
+    }
 
 
 def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
@@ -190,10 +213,11 @@ def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) ->
 
     count, work = stage.submitted()
     assert (counted["state"], done["state"]) == ("success", "success")
-    assert count["argv"][-4:] == ["games", f"--run={counted['run_id']}", "--batches", "1-3"]
-    assert work["argv"][-7:] == [
-        f"--run={done['run_id']}", "--files", "a*,b", "--tables", "purchase", "--shadow", "--no-dry-run"
+    assert count["argv"][-2:] == ["games", "--batches=1-3"]
+    assert work["argv"][-6:] == [
+        "games", "--files=a*", "--files=b", "--tables=purchase", "--shadow", "--no-dry-run"
     ]  # fmt: skip
+    assert work["run"].split("/")[:2] == ["reprocess__games", done["run_id"]], "the id of the reprocess comes of it"
 
 
 def test_maintenance_runs_optimize_then_vacuum_as_a_dry_run_then_gold(stage: Stage) -> None:
@@ -205,12 +229,11 @@ def test_maintenance_runs_optimize_then_vacuum_as_a_dry_run_then_gold(stage: Sta
     assert done["state"] == "success"
     jobs = [next(part for part in call["argv"] if part.endswith(".py")) for call in calls]
     assert [Path(job).stem for job in jobs] == ["optimize_tables", "vacuum_tables", "rebuild_gold"]
-    assert {done["tasks"][task][0] for task in ("count_short_vacuum", "approve_short_vacuum", "short_vacuum")} == {
-        "skipped"
-    }
     for call in calls:
         assert call["argv"][call["argv"].index("--pipeline") + 1] == "games"
-        assert "--no-dry-run" not in call["argv"]
+    optimize, vacuum, gold = (call["argv"] for call in calls)
+    assert optimize[-1] == "--no-dry-run"
+    assert vacuum[-2:] == gold[-2:] == ["--pipeline", "games"]
 
 
 def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> None:

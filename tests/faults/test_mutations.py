@@ -203,8 +203,9 @@ def _tell(tell_line: Callable[..., None], fault: str, off: str, truth: Truth, fo
 
 def optimize(stage: Stage) -> subprocess.Popen[bytes]:
     """OPTIMIZE of the pipeline's tables as its own job."""
+    job = PROJECT_ROOT / "spark_jobs" / "optimize_tables.py"
     return subprocess.Popen(
-        [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "optimize_tables.py"), "--pipeline", PIPELINE],
+        [sys.executable, str(job), "--pipeline", PIPELINE, "--no-dry-run"],
         stdout=(stage.root / "optimize.log").open("w"),
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

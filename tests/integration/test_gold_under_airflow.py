@@ -21,7 +21,7 @@ from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
-GOLD_DAG = names.gold_dag_id("clicks")
+GOLD_DAG, REFRESH = names.gold_dag_id("clicks"), names.operation_dag_id("refresh_gold", "clicks")
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +102,14 @@ def test_an_edited_table_is_counted_by_default_and_swapped_in_from_a_shadow_when
     before = _version(lake, key)
     sql = stage.home.project / "include" / "pipelines" / "clicks" / "per_day.sql"
     sql.write_text("SELECT event_date, 'second' AS edition, count(*) AS clicks FROM clicks GROUP BY event_date")
-    form = {"tables": ["per_day"], "shadow": True}
+    form = {"tables": ["per_day"]}
 
-    people.trigger(GOLD_DAG, conf=form, run_id="counted")
-    assert people.wait_for_run(GOLD_DAG, "counted", timeout_seconds=BUILD_SECONDS).state == "success"
+    people.trigger(REFRESH, conf=form, run_id="counted")
+    assert people.wait_for_run(REFRESH, "counted", timeout_seconds=BUILD_SECONDS).state == "success"
     assert _version(lake, key) == before
 
-    people.trigger(GOLD_DAG, conf=form | {"dry_run": False}, run_id="swapped")
-    assert people.wait_for_run(GOLD_DAG, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
+    people.trigger(REFRESH, conf=form | {"dry_run": False}, run_id="swapped")
+    assert people.wait_for_run(REFRESH, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
     answers = lake.rows(key)
     assert answers is not None
     assert {row["edition"] for row in answers.to_pylist()} == {"second"}

@@ -1,5 +1,5 @@
-"""Maintenance under Airflow's own processes: what deletes early waits for a person, jobs share one slot, nights follow
-one another, and a task that fails is told until a run of it succeeds."""
+"""Maintenance under Airflow's own processes: what deletes early waits for a person, jobs share one slot, runs of a DAG
+follow one another, and a task that fails is told until a run of it succeeds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tests.integration.airflow_people import People, Slot
 from tests.integration.airflow_stage import Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
-NIGHT, BACK = names.maintenance_dag_id("clicks"), names.rollback_dag_id("clicks")
-ASKS, DELETES = "approve_short_vacuum", "short_vacuum"
-SHORT = {"tables": ["clicks"], "vacuum_hours": 48, "vacuum_reason": "the disk is full"}
-#: A night without OPTIMIZE is two JVMs and four processes, one after another, and a third JVM to delete.
+NIGHT = names.maintenance_dag_id("clicks")
+VACUUM, BACK = (names.operation_dag_id(name, "clicks") for name in ("vacuum_tables", "restore"))
+ASKS, DELETES = "approve", "vacuum_tables"
+REASON = {"allow_below_minimum": "the disk is full"}
+SHORT = {"tables": ["clicks"], "retention_hours": 48, "dry_run": False}
+#: A night without OPTIMIZE is two JVMs and four processes, one after another; a VACUUM is a JVM that counts and one
+#: that deletes.
 NIGHT_SECONDS = 240.0
 
 
@@ -43,8 +46,8 @@ def people(stage: Stage) -> Iterator[People]:
         yield people
 
 
-def state_of(people: People, run_id: str, task_id: str) -> str | None:
-    return next(task.state for task in people.task_instances(NIGHT, run_id) if task.task_id == task_id)
+def state_of(people: People, dag_id: str, run_id: str, task_id: str) -> str | None:
+    return next(task.state for task in people.task_instances(dag_id, run_id) if task.task_id == task_id)
 
 
 def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> str:
@@ -67,55 +70,56 @@ def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> st
 def test_a_task_that_fails_is_told_until_a_run_of_it_succeeds_and_a_no_deletes_nothing(
     stage: Stage, aged: AgedFiles, people: People
 ) -> None:
-    before, subject = data_files(stage), f"{NIGHT}.count_short_vacuum"
+    before, subject = data_files(stage), f"{VACUUM}.count"
 
-    people.trigger(NIGHT, conf=SHORT | {"vacuum_reason": ""}, run_id="without-a-reason")
-    assert people.wait_for_run(NIGHT, "without-a-reason", timeout_seconds=NIGHT_SECONDS).state == "failed"
+    people.trigger(VACUUM, conf=SHORT, run_id="without-a-reason")
+    assert people.wait_for_run(VACUUM, "without-a-reason", timeout_seconds=NIGHT_SECONDS).state == "failed"
 
     wait(lambda: ("JOB_FAILED", subject, "raised") in stage.told(), "nobody was told of the task that failed", 60)
-    assert state_of(people, "without-a-reason", ASKS) == "upstream_failed"
+    assert state_of(people, VACUUM, "without-a-reason", ASKS) == "upstream_failed"
     assert ("JOB_FAILED", subject, "resolved") not in stage.told()
 
-    people.trigger(NIGHT, conf=SHORT, run_id="rejected")
-    await_question(people, NIGHT, "rejected", ASKS)
+    people.trigger(VACUUM, conf=SHORT | REASON, run_id="rejected")
+    await_question(people, VACUUM, "rejected", ASKS)
     wait(lambda: ("JOB_FAILED", subject, "resolved") in stage.told(), "its success was not told", 60)
-    people.answer(NIGHT, "rejected", ASKS, "Reject")
+    people.answer(VACUUM, "rejected", ASKS, "Reject")
 
-    assert people.wait_for_run(NIGHT, "rejected", timeout_seconds=60).state == "success"
-    assert state_of(people, "rejected", DELETES) == "skipped"
+    assert people.wait_for_run(VACUUM, "rejected", timeout_seconds=60).state == "success"
+    assert state_of(people, VACUUM, "rejected", DELETES) == "skipped"
     assert data_files(stage) == before
     assert [notice[2] for notice in stage.told() if notice[:2] == ("JOB_FAILED", subject)] == ["raised", "resolved"]
 
 
 @pytest.mark.timeout(520)
-def test_nights_follow_one_another_in_one_slot_and_only_a_yes_deletes(
+def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     stage: Stage, aged: AgedFiles, people: People
 ) -> None:
     before, rows = data_files(stage), sorted(stage.rows())
-    people.trigger(NIGHT, conf=SHORT, run_id="first")
-    people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id="second")
+    people.trigger(VACUUM, conf=SHORT | REASON, run_id="first")
+    people.trigger(VACUUM, conf={"tables": ["clicks"]}, run_id="second")
 
-    body = await_question(people, NIGHT, "first", ASKS)
+    body = await_question(people, VACUUM, "first", ASKS)
 
-    assert f"| clicks | {len(aged.deletable)} | {aged.size} | 48 |" in body
+    assert f"| clicks | True | {len(aged.deletable)} | {aged.size} |" in body
+    assert "| 48 |" in body
     assert "the disk is full" in body
     wait(lambda: people.occupied(names.POOL_SPARK_JOBS) == (0, 1), "what waits for a person holds the slot", 120)
-    assert people.dag_run(NIGHT, "second").state == "queued"
+    assert people.dag_run(VACUUM, "second").state == "queued"
     assert data_files(stage) == before
 
-    people.answer(NIGHT, "first", ASKS, "Approve")
-    first = people.wait_for_run(NIGHT, "first", timeout_seconds=NIGHT_SECONDS)
+    people.answer(VACUUM, "first", ASKS, "Approve")
+    first = people.wait_for_run(VACUUM, "first", timeout_seconds=NIGHT_SECONDS)
     assert first.state == "success"
     assert before - data_files(stage) == aged.deletable
     assert sorted(stage.rows()) == rows
 
-    second = people.wait_for_run(NIGHT, "second", timeout_seconds=NIGHT_SECONDS)
+    second = people.wait_for_run(VACUUM, "second", timeout_seconds=NIGHT_SECONDS)
     assert second.state == "success"
     assert first.end is not None
     assert second.start is not None
     assert second.start >= first.end
-    assert before - data_files(stage) == aged.deletable, "the second night asked for nothing of this"
-    slots = [slot for run in ("first", "second") for slot in people.slots(NIGHT, run) if slot.task_id != ASKS]
+    assert before - data_files(stage) == aged.deletable, "the second run only counts"
+    slots = [slot for run in ("first", "second") for slot in people.slots(VACUUM, run) if slot.task_id != ASKS]
     assert {slot.pool for slot in slots} == {names.POOL_SPARK_JOBS}
     assert in_turn(slots)
 
@@ -124,11 +128,11 @@ def test_nights_follow_one_another_in_one_slot_and_only_a_yes_deletes(
 @pytest.mark.parametrize("slots", [1, 2], ids=["protected", "without"])
 def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: int) -> None:
     night, back = f"night-{slots}", f"back-{slots}"
-    form = {"table": "clicks", "to_batch": "0", "repair": "none"}
+    form = {"table": "clicks", "to_batch": 0, "repair": "none", "dry_run": False}
     people.resize(names.POOL_SPARK_JOBS, slots)
     try:
         people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id=night)
-        wait(lambda: state_of(people, night, "vacuum_tables") == "running", "the night does not begin", 120)
+        wait(lambda: state_of(people, NIGHT, night, "vacuum_tables") == "running", "the night does not begin", 120)
         people.trigger(BACK, conf=form, run_id=back)
         await_question(people, BACK, back, "approve")
         people.answer(BACK, back, "approve", "Reject")
@@ -137,7 +141,10 @@ def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: in
     finally:
         people.resize(names.POOL_SPARK_JOBS, 1)
 
-    taken = [*people.slots(NIGHT, night), *(slot for slot in people.slots(BACK, back) if slot.task_id == "count")]
+    taken = [
+        *people.slots(NIGHT, night),
+        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "asked")),
+    ]
     assert in_turn(taken) == (slots == 1)
 
 
@@ -148,7 +155,7 @@ def in_turn(slots: list[Slot]) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_rollback_takes_a_form_asks_with_what_it_counted_and_does_that_only_after_a_yes(
+def test_a_restore_takes_a_form_asks_with_what_it_counted_and_does_that_only_after_a_yes(
     stage: Stage, people: People
 ) -> None:
     kept = sorted(stage.rows())
@@ -158,14 +165,15 @@ def test_a_rollback_takes_a_form_asks_with_what_it_counted_and_does_that_only_af
     stage.await_progress(len(kept))
     stage.settle()
     landed = sorted(stage.rows())
-    form = {"table": "clicks", "to_version": str(table.version()), "repair": "none", "reason": "a bad deploy"}
+    form = {"table": "clicks", "to_version": table.version(), "repair": "none", "reason": "a bad deploy"}
+    form |= {"dry_run": False}
     with pytest.raises(ConfigError, match="AIRFLOW_REFUSED"):
         people.trigger(BACK, conf=form | {"table": "orders"}, run_id="no-such-table")
 
     for answer, expected in (("Reject", landed), ("Approve", kept)):
         people.trigger(BACK, conf=form, run_id=answer)
         body = await_question(people, BACK, answer, "approve")
-        assert body.startswith(f"{len(landed) - len(kept)} rows go.")
+        assert f"| clicks | clicks | True | {len(landed) - len(kept)} |" in body
         assert sorted(stage.rows()) == landed
         people.answer(BACK, answer, "approve", answer)
         assert people.wait_for_run(BACK, answer, timeout_seconds=120).state == "success"
@@ -174,5 +182,5 @@ def test_a_rollback_takes_a_form_asks_with_what_it_counted_and_does_that_only_af
     stage.send()
     stage.await_progress(len(kept))
     sent = stage.sender.close()
-    wait(lambda: sent - 1 in stage.rows(), "the stream does not go on after the rollback", 120)
+    wait(lambda: sent - 1 in stage.rows(), "the stream does not go on after the restore", 120)
     assert sorted(stage.rows()) == [*kept, *range(len(landed), sent)]

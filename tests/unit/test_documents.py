@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import typer.main
 from ruamel.yaml import YAML
 
 from benchmarks.registry import BENCHMARKS
@@ -20,7 +19,6 @@ from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
 from deltaworks.alerts.state import Standing
-from deltaworks.cli import app
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
@@ -51,6 +49,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS, TableSpec
 from deltaworks.tables.files import WrittenFile
+from tests.unit.cli.command_tree import all_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -161,14 +160,13 @@ def test_every_module_and_file_a_document_names_exists(document: Path) -> None:
 
 def cli_commands() -> dict[str, set[str]]:
     """Commands with their subcommands and long options, as typer has them."""
-    group = typer.main.get_command(app)
-    found: dict[str, set[str]] = {}
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        nested = getattr(command, "commands", {})
-        parameters = [parameter for each in (command, *nested.values()) for parameter in each.params]
-        options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
-        found[name] = options | set(nested)
-    return found
+    names: dict[str, set[str]] = {}
+    for words, command in all_commands().items():
+        name, *subcommands = words.split()
+        names.setdefault(name, set()).update(subcommands)
+        for parameter in command.params:
+            names[name] |= {*parameter.opts, *parameter.secondary_opts}
+    return names
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)

@@ -40,6 +40,9 @@ _BODY = f"""
 | {{{{ record.values() | join(" | ") }}}} |
 {{% endfor %}}
 
+{{% for name, value in params.items() if value and name != 'dry_run' -%}}
+- {{{{ name }}}}: {{{{ value }}}}
+{{% endfor %}}
 Rejected or not answered, nothing is done.
 """
 

@@ -16,6 +16,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    # Rich's help costs more to import than all the rest of this command; the groups and commands below have it.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
     cls=group_of(entries()),
 )
 

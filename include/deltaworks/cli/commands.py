@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import typer
 
-from deltaworks.cli.lazy import Entry, Made, command_at, made_of
+from deltaworks.cli.lazy import Entry, LazyCommand, LoadedCommand, command_at, command_of
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS
 
@@ -78,26 +78,27 @@ def _entry(name: str, command: Command) -> Entry:
 
 
 @functools.cache
-def _group(command: Command, operations: tuple[Operation, ...]) -> Made:
-    """A group of commands with its operations."""
-    from deltaworks.cli.operations import add_operations
-
-    app = typer.Typer(help=command.help, no_args_is_help=True)
+def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand:
+    """A group of commands with its operations, each of which loads its module when it is used."""
     if command.place:
-        module, _, name = command.place.partition(":")
-        app = getattr(importlib.import_module(module), name)
+        group = command_at(command.place)()
     else:
-        # A group of one command would be that command.
-        app.callback()(_keep_group)
-    add_operations(app, operations)
-    return made_of(app)
+        app = typer.Typer(help=command.help, no_args_is_help=True)
+        # Without a callback a Typer has to have commands of its own.
+        app.callback()(_group_callback)
+        group = command_of(app)
+    for declared in operations:
+        word = declared.command.split()[-1]
+        entry = Entry(help=declared.summary, load=functools.partial(_operation, declared))
+        group.commands[word] = LazyCommand(word, entry)
+    return group
 
 
-def _keep_group() -> None:
-    """Keeps a Typer of one command a group."""
+def _group_callback() -> None:
+    """The callback of a group whose commands are all operations."""
 
 
-def _operation(declared: Operation) -> Made:
+def _operation(declared: Operation) -> LoadedCommand:
     from deltaworks.cli.operations import operation_command
 
-    return made_of(operation_command(declared))
+    return command_of(operation_command(declared))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-from deltaworks.specs.catalog import Catalog, load_catalog
-from deltaworks.specs.settings_file import load_settings, settings_file
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
 
 console = Console(soft_wrap=True)
 
@@ -15,6 +17,8 @@ def use_settings() -> None:
 
     Settings of the file win over variables of the calling shell.
     """
+    from deltaworks.specs.settings_file import load_settings, settings_file
+
     path = settings_file()
     if path.is_file():
         load_settings(path)
@@ -22,5 +26,7 @@ def use_settings() -> None:
 
 def catalog() -> Catalog:
     """Everything declared, with the environment's settings taken over."""
+    from deltaworks.specs.catalog import load_catalog
+
     use_settings()
     return load_catalog()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: What typer makes of a function, and of a Typer: its own kind of command, which it does not name in public.
-Made = Any
+#: The command that typer makes of a function or of a Typer; it does not name that type in public.
+LoadedCommand = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,20 +19,24 @@ class Entry:
     """A command or a group of commands: its help in one line, and what makes it."""
 
     help: str
-    load: Callable[[], Made]
+    load: Callable[[], LoadedCommand]
 
 
 class LazyCommand(TyperCommand):
     """Stands for a command until it is used."""
 
     def __init__(self, name: str, entry: Entry) -> None:
-        super().__init__(name, help=entry.help)
+        # A short help is not cut to the width of the terminal.
+        super().__init__(name, help=entry.help, short_help=entry.help)
         self._entry = entry
 
-    def loaded(self) -> Made:
+    def loaded(self) -> LoadedCommand:
         """The command itself."""
         command = self._entry.load()
         command.name = self.name
+        if isinstance(command, TyperGroup):
+            # The help of a group stands once, in the list of commands.
+            command.help = self._entry.help
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -59,20 +62,20 @@ def group_of(entries: Mapping[str, Entry]) -> type[LazyGroup]:
     return type("Commands", (LazyGroup,), {"entries": entries})
 
 
-def command_at(place: str) -> Callable[[], Made]:
+def command_at(place: str) -> Callable[[], LoadedCommand]:
     """Loads `module:name`: a group where it is a Typer, and a command where it is a function."""
 
-    def load() -> Made:
+    def load() -> LoadedCommand:
         module, _, name = place.partition(":")
-        return made_of(getattr(importlib.import_module(module), name))
+        return command_of(getattr(importlib.import_module(module), name))
 
     return load
 
 
-def made_of(made: typer.Typer | Callable[..., Any]) -> Made:
+def command_of(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
     """A Typer as a group, a function as a command."""
-    if not isinstance(made, typer.Typer):
-        app = typer.Typer(add_completion=False)
-        app.command()(made)
-        return typer.main.get_command(app)
-    return typer.main.get_command(made)
+    if isinstance(loaded, typer.Typer):
+        return typer.main.get_command(loaded)
+    app = typer.Typer(add_completion=False)
+    app.command()(loaded)
+    return typer.main.get_command(app)

@@ -72,12 +72,6 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     )
 
 
-def add_operations(app: typer.Typer, operations: tuple[Operation, ...]) -> None:
-    """Add operations to a group, each under the last word of its command."""
-    for declared in operations:
-        app.command(declared.command.split()[-1])(operation_command(declared))
-
-
 def show_report(report: Report) -> None:
     """Print a report, and end with its exit code where that is not 0."""
     for part in report.readable():

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import getpass
 import io
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
-from ruamel.yaml import YAML
 
 from deltaworks.cli.context import catalog, console
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.specs import SpecRecords
 from deltaworks.errors import ContractError
-from deltaworks.specs.catalog import load_catalog
-from deltaworks.specs.changes import SpecChange, unsafe
+
+if TYPE_CHECKING:
+    from deltaworks.specs.changes import SpecChange
 
 app = typer.Typer(help="What is declared under include/pipelines.", no_args_is_help=True)
 
@@ -22,6 +21,8 @@ app = typer.Typer(help="What is declared under include/pipelines.", no_args_is_h
 @app.command()
 def check() -> None:
     """Read every spec of the project; exits with 10 and says file, line and key where one is wrong."""
+    from deltaworks.specs.catalog import load_catalog
+
     catalog = load_catalog()
     table = Table("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint")
     for name, spec in catalog.pipelines.items():
@@ -35,6 +36,10 @@ def check() -> None:
 @app.command()
 def show(pipeline: str) -> None:
     """Print the effective spec of one pipeline: defaults and overrides included."""
+    from ruamel.yaml import YAML
+
+    from deltaworks.specs.catalog import load_catalog
+
     spec = load_catalog().pipeline(pipeline)
     text = io.StringIO()
     yaml = YAML()
@@ -81,6 +86,10 @@ def diff(
 
     Exits with 11 where the stream would refuse to start.
     """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.control.records.specs import SpecRecords
+    from deltaworks.specs.changes import unsafe
+
     project = catalog()
     spec = project.pipeline(pipeline)
     records = SpecRecords(open_objects(project.environment.lake), pipeline)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
 from deltaworks.control.provenance import airflow_run_id
 from deltaworks.operations.base import Listing, Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
 from deltaworks.operations.registry import operation
-from deltaworks.specs.catalog import Catalog, load_catalog
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
 
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run an operation as a job: print what it did, and its results as the last line; return the exit code."""
+    from deltaworks.specs.catalog import load_catalog
+
     declared = operation(name)
     arguments = vars(parser_of(declared).parse_args(argv))
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, checkpoint, table_health, tables
+from deltaworks.cli import app, operations, table_health
 from deltaworks.control import paths
+from deltaworks.control.locks.lease import LeaseWatch
+from deltaworks.control.records import held
 from deltaworks.control.records.held import HeldTable, HeldTables, read_held
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
@@ -28,9 +30,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     )
     fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
     project = Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=tmp_path)
-    monkeypatch.setattr(tables, "catalog", lambda: project)
-    monkeypatch.setattr(table_health, "catalog", lambda: project)
-    monkeypatch.setattr(checkpoint, "catalog", lambda: project)
+    for module in (operations, table_health):
+        monkeypatch.setattr(module, "catalog", lambda: project)
     return stage
 
 
@@ -86,8 +87,8 @@ def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
 
 def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     suspend(stage)
-    monkeypatch.setattr(tables.LeaseWatch, "runs", lambda self: True)
-    monkeypatch.setattr(tables, "ask_to_resume", lambda *_, **__: None)  # as if the stream had tried and failed
+    monkeypatch.setattr(LeaseWatch, "runs", lambda self: True)
+    monkeypatch.setattr(held, "ask_to_resume", lambda *_, **__: None)  # as if the stream had tried and failed
 
     shown = run("tables", "resume", "shop", "orders")
 

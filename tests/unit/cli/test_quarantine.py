@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deltaworks.cli import quarantine
+from deltaworks.cli import app, operations
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.rework.replay_stage import Stage, orders, shop
@@ -23,13 +23,13 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage(tmp_path)
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
     stage.ingest(spec("int"), *(json.dumps(line).encode() for line in lines), b"{bad")
-    monkeypatch.setattr(quarantine, "catalog", lambda: stage.catalog(spec("string")))
+    monkeypatch.setattr(operations, "catalog", lambda: stage.catalog(spec("string")))
     monkeypatch.setenv("COLUMNS", "200")
     return stage
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(quarantine.app, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(app, ["quarantine", *arguments], catch_exceptions=False)
 
 
 def test_open_rows_are_counted_by_reason_and_event(stage: Stage) -> None:

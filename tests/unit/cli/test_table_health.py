@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, table_health, table_readers
+from deltaworks.cli import app, table_health, tables
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.record import snapshot_tables
@@ -110,7 +110,7 @@ def test_growth_is_drawn_for_one_table_or_the_worst(catalog: Catalog, lake: Lake
 
 
 def test_readers_are_kept_listed_and_released(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_readers, "catalog", lambda: catalog)
+    monkeypatch.setattr(tables, "catalog", lambda: catalog)
 
     assert "is kept from version 1 on for training" in run("keep", "shop.orders", "training", "--hours", "2").output
     listed = run("readers", "shop").output

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from deltaworks.cli import files
+from deltaworks.cli import app, files, operations
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.engine.file_answers import FileAnswers
@@ -102,9 +102,10 @@ def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: 
 class TestCommand:
     @pytest.fixture
     def run(self, project: Catalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-        monkeypatch.setattr(files, "catalog", lambda: project)
+        for module in (files, operations):
+            monkeypatch.setattr(module, "catalog", lambda: project)
         monkeypatch.setenv("COLUMNS", "250")
-        return lambda *words: CliRunner().invoke(files.app, list(words), catch_exceptions=False).output
+        return lambda *words: CliRunner().invoke(app, ["files", *words], catch_exceptions=False).output
 
     def test_list_and_show(self, run: Callable[..., str], stage: Stage) -> None:
         land(stage, "orders", pa.table({"_seq": pa.array([3, 3], pa.int64())}))

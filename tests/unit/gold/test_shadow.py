@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deltaworks.cli import app
-from deltaworks.cli import gold as command
+from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
@@ -107,7 +106,7 @@ def test_a_shadow_is_removed_log_first_so_that_one_without_a_log_needs_no_lookin
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     lake: Lake, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "catalog", lambda: catalog)
+    monkeypatch.setattr(operations, "catalog", lambda: catalog)
     monkeypatch.setenv("COLUMNS", "240")
 
     def said() -> str:

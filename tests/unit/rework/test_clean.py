@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from deltaworks.cli import files
+from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.engine.file_answers import FileAnswers
@@ -243,14 +243,14 @@ class TestWithALedger:
     def test_only_what_complete_batches_hold_goes(
         self, project: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(files, "catalog", lambda: project)
+        monkeypatch.setattr(operations, "catalog", lambda: project)
         run = CliRunner().invoke
 
-        asked = run(files.app, ["clean", "landing"])
+        asked = run(app, ["files", "clean", "landing"])
         assert "4 objects" in asked.output
         assert "would be deleted" in asked.output
         assert "--no-dry-run does it" in asked.output
-        assert run(files.app, ["clean", "landing", "--no-dry-run"]).exit_code == 0
+        assert run(app, ["files", "clean", "landing", "--no-dry-run"]).exit_code == 0
 
         left = sorted(int(path.stem) for path in (tmp_path / "landing" / "day").iterdir())
         assert left == list(range(5, 11))

@@ -45,7 +45,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
     made = SourceStage.at(tmp_path)
     assert isinstance(made, SourceStage)
     made.land_all(*LANDED)
-    for module in ("batches", "checkpoint", "recover", "restore", "tables"):
+    for module in ("batches", "operations", "tables"):
         monkeypatch.setattr(f"deltaworks.cli.{module}.catalog", made.catalog)
     return made
 

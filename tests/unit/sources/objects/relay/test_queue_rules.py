@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
-from deltaworks.cli import files
+from deltaworks.cli import app, operations
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
@@ -185,11 +185,11 @@ def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
         environment="tests", lake=landing.lake, landing=landing.storage, messaging=landing.messaging
     )
     project = Catalog(environment=environment, relays={"landing": landing.spec()}, pipelines={}, root=tmp_path)
-    monkeypatch.setattr(files, "catalog", lambda: project)
+    monkeypatch.setattr(operations, "catalog", lambda: project)
     monkeypatch.setenv("COLUMNS", "250")
 
     def run(*words: str) -> str:
-        return CliRunner().invoke(files.app, ["redrive", "landing", *words], catch_exceptions=False).output
+        return CliRunner().invoke(app, ["files", "redrive", "landing", *words], catch_exceptions=False).output
 
     assert "about 2 dead letters" in run()
     assert landing.waiting() == (0, 0)

@@ -1,4 +1,4 @@
-"""What to read again is said alike on the command line, in the job and in the form of the DAG."""
+"""What to read again: the options of a reprocess, as its command, its job and its form give them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.rework.reprocess.arguments import parser, request
+from deltaworks.operations.job import parser_of
+from deltaworks.operations.options import read_options
+from deltaworks.operations.registry import operation
+from deltaworks.operations.reprocess import ReprocessOptions, request_of
 from deltaworks.rework.reprocess.plan import ReprocessRequest
 from deltaworks.rework.reprocess.selection import Selection
 
 
+def options_of(*arguments: str) -> ReprocessOptions:
+    values = vars(parser_of(operation("reprocess")).parse_args(["--pipeline", "shop", *arguments]))
+    options = read_options(ReprocessOptions, {name: values[name] for name in ReprocessOptions.model_fields})
+    assert isinstance(options, ReprocessOptions)
+    return options
+
+
 def parsed(*arguments: str) -> ReprocessRequest | None:
-    return request(vars(parser("").parse_args(["--pipeline", "shop", *arguments])))
+    return request_of(options_of(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -32,14 +42,14 @@ def test_each_way_to_select_has_its_argument(arguments: list[str], selection: Se
 
 
 def test_a_job_counts_unless_it_is_told_otherwise() -> None:
-    assert parser("").parse_args(["--pipeline", "shop"]).dry_run
-    assert not parser("").parse_args(["--pipeline", "shop", "--no-dry-run"]).dry_run
+    assert options_of().dry_run
+    assert not options_of("--no-dry-run").dry_run
 
 
 def test_tables_and_switches_are_taken_over() -> None:
-    asked = parsed("--from-start", "--tables", "a,b", "--shadow", "--allow-missing")
+    request = parsed("--from-start", "--tables", "a,b", "--shadow", "--allow-missing")
 
-    assert asked == ReprocessRequest(
+    assert request == ReprocessRequest(
         selection=Selection(from_start=True), tables=("a", "b"), shadow=True, allow_missing=True
     )
 
@@ -51,15 +61,18 @@ def test_without_a_selection_there_is_only_something_to_go_on_with() -> None:
 def test_files_may_be_listed_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_text("a.json\n\n b.json \n")
 
-    asked = parsed("--files", f"@{tmp_path / 'keys.txt'}")
+    request = parsed("--file-list", str(tmp_path / "keys.txt"))
+    both = parsed("--files", "c.json", "--file-list", str(tmp_path / "keys.txt"))
 
-    assert asked is not None
-    assert asked.selection.files == ("a.json", "b.json")
+    assert request is not None
+    assert request.selection.files == ("a.json", "b.json")
+    assert both is not None
+    assert both.selection.files == ("c.json", "a.json", "b.json")
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
-        parsed("--files", f"@{tmp_path / 'other.txt'}")
+        parsed("--file-list", str(tmp_path / "other.txt"))
 
 
 @pytest.mark.parametrize("wrong", [{"batches": "a-b"}, {"events": "2026"}, {"batches": "1", "from_start": True}])
 def test_what_cannot_be_understood_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
-        request(wrong)
+        request_of(ReprocessOptions(**wrong))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deltaworks.cli import app
-from deltaworks.cli import optimize as command
+from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.tables.lake import Lake
@@ -27,7 +26,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
         (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "include" / path).write_text(text)
     catalog = load_catalog("local", root=tmp_path)
-    monkeypatch.setattr(command, "catalog", lambda: catalog)
+    monkeypatch.setattr(operations, "catalog", lambda: catalog)
     monkeypatch.setenv("COLUMNS", "240")
     return Lake(catalog.environment.lake)
 

@@ -1,0 +1,53 @@
+"""`cli`: how soon the command line answers.
+
+- `help_vs_typer`: the start of `deltaworks --help`, against an interpreter that imports typer and rich, the libraries
+  every command line of this kind stands on, and nothing else.
+- `check_vs_typer`: the start of `deltaworks pipelines check` on the pipelines of this checkout, against the same.
+
+A repetition starts each process several times, one behind the other; `seconds_each` is one start. The warm-up has all
+modules compiled and in the page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+STARTS = 5
+_ROOT = Path(__file__).resolve().parents[1]
+_DELTAWORKS = (sys.executable, "-m", "deltaworks.cli")
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both comparisons."""
+    typer = _side("typer", (sys.executable, "-c", "import typer, rich"))
+    helped = _side("deltaworks_help", (*_DELTAWORKS, "--help"))
+    checked = _side("deltaworks_check", (*_DELTAWORKS, "pipelines", "check"))
+    comparisons = [
+        Comparison(metric="help_vs_typer", ours=helped, other=typer, sizes={"starts": STARTS}),
+        Comparison(metric="check_vs_typer", ours=checked, other=typer, sizes={"starts": STARTS}),
+    ]
+    return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+
+
+def _side(name: str, command: tuple[str, ...]) -> Side:
+    environment = os.environ | {"PYTHONPATH": str(_ROOT / "include"), "DELTAWORKS_PROJECT": str(_ROOT)}
+
+    def start(clock: Clock) -> None:
+        with clock:
+            for _ in range(STARTS):
+                subprocess.run(command, env=environment, cwd=_ROOT, stdout=subprocess.DEVNULL, check=True)
+        clock.note(seconds_each=clock.seconds / STARTS)
+
+    return Side(name, start)
+
+
+BENCHMARK = Benchmark(
+    name="cli",
+    summary="the start of the command line, against the import of typer and rich alone",
+    run=run,
+)

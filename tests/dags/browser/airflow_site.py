@@ -1,0 +1,105 @@
+"""An Airflow that people can open in a browser: its API server over serialized DAGs, and no scheduler.
+
+A trigger form needs nothing more: it creates a run, which stays queued.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from sandbox.airflow_home import airflow_settings, database_path, passwords_path
+from sandbox.home import StackHome
+from sandbox.ports import HOST, choose_ports
+from sandbox.stack_secrets import ADMIN_USER, keep_secrets, write_private
+from tests.dags.airflow_project import HOME, REPOSITORY
+from tests.waiting import eventually
+
+
+@dataclass(frozen=True, slots=True)
+class AirflowSite:
+    """Where an Airflow answers, and who may log in to it."""
+
+    url: str
+    user: str
+    password: str
+
+
+def _dags_folder(folder: Path, more: Sequence[Path]) -> Path:
+    """The DAG files of this checkout and some of the tests' own."""
+    dags = folder / "dags"
+    shutil.copytree(REPOSITORY / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in more:
+        shutil.copy(file, dags)
+    return dags
+
+
+def _copy_database(to: Path) -> None:
+    """Copy the metadata database of these tests, with what its write-ahead log still holds."""
+    with closing(sqlite3.connect(HOME / "airflow.db")) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+
+
+def _airflow(environment: dict[str, str], log: Path, *arguments: str) -> None:
+    with log.open("ab") as output:
+        code = subprocess.call(
+            [sys.executable, "-m", "airflow", *arguments], env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    assert code == 0, log.read_text()
+
+
+@contextmanager
+def running_airflow(*, project: Path, dag_files: Sequence[Path] = ()) -> Iterator[AirflowSite]:
+    """An API server with the stack's own settings and the DAGs of a project, in a folder that ends with the block.
+
+    The metadata database is a copy of that of these tests, which is to be there by now.
+
+    Args:
+        dag_files: DAG files besides those of this checkout.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="deltaworks-site-"))
+    home = StackHome.at(folder / "home", project=REPOSITORY, dags_folder=_dags_folder(folder, dag_files))
+    home.create()
+    port, secrets = choose_ports({})["airflow"], keep_secrets(home.secrets_file)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    environment = inherited | airflow_settings(home, port=port, keys=secrets)
+    environment |= {
+        "PYTHONPATH": str(REPOSITORY / "include"),
+        "DELTAWORKS_PROJECT": str(project),
+        "DELTAWORKS_ENVIRONMENT": "local",
+        "NO_PROXY": HOST,
+        "TZ": "UTC",
+    }
+    write_private(passwords_path(home), f'{{"{ADMIN_USER}": "{secrets.admin_password}"}}\n')
+    _copy_database(database_path(home))
+    _airflow(environment, home.logs / "reserialize.log", "dags", "reserialize")
+    site = AirflowSite(f"http://{HOST}:{port}", ADMIN_USER, secrets.admin_password)
+    with (home.logs / "api-server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "api-server"], env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            eventually(lambda: _answers(site, server), "Airflow's API server answers")
+            yield site
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(site: AirflowSite, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "Airflow's API server ended"
+    try:
+        return httpx.get(f"{site.url}/api/v2/monitor/health", timeout=10).is_success
+    except httpx.TransportError:
+        return False

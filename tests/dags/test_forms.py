@@ -1,0 +1,49 @@
+"""Every DAG's form can be sent as it opens, by the rules `tests/dags/browser` holds in a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dags.airflow_project import REPOSITORY, run_python
+from tests.dags.browser.trigger_form import required
+
+PARAMS = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+print(json.dumps({
+    name: {key: dag.params.get_param(key).dump() for key in dag.params}
+    for name, dag in DagBag().dags.items() if dag.params
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def forms() -> Any:
+    return run_python(PARAMS, REPOSITORY)
+
+
+def test_no_form_waits_for_a_value_that_nobody_has_to_give(forms: Any) -> None:
+    empty_texts = [
+        f"{dag_id}.{name}"
+        for dag_id, params in forms.items()
+        for name, param in params.items()
+        if required(param["schema"]) and param["value"] == ""
+    ]
+
+    assert empty_texts == []
+
+
+def test_every_field_has_a_type_that_chooses_it_and_a_title(forms: Any) -> None:
+    for dag_id, params in forms.items():
+        for name, param in params.items():
+            assert {"type", "title"} <= set(param["schema"]), (dag_id, name)
+
+
+def test_a_choice_that_may_stay_open_lists_none(forms: Any) -> None:
+    for dag_id, params in forms.items():
+        for name, param in params.items():
+            if "enum" in param["schema"] and not required(param["schema"]):
+                assert None in param["schema"]["enum"], (dag_id, name)
+                assert "None" not in param["schema"].get("values_display", {}), (dag_id, name)

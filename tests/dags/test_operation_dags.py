@@ -1,0 +1,156 @@
+"""The DAGs of operations: what deletes counts first, a person approves the count, and no more than that is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.operations.base import Operation
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from tests.dags.test_mutation_dags import CRM, ENVIRONMENT
+
+SHOP = PipelineSpec.model_validate(
+    {
+        "pipeline": "shop",
+        "description": "orders",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+        "tables": [{"name": "orders", "catch_all": True}],
+        "gold": {"tables": [{"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "d"}]},
+    }
+)
+LANDING = RelaySpec(relay="landing", queue_url="q", buckets=("landing",))
+each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+APPROVED = [declared for declared in OPERATIONS.values() if declared.approval]
+
+
+def dag_of(declared: Operation) -> Any:
+    from deltaworks.airflow.operation_dags import operation_dag
+
+    return operation_dag(declared, SHOP if declared.scope == "pipeline" else LANDING, ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def restore() -> Any:
+    return dag_of(operation("restore"))
+
+
+@pytest.mark.parametrize("declared", APPROVED, ids=lambda declared: declared.name)
+def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
+    dag = dag_of(declared)
+
+    assert [task.task_id for task in dag.topological_sort()] == ["count", "asked", "approve", declared.name]
+    assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, 1, 1, 1]
+    assert dag.get_task("approve").defaults is None
+    count, work = dag.get_task("count"), dag.get_task(declared.name)
+    required = {"table": "orders"} if "table" in dag.params else {}
+    for form in ({}, {"dry_run": False}, {"dry_run": True}):
+        assert "--no-dry-run" not in count.option_arguments({"params": required | form})
+    assert (count.values["dry_run"], work.values["dry_run"]) == (True, False)
+
+
+@pytest.mark.parametrize(("dry_run", "goes_on"), [(True, False), (False, True)])
+def test_a_person_is_asked_only_where_more_than_a_count_is_wanted(restore: Any, dry_run: bool, goes_on: bool) -> None:
+    asked = restore.get_task("asked")
+
+    assert restore.params["dry_run"] is True
+    assert asked.python_callable(params={"dry_run": dry_run}) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("form", "counted", "bound"),
+    [(None, [{"rows_out": 3}, {"rows_out": 4}], "7"), (None, [], "0"), (5, [{"rows_out": 7}], "5")],
+)
+def test_what_is_done_is_bounded_by_what_was_counted(restore: Any, form: int | None, counted: Any, bound: str) -> None:
+    from types import SimpleNamespace
+
+    from jinja2 import Environment
+
+    def pull(*, task_ids: str, key: str) -> Any:
+        assert (task_ids, key) == ("count", "results")
+        return counted
+
+    template = Environment(autoescape=False).from_string(restore.get_task("restore").values["max_rows"])
+
+    rendered = template.render(ti=SimpleNamespace(xcom_pull=pull), params=SimpleNamespace(max_rows=form))
+
+    assert rendered == bound
+
+
+def test_what_was_counted_and_what_was_asked_for_is_what_a_person_reads(restore: Any) -> None:
+    from types import SimpleNamespace
+
+    from jinja2 import Environment
+
+    results = [{"table": "orders", "rows_out": 7}, {"table": "clicks", "rows_out": 0}]
+    params = {"table": "orders", "reason": "a bad deploy", "to_time": None, "dry_run": False}
+    ti = SimpleNamespace(xcom_pull=lambda **_: results)
+
+    approve = restore.get_task("approve")
+    body = Environment(autoescape=False).from_string(approve.body).render(ti=ti, params=params)
+    nothing = (
+        Environment(autoescape=False)
+        .from_string(approve.body)
+        .render(ti=SimpleNamespace(xcom_pull=lambda **_: None), params=params)
+    )
+
+    for line in ("| table | rows_out |", "| orders | 7 |", "| clicks | 0 |", "- reason: a bad deploy"):
+        assert line in body.splitlines(), body
+    assert "to_time" not in body
+    assert "nothing is done" in nothing
+    assert approve.subject == "restore shop?"
+
+
+@each_operation
+def test_an_operation_without_approval_is_one_task_that_takes_its_form(declared: Operation) -> None:
+    if declared.approval:
+        return
+    (task,) = dag_of(declared).tasks
+
+    assert task.task_id == declared.name
+    assert task.from_form
+    if declared.destructive:
+        required = {"table": "orders"} if "table" in dag_of(declared).params else {}
+        assert "--no-dry-run" not in task.option_arguments({"params": required})
+        assert task.option_arguments({"params": required | {"dry_run": False}})[-1] == "--no-dry-run"
+
+
+@each_operation
+def test_a_task_starts_the_job_of_its_operation_for_its_subject(declared: Operation) -> None:
+    from deltaworks.airflow.operators import SparkJobOperator
+
+    work = dag_of(declared).get_task(declared.name)
+
+    assert isinstance(work, SparkJobOperator) == declared.needs_spark
+    program, arguments = (
+        (work.application, work.application_args) if declared.needs_spark else (work.program[0], work.arguments)
+    )
+    assert program.endswith(f"/spark_jobs/{declared.name}.py")
+    subject = "shop" if declared.scope == "pipeline" else "landing"
+    assert arguments == [f"--{declared.scope}", subject]
+
+
+def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() -> None:
+    from deltaworks.airflow.operation_dags import offered_operations, relay_operations
+
+    shop = {declared.name for declared in offered_operations(SHOP)}
+    crm = {declared.name for declared in offered_operations(PipelineSpec.model_validate(CRM))}
+
+    assert shop - crm == {"refresh_gold"}
+    assert crm - shop == {"purge_deleted"}
+    assert (shop | crm) & {"rebuild_gold", "mutate_tables"} == set()
+    assert {declared.name for declared in relay_operations()} == {"reconcile", "redrive"}
+
+
+@each_operation
+def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operation) -> None:
+    dag = dag_of(declared)
+    subject = "shop" if declared.scope == "pipeline" else "landing"
+
+    assert f"deltaworks {declared.command} {subject}" in dag.doc_md
+    assert declared.neighbours() in dag.doc_md
+    assert ("approve" in dag.doc_md) == declared.approval

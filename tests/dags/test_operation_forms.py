@@ -1,0 +1,160 @@
+"""The form of an operation: its options, with fields that Airflow lets a person submit untouched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.operations.base import Operation
+from deltaworks.operations.job import parser_of
+from deltaworks.operations.options import OptionField, Options, option_fields, read_options
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.dags.test_mutation_dags import ENVIRONMENT
+from tests.dags.test_operation_dags import SHOP
+from tests.unit.operations.option_values import options_of
+
+each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+#: What Airflow's form may submit for a field that was left empty or was cleared.
+EMPTY = {
+    "text": (None, ""),
+    "integer": (None,),
+    "number": (None,),
+    "names": (None, []),
+}
+
+
+def form_of(declared: Operation) -> Any:
+    from deltaworks.airflow.operation_forms import operation_form
+
+    return operation_form(declared, SHOP if declared.scope == "pipeline" else None)
+
+
+def fields_of(declared: Operation) -> dict[str, OptionField]:
+    return {field.name: field for field in option_fields(declared.options())}
+
+
+def options_from(declared: Operation, form: dict[str, Any]) -> Options:
+    """The options that the operation's job is started with for a submitted form."""
+    from deltaworks.airflow.operation_dags import operation_task
+
+    task: Any = operation_task(declared.name, "shop", ENVIRONMENT, from_form=True)
+    arguments = [f"--{declared.scope}", "shop", *task.option_arguments({"params": form})]
+    words = vars(parser_of(declared).parse_args(arguments))
+    del words[declared.scope]
+    return read_options(declared.options(), {name: value for name, value in words.items() if value is not None})
+
+
+def plain(options: Options) -> dict[str, Any]:
+    """Options as a form submits them: JSON has lists and no tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options}
+
+
+def defaults(declared: Operation) -> dict[str, Any]:
+    return {
+        name: "orders" if fields_of(declared)[name].required else param.value
+        for name, param in form_of(declared).items()
+    }
+
+
+@each_operation
+def test_a_form_has_the_options_with_their_defaults_and_their_help(declared: Operation) -> None:
+    form, fields = form_of(declared), fields_of(declared)
+
+    assert list(form) == list(fields)
+    for name, field in fields.items():
+        schema = form[name].schema
+        assert schema["description"] == field.help, name
+        if not field.required:
+            assert form[name].value == (field.default or None if field.kind == "names" else field.default), name
+            assert form[name].resolve() == form[name].value, "the default is valid"
+
+
+@each_operation
+def test_an_untouched_form_can_be_submitted_unless_an_option_is_required(declared: Operation) -> None:
+    for name, field in fields_of(declared).items():
+        param = form_of(declared)[name]
+        optional = "null" in param.schema["type"] if isinstance(param.schema["type"], list) else False
+        value = None if field.required else param.value
+
+        disables_trigger = not optional and value in (None, "")
+        assert disables_trigger == field.required, name
+
+
+@each_operation
+def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declared: Operation) -> None:
+    form = form_of(declared)
+    expected = options_from(declared, defaults(declared))
+
+    for name, field in fields_of(declared).items():
+        if field.required or field.default not in (None, ()):
+            continue
+        for empty in EMPTY[field.kind]:
+            if empty != "":
+                assert form[name].resolve(empty) == empty, name
+            assert options_from(declared, defaults(declared) | {name: empty}) == expected, name
+    assert expected == read_options(
+        declared.options(), {name: "orders" for name, field in fields_of(declared).items() if field.required}
+    )
+
+
+@each_operation
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_form_asks_for_the_same_as_a_command(declared: Operation, data: st.DataObject) -> None:
+    options = data.draw(options_of(declared))
+
+    assert options_from(declared, plain(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("table", "clicks"),
+        ("repair", "both"),
+        ("to_batch", -1),
+        ("to_batch", "3"),
+        ("max_rows", 1.5),
+        ("dry_run", None),
+    ],
+)
+def test_what_an_option_does_not_take_is_refused_before_the_run_begins(name: str, wrong: Any) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    with pytest.raises((AirflowException, ValueError)):
+        form_of(OPERATIONS["restore"])[name].resolve(wrong)
+
+
+def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> None:
+    one = form_of(OPERATIONS["restore"])["table"].schema
+    several = form_of(OPERATIONS["optimize_tables"])["tables"].schema
+    gold = form_of(OPERATIONS["refresh_gold"])["tables"].schema
+
+    assert one["enum"] == [None, "orders", "quarantine"]
+    assert (several["examples"], several["items"]) == (["orders"], {"type": "string", "enum": ["orders"]})
+    assert gold["examples"] == ["daily"]
+    assert form_of(OPERATIONS["recover_table"])["table"].schema["enum"] == ["orders", "quarantine"]
+
+
+@pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])
+def test_the_forms_of_scheduled_dags_can_be_submitted_untouched(dag_id: str) -> None:
+    from deltaworks.airflow.gold_dags import gold_dag
+    from deltaworks.airflow.maintenance_dags import maintenance_dag
+    from deltaworks.airflow.mutation_dags import mutation_dag
+    from tests.dags.test_mutation_dags import CRM
+
+    crm = PipelineSpec.model_validate(CRM)
+    assert crm.mutations is not None
+    dag: Any = {
+        "maintenance": lambda: maintenance_dag(SHOP, ENVIRONMENT),
+        "gold": lambda: gold_dag(SHOP, ENVIRONMENT),
+        "mutations": lambda: mutation_dag(crm, crm.mutations, ENVIRONMENT),  # type: ignore[arg-type]
+    }[dag_id]()
+
+    dag.params.validate()
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        assert "null" in param.schema["type"] or param.value not in (None, ""), name

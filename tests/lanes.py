@@ -1,0 +1,149 @@
+"""Runs everything that a submission must pass, several parts at a time: `python -m tests.lanes`.
+
+Each part is a process of its own, so Spark's session and Airflow's settings stay apart, and one that waits leaves its
+core to the others. A part's output comes whole once the part has ended, then a line for each part, and last one line
+in pytest's own form, which counts all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Spark's part takes the longest and more than one core at times; two others run beside it.
+LANES = 3
+_COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
+_CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
+_NO_TESTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process: tests, or a check that passes or fails as a whole."""
+
+    name: str
+    command: tuple[str, ...]
+    is_pytest: bool = True
+
+
+def _tests(name: str, *arguments: str) -> Part:
+    return Part(name, (sys.executable, "-m", "pytest", *arguments))
+
+
+def _check(name: str, *command: str) -> Part:
+    return Part(name, (str(Path(sys.executable).with_name(command[0])), *command[1:]), is_pytest=False)
+
+
+#: Folders of tests/unit with a part of their own; the rest of tests/unit is another, whatever is added to it.
+_OWN_PARTS = ("sources", "events", "rework")
+#: The longest first, so that no part is left alone at the end.
+PARTS = (
+    _tests("spark", "tests/spark"),
+    _check("types", "mypy"),
+    _tests("dags", "tests/dags"),
+    _tests("unit", "tests/unit", *(f"--ignore=tests/unit/{folder}" for folder in _OWN_PARTS)),
+    *(_tests(f"unit/{folder}", f"tests/unit/{folder}") for folder in _OWN_PARTS),
+    _check("style", "ruff", "check", "."),
+    _check("format", "ruff", "format", "--check", "."),
+    _check("layers", "lint-imports", "--no-cache"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a part ended. `cpu_seconds` are its own and those of the processes it has waited for."""
+
+    part: Part
+    code: int
+    output: str
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Tests by outcome; a check counts as one, and so does a part that ended without a closing line."""
+        counts: Counter[str] = Counter()
+        if closing := self.closing:
+            counts.update({name: int(number) for number, name in _COUNTS.findall(closing)})
+        if self.code not in (0, _NO_TESTS) and not counts["failed"] + counts["error"] + counts["errors"]:
+            counts["failed"] += 1
+        elif not self.part.is_pytest:
+            counts["passed"] += 1
+        return counts
+
+    @property
+    def closing(self) -> str | None:
+        """Pytest's last line."""
+        lines = (_CLOSING.match(line) for line in reversed(self.output.splitlines()) if self.part.is_pytest)
+        return next((line[1].strip("= ") for line in lines if line), None)
+
+    def line(self) -> str:
+        said = self.closing or ("passed" if self.code == 0 else f"ended with {self.code}")
+        return f"{self.part.name:14} {self.seconds:6.0f} s, {self.cpu_seconds:5.0f} s of CPU: {said}"
+
+
+def run_part(part: Part) -> Outcome:
+    """Run one part to its end."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        part.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    output = process.stdout.read().decode(errors="replace")
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Outcome(part, process.returncode, output, time.monotonic() - began, used.ru_utime + used.ru_stime)
+
+
+def closing_line(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """One line for all parts, as pytest writes it, which always counts the failed."""
+    total: Counter[str] = Counter(failed=0, passed=0)
+    for outcome in outcomes:
+        total.update(outcome.counts)
+    total["errors"] += total.pop("error", 0)
+    shown = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "errors")
+    counts = ", ".join(f"{total[name]} {name}" for name in shown if total[name] or name in ("failed", "passed"))
+    return f" {counts} in {seconds:.2f}s ".center(100, "=")
+
+
+def run(parts: Sequence[Part], *, lanes: int) -> int:
+    """Run the parts in their order, so many at a time; 0 where all of them passed."""
+    began, printing = time.monotonic(), threading.Lock()
+
+    def run_and_print(part: Part) -> Outcome:
+        outcome = run_part(part)
+        with printing:
+            print(f"\n==> {part.name}: {' '.join(part.command[1:])}\n{outcome.output.rstrip()}", flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(max_workers=lanes) as pool:
+        outcomes = list(pool.map(run_and_print, parts))
+    print()
+    for outcome in outcomes:
+        print(outcome.line())
+    print(closing_line(outcomes, time.monotonic() - began), flush=True)
+    return int(any(outcome.code not in (0, _NO_TESTS) for outcome in outcomes))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lanes", type=int, default=LANES, help="parts that run at a time")
+    parser.add_argument("parts", nargs="*", help=f"only these: {', '.join(part.name for part in PARTS)}")
+    options = parser.parse_args()
+    parts = [part for part in PARTS if not options.parts or part.name in options.parts]
+    return run(parts, lanes=options.lanes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What `deltaworks` loads: help texts for its help, and for a command what that command needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from typer.core import TyperGroup
+
+from deltaworks.cli.commands import entries
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.unit.cli.command_tree import all_commands
+
+ENGINES = {"pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "numpy", "pandas", "airflow"}
+DECLARATIONS = {"pydantic", "ruamel", "yaml"}
+
+
+def run(*words: str) -> tuple[str, set[str]]:
+    """What a command prints in a fresh interpreter, and the packages that it has imported."""
+    program = f"""
+import json, sys
+sys.argv = {["deltaworks", *words]!r}
+from deltaworks.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *printed, modules = done.stdout.splitlines()
+    return "\n".join(printed), set(json.loads(modules))
+
+
+def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None:
+    printed, modules = run("--help")
+
+    assert modules & (ENGINES | DECLARATIONS) == set()
+    listed = {line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()}
+    assert set(entries()) <= listed
+
+
+@pytest.mark.parametrize(
+    "words", [("pipelines", "check"), ("pipelines", "--help"), ("restore", "--help")], ids=" ".join
+)
+def test_what_reads_declarations_alone_loads_no_engine(words: tuple[str, ...]) -> None:
+    assert run(*words)[1] & ENGINES == set()
+
+
+def single_commands() -> Iterator[str]:
+    return (words for words, command in all_commands().items() if not isinstance(command, TyperGroup))
+
+
+@pytest.mark.parametrize("name", [name for name in entries() if name in set(single_commands())])
+def test_the_help_of_a_command_is_the_first_line_of_its_own(name: str) -> None:
+    assert entries()[name].help == (all_commands()[name].help or "").strip().splitlines()[0]
+
+
+@pytest.mark.parametrize("words", all_commands())
+def test_every_command_and_every_group_says_what_it_is_for(words: str) -> None:
+    assert (all_commands()[words].help or "").strip().splitlines()[0].endswith(".")

@@ -1,0 +1,133 @@
+"""Options mean the same however they are written: as values, as a job's arguments, or as texts of a template."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Operation
+from deltaworks.operations.job import parser_of
+from deltaworks.operations.options import (
+    OptionField,
+    Options,
+    arguments_of,
+    option_fields,
+    read_options,
+    split_names,
+)
+from deltaworks.operations.registry import OPERATIONS
+from tests.unit.operations.option_values import NAMES, options_of, values
+
+each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+EVERY_OPTION = [
+    pytest.param(declared, field, id=f"{declared.name}-{field.name}")
+    for declared in OPERATIONS.values()
+    for field in option_fields(declared.options())
+]
+
+
+def parsed(declared: Operation, arguments: list[str]) -> Options:
+    """The options that the operation's job reads from its arguments."""
+    words = vars(parser_of(declared).parse_args([f"--{declared.scope}", "subject", *arguments]))
+    assert words.pop(declared.scope) == "subject"
+    return read_options(declared.options(), {name: value for name, value in words.items() if value is not None})
+
+
+def required_values(declared: Operation) -> dict[str, Any]:
+    return {field.name: "orders" for field in option_fields(declared.options()) if field.required}
+
+
+@each_operation
+@given(data=st.data())
+def test_a_job_reads_from_its_arguments_the_options_they_were_made_of(declared: Operation, data: st.DataObject) -> None:
+    options = data.draw(options_of(declared))
+
+    assert parsed(declared, arguments_of(options)) == options
+
+
+@each_operation
+def test_only_what_differs_from_its_default_becomes_an_argument(declared: Operation) -> None:
+    required = required_values(declared)
+
+    assert arguments_of(read_options(declared.options(), required)) == [
+        f"--{name.replace('_', '-')}={value}" for name, value in required.items()
+    ]
+
+
+@pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
+@pytest.mark.parametrize("empty", ["", None, "None"], ids=["empty", "null", "template"])
+def test_what_was_left_empty_is_the_default(declared: Operation, field: OptionField, empty: str | None) -> None:
+    required = required_values(declared)
+    if field.required:
+        with pytest.raises(ConfigError, match="OPTION_INVALID"):
+            read_options(declared.options(), required | {field.name: None})
+        return
+
+    options = read_options(declared.options(), required | {field.name: empty})
+
+    assert getattr(options, field.name) == field.default
+
+
+@pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionField, data: st.DataObject) -> None:
+    value = data.draw(values(field))
+    text = ",".join(value) if field.kind == "names" else str(value)
+
+    options = [
+        read_options(declared.options(), required_values(declared) | {field.name: written}) for written in (value, text)
+    ]
+
+    assert getattr(options[0], field.name) == value
+    assert options[0] == options[1]
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"), [item for item in EVERY_OPTION if item.values[1].kind not in ("text", "names")]
+)
+def test_a_wrong_value_is_answered_with_its_flag_and_its_help(declared: Operation, field: OptionField) -> None:
+    with pytest.raises(ConfigError, match="OPTION_INVALID") as caught:
+        read_options(declared.options(), required_values(declared) | {field.name: "many"})
+
+    assert f"{field.flag} many" in caught.value.message
+    assert field.help in caught.value.hint
+
+
+def test_a_choice_and_a_name_that_there_is_not_are_refused() -> None:
+    restore = OPERATIONS["restore"].options()
+
+    with pytest.raises(ConfigError, match=r"OPTION_INVALID.*--repair sources"):
+        read_options(restore, {"repair": "sources"})
+    with pytest.raises(ConfigError, match=r"OPTION_INVALID.*to_batches"):
+        read_options(restore, {"to_batches": 1})
+
+
+@given(st.lists(NAMES, max_size=5))
+def test_names_are_split_at_commas_and_not_within_braces(names: list[str]) -> None:
+    assert split_names(", ".join(names)) == names
+    assert split_names(names) == names
+
+
+def test_patterns_with_braces_stay_whole() -> None:
+    assert split_names("a,{b,c}/*.gz, d ,,") == ["a", "{b,c}/*.gz", "d"]
+    assert split_names(["x/{1,{2,3}}", "y,z"]) == ["x/{1,{2,3}}", "y", "z"]
+
+
+def test_a_model_says_all_that_a_flag_and_a_field_of_a_form_need() -> None:
+    class Sample(Options):
+        dry_run: bool = Field(True, description="Only count.")
+        rows: int | None = Field(None, ge=1, le=9, description="So many.")
+        mode: Literal["a", "b"] = Field("a", description="How.")
+
+    fields = {field.name: field for field in option_fields(Sample)}
+
+    assert list(fields) == ["rows", "mode", "dry_run"], "dry_run comes last"
+    assert (fields["rows"].kind, fields["rows"].minimum, fields["rows"].maximum) == ("integer", 1, 9)
+    assert (fields["mode"].choices, fields["mode"].default) == (("a", "b"), "a")
+    assert (fields["dry_run"].flag, fields["dry_run"].off_flag) == ("--dry-run", "--no-dry-run")

@@ -1,0 +1,117 @@
+"""Every operation is declared once; its job and its command are what the declaration says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import Operation
+from deltaworks.operations.options import option_fields
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.unit.cli.command_tree import all_commands
+
+HEAVY = ("pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "airflow")
+each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@each_operation
+def test_an_operation_has_a_job_that_names_it(declared: Operation) -> None:
+    text = (PROJECT_ROOT / "spark_jobs" / f"{declared.name}.py").read_text()
+
+    assert f'main("{declared.name}")' in text
+    assert f"`{declared.name}`" in text
+    assert f"--{declared.scope} NAME" in text
+
+
+def test_every_job_of_an_operation_is_registered() -> None:
+    jobs = {
+        path.stem
+        for path in (PROJECT_ROOT / "spark_jobs").glob("*.py")
+        if "deltaworks.operations.job" in path.read_text()
+    }
+
+    assert jobs == set(OPERATIONS)
+
+
+@each_operation
+def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(declared: Operation) -> None:
+    command = all_commands()[declared.command]
+    parameters = {parameter.name: parameter for parameter in command.params}
+    fields = {field.name: field for field in option_fields(declared.options())}
+
+    subject = parameters.pop(declared.scope)
+    assert (subject.param_type_name, subject.required) == ("argument", True)
+    assert set(parameters) - {"help"} == set(fields)
+    for name, field in fields.items():
+        parameter = parameters[name]
+        assert parameter.help == field.help, name
+        assert parameter.required == field.required, name
+        assert (parameter.default or None) == (field.default or None), name
+        if field.positional:
+            assert parameter.param_type_name == "argument", name
+        else:
+            assert parameter.opts == [field.flag], name
+            assert parameter.secondary_opts == ([field.off_flag] if field.kind == "switch" else []), name
+
+
+@each_operation
+def test_a_command_says_what_it_does_and_what_it_may_run_beside(declared: Operation) -> None:
+    shown = all_commands()[declared.command].help
+
+    assert shown.splitlines()[0] == declared.summary
+    assert declared.neighbours() in shown
+
+
+@each_operation
+def test_an_operation_and_its_options_are_explained_in_sentences(declared: Operation) -> None:
+    assert declared.summary.endswith(".")
+    assert (declared.load().__doc__ or "").strip()
+    for field in option_fields(declared.options()):
+        assert re.fullmatch(r"(?s)\S.*\S\.", field.help), field.name
+
+
+@each_operation
+def test_what_destroys_counts_unless_told_otherwise(declared: Operation) -> None:
+    fields = {field.name: field for field in option_fields(declared.options())}
+
+    if declared.destructive:
+        assert fields["dry_run"].default is True
+    assert declared.destructive or not declared.approval
+
+
+def test_no_two_operations_share_a_command_or_what_they_run() -> None:
+    for attribute in ("command", "run"):
+        counts = Counter(getattr(declared, attribute) for declared in OPERATIONS.values())
+
+        assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_options_are_read_without_any_engine() -> None:
+    program = f"""
+import json, sys
+from deltaworks.operations.registry import OPERATIONS
+before = [name for name in {("pydantic", *HEAVY)!r} if name in sys.modules]
+for declared in OPERATIONS.values():
+    declared.options()
+print(json.dumps([before, [name for name in {HEAVY!r} if name in sys.modules]]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[], []]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="OPERATION_UNKNOWN") as caught:
+        operation("restor")
+
+    assert "restore" in caught.value.hint

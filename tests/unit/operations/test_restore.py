@@ -1,0 +1,69 @@
+"""The job of a restore: what it counts is the bound that the restore itself is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import OperationContext
+from deltaworks.operations.job import main
+from deltaworks.operations.registry import operation
+from deltaworks.operations.restore import RestoreOptions, point_of, restore
+from deltaworks.specs import catalog
+from tests.unit.rework.restore.source_stage import SourceStage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
+    stage = SourceStage.at(tmp_path)
+    assert isinstance(stage, SourceStage)
+    stage.land_all(0, 1, 2, 3)
+    monkeypatch.setattr(catalog, "load_catalog", lambda tolerant: stage.catalog())
+    return stage
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main("restore", ["--pipeline", "shop", *words]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])[0]
+    return result
+
+
+@pytest.mark.parametrize("table", ["orders", ""])
+def test_what_was_counted_bounds_what_is_done(
+    stage: SourceStage, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As a template fills it in: what was left empty is an empty text.
+    form = [f"--table={table}", "--to-batch=1", "--to-time=", "--to-version=", "--repair=none", "--reason=a mistake"]
+    counted = run(capsys, *form)
+    assert (counted["dry_run"], counted["rows_out"]) == (True, 4 if table else 14)
+    assert len(stage.landed("orders")) == 6
+
+    below = ("--max-rows", str(counted["rows_out"] - 1), "--no-dry-run")
+    assert main("restore", ["--pipeline", "shop", *form, *below]) == ConfigError.exit_code
+    assert "TOO_LARGE" in capsys.readouterr().out
+    run(capsys, *form, "--max-rows", str(counted["rows_out"]), "--no-dry-run")
+
+    assert {seq for seq, _ in stage.landed("orders")} == {1}
+    assert {seq for seq, _ in stage.landed("clicks")} == ({1, 2, 3} if table else {1})
+
+
+def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
+    point = point_of(RestoreOptions(to_time="2026-01-31T12:00:00"))
+
+    assert point is not None
+    assert point.time is not None
+    assert point.time.isoformat() == "2026-01-31T12:00:00+00:00"
+    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+        point_of(RestoreOptions(to_time="yesterday"))
+
+
+@pytest.mark.parametrize("options", [RestoreOptions(), RestoreOptions(table="orders")])
+def test_nothing_is_counted_where_no_point_is_named(stage: SourceStage, options: RestoreOptions) -> None:
+    context = OperationContext(operation=operation("restore"), catalog=stage.catalog(), subject="shop")
+
+    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+        restore(context, options)

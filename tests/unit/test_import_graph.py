@@ -1,0 +1,61 @@
+"""How far a reader has to walk: what an operation reaches by imports, and the longest way down.
+
+Bounds are what the code needs today and a little more. A change that needs more raises a bound and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grimp
+import networkx as nx
+import pytest
+
+PACKAGE = "deltaworks"
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What one operation may reach: modules of this package, and modules one below the other."""
+
+    name: str
+    entry: str
+    most_modules: int
+    longest_chain: int
+
+
+WALKS = (
+    Walk("restore", "deltaworks.rework.restore.one_table", 115, 16),
+    Walk("batch", "deltaworks.engine.batches", 77, 13),
+    Walk("stream", "deltaworks.engine.runner", 152, 16),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 44, 11),
+)
+
+
+@pytest.fixture(scope="module")
+def imports() -> nx.DiGraph:
+    """Which module imports which, in functions too; not what only type checkers import."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None, exclude_type_checking_imports=True)
+    edges = ((module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module))
+    return nx.DiGraph(edges)
+
+
+def test_no_module_imports_itself_through_others(imports: nx.DiGraph) -> None:
+    cycles = [sorted(modules) for modules in nx.strongly_connected_components(imports) if len(modules) > 1]
+
+    assert cycles == []
+
+
+def test_the_walks_stay_short(imports: nx.DiGraph, record_property: Callable[[str, object], None]) -> None:
+    figures: list[str] = []
+    too_long: list[str] = []
+    for walk in WALKS:
+        reached = imports.subgraph(nx.descendants(imports, walk.entry) | {walk.entry})
+        chain = nx.dag_longest_path(reached)
+        figures.append(f"{walk.name} {len(reached)} modules, {len(chain)} deep")
+        if len(reached) > walk.most_modules or len(chain) > walk.longest_chain:
+            too_long.append(f"{figures[-1]}, down {' > '.join(chain)}; bounds are {walk}")
+    record_property("summary", f"walks: {'; '.join(figures)}")
+
+    assert too_long == []

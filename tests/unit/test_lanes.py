@@ -1,0 +1,64 @@
+"""`make test` runs every part, shows what failed, and ends with one line that counts all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import lanes
+from tests.lanes import PARTS, Part, run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def printing(name: str, *lines: str, code: int = 0, is_pytest: bool = True) -> Part:
+    return Part(name, (sys.executable, "-c", f"print({chr(10).join(lines)!r}); raise SystemExit({code})"), is_pytest)
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_last_line_counts_the_tests_of_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [
+        printing("spark", "...", "=== 2 passed, 112 deselected in 61.20s (0:01:01) ==="),
+        printing("unit", "=== 1 failed, 30 passed, 1 skipped, 2 errors in 5.00s ===", code=1),
+        printing("types", "Success: no issues found", is_pytest=False),
+    ]
+
+    assert run(parts, lanes=2) == 1
+    assert "1 failed, 33 passed, 1 skipped, 112 deselected, 2 errors in" in last_line(capsys)
+
+
+def test_a_run_without_failures_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [printing("unit", "=== 3 passed in 5.00s ==="), printing("dags", "=== 4 deselected in 1.00s ===", code=5)]
+
+    assert run(parts, lanes=3) == 0
+    assert "= 0 failed, 3 passed, 4 deselected in" in last_line(capsys)
+
+
+@pytest.mark.parametrize("is_pytest", [True, False])
+def test_a_part_that_breaks_off_counts_as_failed(is_pytest: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([printing("broken", "Segmentation fault", code=-11, is_pytest=is_pytest)], lanes=1) == 1
+    assert "= 1 failed, 0 passed in" in last_line(capsys)
+
+
+def test_the_output_of_a_part_comes_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [printing(name, *(f"{name} {number}" for number in range(50))) for name in ("first", "second")]
+
+    run(parts, lanes=2)
+
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.split()[1:] and line[0] in "fs"]
+    assert shown[:100] in (["first"] * 50 + ["second"] * 50, ["second"] * 50 + ["first"] * 50)
+
+
+def test_every_folder_of_tests_is_in_a_part_or_marked_as_longer() -> None:
+    named = {argument for part in PARTS for argument in part.command if argument.startswith("tests/")}
+    folders = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if any(path.glob("**/test_*.py"))}
+
+    assert folders - {"tests/faults", "tests/integration"} <= named
+    for folder in lanes._OWN_PARTS:
+        assert (ROOT / "tests" / "unit" / folder).is_dir()
+        assert f"tests/unit/{folder}" in named
