@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env jars lock demo up down status test unit spark dags lint fmt types integration faults soak bench clean
+.PHONY: help env jars lock demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ fmt: env ## format the code
 
 types: env ## mypy, strict
 	@$(BIN)/mypy
+
+docs: env ## write the tables of docs/errors.md and docs/alerts.md
+	@$(RUN) -m deltaworks.control.troubles.pages docs
 
 clean: ## remove everything that was fetched, built or written here
 	rm -rf $(VENV) .deltaworks include/jars/target

@@ -10,7 +10,6 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
-from deltaworks.errors import FencedError
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.tables.spark.session import build_session
 
@@ -23,17 +22,10 @@ def main() -> int:
     catalog = load_catalog(tolerant=True)
     catalog.pipeline(arguments.pipeline)
     objects = open_objects(catalog.environment.lake)
-    backoff = RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json"))
-    try:
+    with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).around():
         spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         result = IngestRun(spark, catalog, arguments.pipeline, available_now=arguments.available_now).run()
-    except FencedError:
-        raise
-    except Exception:
-        backoff.failed()
-        raise
-    backoff.succeeded()
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0
 

@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.health_alerts import OF_VERDICTS, alerts_of, tell_verdicts
-from deltaworks.airflow.overdue_jobs import is_overdue, longest_wait, tell_overdue
+from deltaworks.airflow.health_alerts import (
+    alert_on_overdue_jobs,
+    alert_on_stale_gold,
+    alert_on_verdicts,
+    alerts_of,
+    is_overdue,
+    longest_wait,
+)
 from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
-from deltaworks.alerts.causes import CAUSES
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
@@ -22,6 +27,7 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict, judge
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
 from deltaworks.operations.airflow_api import DagRun, TaskInstance
 from deltaworks.specs.catalog import load_catalog
 
@@ -63,25 +69,25 @@ def test_a_verdict_calls_for_its_alerts(verdict: Verdict, expected: set[str]) ->
 
 
 def test_every_alert_of_verdicts_is_registered() -> None:
-    assert set(CAUSES) >= OF_VERDICTS
+    assert set(ALERTS) >= alerts_of_verdicts() >= {"LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
 
 
 def test_alerts_come_with_verdicts_and_go_with_them(objects: LocalObjects) -> None:
     other = dataclasses.replace(WELL, name="edits")
-    tell_verdicts(objects, [ill("BACKLOG_OLD"), other], now=NOW)
+    alert_on_verdicts(objects, [ill("BACKLOG_OLD"), other], now=NOW)
     assert open_ones(objects) == {("BACKLOG_OLD", "stream games")}
 
-    tell_verdicts(objects, [ill("HEARTBEAT_STALE"), other], now=NOW + timedelta(minutes=1))
+    alert_on_verdicts(objects, [ill("HEARTBEAT_STALE"), other], now=NOW + timedelta(minutes=1))
     assert open_ones(objects) == {("STREAM_HUNG", "stream games")}
 
-    tell_verdicts(objects, [WELL, other], now=NOW + timedelta(minutes=2))
+    alert_on_verdicts(objects, [WELL, other], now=NOW + timedelta(minutes=2))
     assert open_ones(objects) == set()
 
 
 def test_alerts_of_what_is_declared_no_more_end(objects: LocalObjects) -> None:
-    tell_verdicts(objects, [ill("BACKLOG_OLD")], now=NOW)
+    alert_on_verdicts(objects, [ill("BACKLOG_OLD")], now=NOW)
 
-    tell_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
+    alert_on_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
 
     assert open_ones(objects) == set()
 
@@ -103,7 +109,7 @@ def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objec
             oldest_pending_at=(now - timedelta(minutes=waited)).isoformat() if waits else None,
         )  # fmt: skip
         verdict = judge(beat, None, kind="stream", name="games", now=now, previous=previous, limits=limits)
-        tell_verdicts(objects, [verdict], now=now)
+        alert_on_verdicts(objects, [verdict], now=now)
         previous, causes = verdict, [*causes, verdict.cause]
 
     assert causes[0] == causes[-1] == "OK"
@@ -264,18 +270,20 @@ def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(
     from deltaworks.airflow.job_alerts import keep_success
 
     catalog, night = load_catalog("local"), "maintenance__games"
-    assert night not in tell_overdue(objects, catalog, now=NOW)
+    assert night not in alert_on_overdue_jobs(objects, catalog, now=NOW)
     late = NOW + timedelta(hours=49)
     # No run, no callback: without the look nobody would know.
     assert open_ones(objects) == set()
 
-    assert [night in tell_overdue(objects, catalog, now=late + timedelta(minutes=n)) for n in range(3)] == [True] * 3
+    assert [night in alert_on_overdue_jobs(objects, catalog, now=late + timedelta(minutes=n)) for n in range(3)] == [
+        True
+    ] * 3
     assert ("JOB_OVERDUE", night) in open_ones(objects)
     told = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
     assert [len(alert.standing.notices) for alert in told] == [1]
 
     keep_success(objects, context_of(objects))
-    assert night not in tell_overdue(objects, catalog, now=utc_now())
+    assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())
     assert ("JOB_OVERDUE", night) not in open_ones(objects)
 
 
@@ -299,7 +307,6 @@ def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjec
 
 
 def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: LocalObjects) -> None:
-    from deltaworks.airflow.stale_gold import tell_stale
     from deltaworks.gold.inputs import note_fresh
     from deltaworks.specs.gold import GoldTableSpec
 
@@ -312,11 +319,11 @@ def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: Loc
     catalog: Any = SimpleNamespace(pipelines={"games": SimpleNamespace(gold=gold)})
 
     ages = [0, 59, 61, 62]
-    stale = [tell_stale(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
+    stale = [alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
     assert stale == [[], [], ["games.daily"], ["games.daily"]], "counted from when it was first looked for"
     note_fresh(objects, "games", "daily", now=NOW + timedelta(minutes=63))
 
-    assert tell_stale(objects, catalog, now=NOW + timedelta(minutes=64)) == []
+    assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=64)) == []
     assert open_ones(objects) == set()
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from deltaworks.airflow.relay_dags import ENDLESS_RETRIES, endless_retries
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy, JobRetryPolicy
+from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, RestartBackoff
+from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, FencedError, TransientError
 
 FINAL = ConfigError("SPEC_INVALID", "games: no such key", hint="mend it")
@@ -86,7 +91,79 @@ def test_an_endless_job_that_ran_well_for_long_is_back_within_seconds() -> None:
 
 
 def test_policies_survive_serialization() -> None:
-    policy = EndlessRetryPolicy(first_seconds=1, longest_seconds=9, healthy_seconds=3)
+    policy = EndlessRetryPolicy()
 
-    assert vars(EndlessRetryPolicy.deserialize(policy.serialize())) == vars(policy)
+    assert isinstance(EndlessRetryPolicy.deserialize(policy.serialize()), EndlessRetryPolicy)
     assert isinstance(JobRetryPolicy.deserialize(JobRetryPolicy().serialize()), JobRetryPolicy)
+    former = {"__type": "EndlessRetryPolicy", "first_seconds": 5, "longest_seconds": 300, "healthy_seconds": 600}
+    assert isinstance(EndlessRetryPolicy.deserialize(former), EndlessRetryPolicy)
+
+
+def killed_task_seconds(try_number: int) -> float:
+    """What Airflow waits for a task that was killed, which asks no policy: its own back-off, with its jitter."""
+    settings = endless_retries()
+    seconds: float = settings["retry_delay"].total_seconds() * settings["retry_exponential_backoff"] ** (try_number - 1)
+    return min(2 * seconds, float(settings["max_retry_delay"].total_seconds()))
+
+
+class Clock:
+    """A clock that only waiting moves."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def gaps_of(objects: LocalObjects, outcomes: list[str]) -> list[float]:
+    """Seconds between the end of each run of a stream and the moment its next one opens something.
+
+    Every layer waits as it does in production: Airflow by the policy, or by its own settings where the task was killed;
+    nobody between the last try of a DAG run and the first of the next, which `@continuous` starts at once; then the
+    stream itself, for what is left on its record.
+    """
+    clock, ends, starts, try_number = Clock(), [], [], 1
+    for outcome in outcomes:
+        backoff = RestartBackoff(objects, "failures.json", clock=clock, sleep=clock.sleep)
+        backoff.wait()
+        starts.append(clock.now)
+        clock.sleep(30)
+        ends.append(clock.now)
+        if outcome == "killed":
+            airflow_seconds = killed_task_seconds(try_number)
+        else:
+            error = FINAL if outcome == "final" else PASSING
+            backoff.failed(retryable=error.retryable)
+            decision = EndlessRetryPolicy().evaluate(RuntimeError(launcher_text(error.as_line())), try_number, 8)
+            assert decision.retry_delay is not None
+            airflow_seconds = decision.retry_delay.total_seconds()
+        is_last_try = try_number > ENDLESS_RETRIES
+        clock.sleep(0 if is_last_try else airflow_seconds)
+        try_number = 1 if is_last_try else try_number + 1
+    return [(start - end).total_seconds() for end, start in zip(ends, starts[1:], strict=False)]
+
+
+@pytest.mark.parametrize("outcome", ["final", "passing"])
+def test_all_waits_between_two_tries_of_a_stream_are_at_most_300_s_and_outlive_dag_runs(
+    tmp_path: Path, outcome: str
+) -> None:
+    gaps = gaps_of(LocalObjects(tmp_path), [outcome] * 40)
+
+    assert max(gaps) <= LONGEST_WAIT_SECONDS
+    assert min(gaps[7:]) == LONGEST_WAIT_SECONDS, "a new DAG run starts no new count"
+    if outcome == "passing":
+        assert all(5 * 2**n <= gap <= 6 * 2**n for n, gap in enumerate(gaps[:6]))
+    else:
+        assert min(gaps) == LONGEST_WAIT_SECONDS
+
+
+def test_no_mixture_of_failures_and_kills_waits_longer(tmp_path: Path) -> None:
+    chosen = random.Random(7)
+    for run in range(20):
+        outcomes = chosen.choices(["final", "passing", "killed"], k=40)
+
+        assert max(gaps_of(LocalObjects(tmp_path / str(run)), outcomes)) <= LONGEST_WAIT_SECONDS

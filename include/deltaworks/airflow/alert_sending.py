@@ -9,7 +9,9 @@ import json
 import os
 from typing import Any
 
-from deltaworks.alerts.channels import Send, failed, open_channels, sns_message
+from deltaworks.alerts.channels import Send, open_channels
+from deltaworks.alerts.channels.base import refused
+from deltaworks.alerts.channels.sns import sns_message
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import settle_alerts
 from deltaworks.alerts.sending import SendResult, send_notices
@@ -23,7 +25,7 @@ MESSAGING_CONNECTION = "deltaworks_messaging"
 
 
 def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
-    """Tell what was held back and still holds, and send what lies in the spool."""
+    """Give notices that were held back and are still true, and send what is in the spool."""
     settle_alerts(objects)
     return send_notices(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
 
@@ -60,7 +62,7 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
                 message_deduplication_id=message.deduplication_id,
             )
         except Exception as error:  # the provider lets through whatever its client raises
-            raise failed(spec.name, error) from error
+            raise refused(spec.name, error) from error
 
     return send
 

@@ -1,55 +1,56 @@
-"""Turns verdicts into alerts: raises what a verdict says is wrong, and resolves what it no longer says."""
+"""The alerts of the health DAG: raised and resolved by verdicts, missed schedules and the age of gold tables.
+
+Every function is safe from several processes at once, and does the same when it is run again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+import itertools
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 
+from deltaworks.airflow import names
+from deltaworks.airflow.job_alerts import last_success, noted_at
 from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert
+from deltaworks.control import paths
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts
+from deltaworks.specs.catalog import Catalog
 
-#: The alert of a verdict's cause; of any other unhealthy one it is STREAM_UNHEALTHY.
-_ALERTS = {
-    "HEARTBEAT_STALE": "STREAM_HUNG",
-    "BACKLOG_OLD": "BACKLOG_OLD",
-    "INPUT_SILENT": "INPUT_SILENT",
-    "PAUSED_WITHOUT_STOP": "STOPPED_BY_HAND",
-    "DEAD_LETTERS": "DATA_LOST",
-    "FILES_LOST": "DATA_LOST",
-    "RECORDS_LOST": "DATA_LOST",
-    "TABLE_SUSPENDED": "TABLE_SUSPENDED",
-}
-_EXPIRES = "SOURCE_EXPIRES"
-OF_VERDICTS = frozenset({*_ALERTS.values(), "STREAM_UNHEALTHY", "LOSS_NEAR"})
+#: A run may take this long beyond its interval before it counts as overdue.
+RUN_TIME = timedelta(hours=1)
+_FIRINGS = 8
+LOSS_NEAR = "LOSS_NEAR"
 
 
 def alerts_of(verdict: Verdict) -> frozenset[str]:
-    """The alerts that a verdict calls for. That time runs out is told of one that was stopped on purpose too."""
-    found = {"LOSS_NEAR"} if verdict.loss_near else set()
-    if verdict.unhealthy and verdict.cause != _EXPIRES:
-        found.add(_ALERTS.get(verdict.cause, "STREAM_UNHEALTHY"))
-    return frozenset(found)
+    """The alerts a verdict calls for. LOSS_NEAR is called for by a stream that was stopped on purpose too."""
+    causes = {LOSS_NEAR} if verdict.loss_near else set()
+    if verdict.unhealthy:
+        causes.add(alert_of_verdict(verdict.cause))
+    return frozenset(causes)
 
 
 def subject_of(verdict: Verdict) -> str:
-    """What alerts call it."""
+    """The subject of its alerts."""
     return f"{verdict.kind} {verdict.name}"
 
 
-def tell_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now: datetime) -> None:
-    """Raise and resolve the alerts of all relays and streams; alerts of those that are declared no more end too.
+def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now: datetime) -> None:
+    """Raise and resolve the alerts of all relays and streams; alerts of those that are no longer declared are resolved.
 
     Safe from several processes at once.
     """
+    of_verdicts = alerts_of_verdicts()
     by_subject = {subject_of(verdict): verdict for verdict in verdicts}
     for alert in list(alerts(objects)):
-        if alert.cause not in OF_VERDICTS or not alert.standing.open:
+        if alert.cause not in of_verdicts or not alert.standing.open:
             continue
         verdict = by_subject.get(alert.subject)
         if verdict is None or alert.cause not in alerts_of(verdict):
-            summary = f"It is {verdict.state}: {verdict.detail}" if verdict else "It is declared no more."
+            summary = f"It is {verdict.state}: {verdict.detail}" if verdict else "It is no longer declared."
             resolve_alert(objects, cause=alert.cause, subject=alert.subject, summary=summary, now=now)
     for subject, verdict in by_subject.items():
         for cause in alerts_of(verdict):
@@ -69,8 +70,87 @@ def tell_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now: dat
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
-    if cause != "LOSS_NEAR" or verdict.time_left_seconds is None:
+    if cause != LOSS_NEAR or verdict.time_left_seconds is None:
         return f"{verdict.detail} Next: {verdict.next_step}"
     left = verdict.time_left_seconds
     until = f"in {duration(left)}" if left > 0 else f"since {duration(-left)}"
     return f"The source forgets the oldest that waits {until}. It is {verdict.state}: {verdict.detail}"
+
+
+def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    """The id and cron expression of every DAG of jobs that has a schedule."""
+    for pipeline, spec in catalog.pipelines.items():
+        if spec.maintenance.schedule:
+            yield names.maintenance_dag_id(pipeline), spec.maintenance.schedule
+        if spec.gold.tables and spec.gold.schedule:
+            yield names.gold_dag_id(pipeline), spec.gold.schedule
+        if spec.mutations is not None and spec.mutations.schedule:
+            yield names.mutation_dag_id(pipeline), spec.mutations.schedule
+    for relay, declared in catalog.relays.items():
+        if declared.clean is not None:
+            yield names.clean_dag_id(relay), declared.clean.schedule
+
+
+def longest_wait(schedule: str, after: datetime) -> timedelta:
+    """The longest time between two of the next firings of a cron expression."""
+    from croniter import croniter
+
+    times = croniter(schedule, after)
+    firings: list[datetime] = [times.get_next(datetime) for _ in range(_FIRINGS)]
+    return max(later - earlier for earlier, later in itertools.pairwise(firings))
+
+
+def is_overdue(schedule: str, succeeded: datetime, now: datetime) -> bool:
+    """Whether a job has missed two of its intervals, or one and the time a run may take."""
+    wait = longest_wait(schedule, succeeded)
+    return now - succeeded > max(2 * wait, wait + RUN_TIME)
+
+
+def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
+    """Raise or resolve JOB_OVERDUE of every scheduled job, and return the DAGs that are overdue.
+
+    A job is judged by when it last came to its end: one that is skipped or paused gives no other sign.
+    """
+    overdue = []
+    for dag_id, schedule in scheduled_jobs(catalog):
+        succeeded = last_success(objects, dag_id, now=now)
+        if not is_overdue(schedule, succeeded, now):
+            resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has come to its end.", now=now)
+            continue
+        overdue.append(dag_id)
+        waited = duration((now - succeeded).total_seconds())
+        raise_alert(
+            objects,
+            cause="JOB_OVERDUE",
+            subject=dag_id,
+            summary=f"{dag_id} ({schedule}) last came to its end {waited} ago.",
+            detail={"schedule": schedule, "last_success": succeeded},
+            now=now,
+        )
+    return overdue
+
+
+def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
+    """Raise or resolve GOLD_STALE of every gold table that declares `max_age_minutes`, and return those too old."""
+    stale = []
+    for pipeline, spec in catalog.pipelines.items():
+        for table in spec.gold.tables:
+            max_age_minutes = table.checks.max_age_minutes
+            if max_age_minutes is None:
+                continue
+            subject = f"{pipeline}.{table.name}"
+            age = (now - noted_at(objects, paths.gold_state(pipeline, table.name), now=now)).total_seconds()
+            if age <= 60 * max_age_minutes:
+                resolve_alert(objects, cause="GOLD_STALE", subject=subject, summary="It is up to date.", now=now)
+                continue
+            stale.append(subject)
+            raise_alert(
+                objects,
+                cause="GOLD_STALE",
+                subject=subject,
+                summary=f"{subject} was last found to be up to date {duration(age)} ago; "
+                f"it may be {max_age_minutes:g} min.",
+                detail={"age_seconds": round(age), "max_age_minutes": max_age_minutes},
+                now=now,
+            )
+    return stale

@@ -55,16 +55,15 @@ def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
 class JudgeStreamsOperator(BaseOperator):
     """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
 
-    It raises and resolves their alerts and those of jobs that are overdue, starts hung ones anew, sends what is to be
-    told, and says that it has run. The verdicts are left as XCom, from which the next run knows since when each one
-    holds.
+    It raises and resolves their alerts and those of jobs that are overdue, restarts hung streams, sends notices, and
+    writes its own heartbeat. The verdicts are pushed as XCom, from which the next run reads since when each one holds.
 
     Raises:
         TransientError: STREAMS_UNHEALTHY naming each unhealthy one with its cause and next step.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Judge them all."""
+        """Judge them all, and return the number of verdicts by state."""
         # The client of the object store is loaded in the task, never when this file is parsed.
         from deltaworks.airflow import health_report
         from deltaworks.control.objects import open_objects
@@ -81,37 +80,39 @@ class JudgeStreamsOperator(BaseOperator):
         records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]
-        self._tell(context, catalog, objects, reports)
+        self._alert(context, catalog, objects, reports)
         if bad:
             raise _unhealthy(bad)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
 
-    def _tell(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
-        """Everything that follows from the verdicts. What fails here shows in the log and as silence of the health
-        check, which the dead-man check tells; the verdicts stand."""
+    def _alert(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
+        """Raise, resolve and send alerts, and restart hung streams. What fails here shows in the log, and as silence of
+        the health check, on which the dead-man check alerts; the verdicts stand."""
         from deltaworks.airflow.alert_sending import deliver
-        from deltaworks.airflow.health_alerts import tell_verdicts
-        from deltaworks.airflow.overdue_jobs import tell_overdue
-        from deltaworks.airflow.stale_gold import tell_stale
+        from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
         from deltaworks.alerts.deadman import beat_health
+        from deltaworks.alerts.sending import forget_deliveries
         from deltaworks.control.clock import utc_now
 
         now = utc_now()
         verdicts = [item.verdict for item in reports]
         try:
-            tell_verdicts(objects, verdicts, now=now)
-            if late := tell_overdue(objects, catalog, now=now) + tell_stale(objects, catalog, now=now):
+            alert_on_verdicts(objects, verdicts, now=now)
+            late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
+            if late:
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
             self._restart(objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
+            if now.minute == 0:
+                forget_deliveries(objects, now=now)
             unhealthy = sum(verdict.unhealthy for verdict in verdicts)
             beat_health(objects, run=str(context["ti"].run_id), judged=len(verdicts), unhealthy=unhealthy)
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
 
     def _restart(self, objects: ObjectStore, reports: list[Report]) -> None:
-        """Start hung ones anew, where Airflow can be reached. What fails here keeps no alert from being sent."""
+        """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
         from deltaworks.airflow.health_alerts import subject_of
         from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
         from deltaworks.control.clock import utc_now
@@ -137,7 +138,7 @@ class JudgeStreamsOperator(BaseOperator):
                 for line in restart_hung(objects, hung, api, now=now):
                     self.log.warning("Hung: %s", line)
         except (DeltaworksError, AirflowNotFoundException) as error:
-            self.log.error("Hung ones are not started anew: %s", error)
+            self.log.error("Hung streams are not restarted: %s", error)
 
 
 def airflow_api() -> AirflowApi:
@@ -165,11 +166,11 @@ def _unhealthy(verdicts: list[Verdict]) -> TransientError:
 def _previous(context: Context) -> dict[str, Verdict]:
     from deltaworks.airflow.health_report import from_record
 
-    # With a map index given it is the newest earlier one; without, it would be the verdicts of every earlier run.
-    found = context["ti"].xcom_pull(
+    # With a map index it is the newest earlier one; without, the verdicts of every earlier run.
+    records = context["ti"].xcom_pull(
         task_ids=context["ti"].task_id, key=VERDICTS_XCOM, map_indexes=-1, include_prior_dates=True
     )
-    return {dag_id: from_record(record) for dag_id, record in (found or {}).items()}
+    return {dag_id: from_record(record) for dag_id, record in (records or {}).items()}
 
 
 def _paused(context: Context, dag_id: str) -> bool | None:

@@ -15,7 +15,7 @@ from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.judge import Kind, Verdict, declared_wrongly, judge, unreadable
+from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits, duration
 from deltaworks.control.health.norm import read_norm
 from deltaworks.control.health.stop import StopFlag
@@ -28,9 +28,9 @@ Paused = Callable[[str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A relay or a stream to be judged, and how often it may be started anew within an hour where it hangs."""
+    """A relay or a stream to be judged, and how often it may be restarted within an hour where it hangs."""
 
-    kind: Kind
+    kind: SubjectKind
     name: str
     control: str
     limits: HealthLimits
@@ -115,13 +115,13 @@ def report(
 def misdeclared(
     catalog: Catalog, *, previous: Mapping[str, Verdict] | None = None, now: datetime | None = None
 ) -> list[Report]:
-    """A report for each relay and pipeline whose declaration is wrong: nothing starts it until that is mended."""
+    """A report per relay and pipeline whose declaration is wrong: nothing starts it until that is mended."""
     now = now or utc_now()
     reports = []
     for (declared, name), error in catalog.broken.items():
         if declared not in ("relay", "pipeline"):
             continue
-        kind: Kind = "relay" if declared == "relay" else "stream"
+        kind: SubjectKind = "relay" if declared == "relay" else "stream"
         control = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
         subject = Subject(kind, name, control, HealthLimits())
         before = (previous or {}).get(subject.dag_id)
@@ -157,7 +157,7 @@ def to_record(verdict: Verdict) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Verdict:
-    """What `to_record` made, as a verdict again; what an earlier release did not say is left as it is."""
+    """The verdict of a record of `to_record`; fields that an earlier release did not write have their defaults."""
     since = parse_iso(record["since"]) or utc_now()
-    known = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name in record}
-    return Verdict(**{**known, "since": since})
+    fields = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name in record}
+    return Verdict(**{**fields, "since": since})

@@ -1,4 +1,4 @@
-"""Callbacks of jobs: a task that fails for good raises an alert, one that succeeds resolves it and says when.
+"""Callbacks of jobs: a task that fails for good raises an alert, one that succeeds resolves it and records when.
 
 They run after the task in its process (or in the DAG processor where that process died), and never fail it.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.troubles import alert_of_failure, alerts_of_failures
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,12 +22,10 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 log = logging.getLogger(__name__)
-#: Conditions that are alerts of their own.
-TOLD_AS_THEMSELVES = ("GOLD_CHECK_FAILED", "MUTATIONS_BEHIND")
 
 
 def job_callbacks() -> dict[str, Any]:
-    """What a DAG of jobs takes into its `default_args`."""
+    """The callbacks for the `default_args` of a DAG of jobs."""
     return {"on_failure_callback": tell_failure, "on_success_callback": note_success}
 
 
@@ -72,13 +71,13 @@ def raise_failure(objects: ObjectStore, context: Context) -> None:
 
     exception = context.get("exception")
     error = error_of(exception) if isinstance(exception, BaseException) else None
-    told = str(error) if error is not None else str(exception or "It ended without a word.")
+    summary = str(error) if error is not None else str(exception or "It ended without an error.")
     ti = context["ti"]
     raise_alert(
         objects,
-        cause=error.condition if error is not None and error.condition in TOLD_AS_THEMSELVES else "JOB_FAILED",
+        cause=alert_of_failure(error.condition if error is not None else None),
         subject=f"{ti.dag_id}.{ti.task_id}",
-        summary=told[:1_000],
+        summary=summary[:1_000],
         detail={
             "run_id": ti.run_id,
             "try_number": ti.try_number,
@@ -88,12 +87,12 @@ def raise_failure(objects: ObjectStore, context: Context) -> None:
 
 
 def keep_success(objects: ObjectStore, context: Context) -> bool:
-    """Note that a task has succeeded; whether that is to be told."""
+    """Record the success of a task, resolve its alerts, and return whether there is a notice to send."""
     from deltaworks.alerts import resolve_alert
 
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
-    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in ("JOB_FAILED", *TOLD_AS_THEMSELVES)]
+    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in sorted(alerts_of_failures())]
     if not context["task"].downstream_task_ids:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
@@ -101,18 +100,18 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
-    """When a DAG last came to its end; of one that never has, when it was first asked for."""
+    """When a DAG last came to its end; for one that never has, when this was first called for it."""
     return noted_at(objects, _success_key(dag_id), now=now)
 
 
 def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
-    """The time an object names; of one that is not there or says none, when it was first looked for."""
-    found = objects.get(key)
-    if found is None:
+    """The time in an object; for one that is missing or torn, the time of the first call, which is stored then."""
+    item = objects.get(key)
+    if item is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
         return now
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        if (noted := parse_iso(json.loads(found.data)["at"])) is not None:
+        if (noted := parse_iso(json.loads(item.data)["at"])) is not None:
             return noted
     # Left as it is, the time would be now for ever, and nothing would ever be late.
     objects.put(key, json.dumps({"at": now.isoformat()}).encode())
@@ -125,8 +124,8 @@ def _success_key(dag_id: str) -> str:
 
 def _run_of(context: Any) -> str | None:
     run = context.get("dag_run") if isinstance(context, dict) else None
-    found = run.get("dag_run_id") or run.get("run_id") if isinstance(run, dict) else getattr(run, "run_id", None)
-    return None if found is None else str(found)
+    run_id = run.get("dag_run_id") or run.get("run_id") if isinstance(run, dict) else getattr(run, "run_id", None)
+    return None if run_id is None else str(run_id)
 
 
 def _control() -> tuple[ObjectStore, EnvironmentSpec]:

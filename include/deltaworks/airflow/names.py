@@ -17,7 +17,7 @@ POOL_RELAYS: Final = "relays"
 POOL_SPARK_JOBS: Final = "spark_jobs"
 SPARK_CONNECTION: Final = "spark_default"
 HEALTH_DAG_ID: Final = "stream_health"
-#: How the health check reaches Airflow itself, to start hung streams anew: an HTTP connection with a login.
+#: How the health check reaches Airflow itself, to restart hung streams: an HTTP connection with a login.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
 #: Operations that run on a schedule, with the DAG that does: its form is theirs.

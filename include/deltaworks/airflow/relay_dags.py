@@ -14,6 +14,7 @@ from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.retry_policy import EndlessRetryPolicy
 from deltaworks.airflow.runbooks import clean_runbook, relay_runbook
+from deltaworks.control.backoff import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from deltaworks.operations.registry import operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
@@ -77,11 +78,10 @@ def _clean_form(declared: CleanSpec) -> dict[str, Param]:
 
 def endless_retries() -> dict[str, Any]:
     """Retry settings of a task without end; the delays also hold for a killed task, which asks no policy."""
-    policy = EndlessRetryPolicy()
     return {
         "retries": ENDLESS_RETRIES,
-        "retry_delay": timedelta(seconds=policy.first_seconds),
+        "retry_delay": timedelta(seconds=FIRST_WAIT_SECONDS),
         "retry_exponential_backoff": 2.0,
-        "max_retry_delay": timedelta(seconds=policy.longest_seconds),
-        "retry_policy": policy,
+        "max_retry_delay": timedelta(seconds=LONGEST_WAIT_SECONDS),
+        "retry_policy": EndlessRetryPolicy(),
     }

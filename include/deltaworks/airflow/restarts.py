@@ -1,7 +1,7 @@
-"""Starts hung streams and relays anew: clears their task by Airflow's own API, a few times an hour at most.
+"""Restarts hung streams and relays: clears their task by Airflow's own API, a few times an hour at most.
 
-Hung is one whose heartbeat is old although its task runs. Clearing kills its driver, which is safe at any moment: the
-next try goes on where it was. How often that was done is on record before it is done, so that it stays bounded
+A stream hangs where its heartbeat is old although its task runs. Clearing kills its driver, which is safe at any
+moment: the next try goes on where it was. A restart is recorded before it is made, so that their number stays bounded
 whatever happens to the health check.
 """
 
@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 
 class Api(Protocol):
-    """What is asked of Airflow."""
+    """The requests to Airflow that a restart needs."""
 
     def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]: ...
 
@@ -33,7 +33,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung:
-    """A stream or relay whose heartbeat is stale: what runs it, where its record is, how often it may be restarted.
+    """A stream or relay whose heartbeat is stale, with its DAG, the key of its record and its restarts per hour.
 
     A task younger than `start_seconds` is still starting: it waits for its lease before it writes a heartbeat.
     """
@@ -46,22 +46,22 @@ class Hung:
 
 
 def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: datetime) -> list[str]:
-    """Clear the running task of each hung one, unless it was cleared too often within the hour.
+    """Clear the running task of every hung stream, unless it was cleared too often within the hour.
 
     Returns:
-        A line for each about what was done or not.
+        A line per stream about what was done or not.
 
     Raises:
         TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED.
     """
-    return [f"{each.subject}: {_restart(objects, each, api, now)}" for each in hung]
+    return [f"{stream.subject}: {_restart(objects, stream, api, now)}" for stream in hung]
 
 
 def _restart(objects: ObjectStore, hung: Hung, api: Api, now: datetime) -> str:
-    found = _running(api, hung.dag_id)
-    if found is None:
+    running = _running(api, hung.dag_id)
+    if running is None:
         return "no task of it runs, so none is cleared"
-    run, task = found
+    run, task = running
     if task.start is None or (now - task.start).total_seconds() < hung.start_seconds:
         return f"its task has only just started ({task.start})"
     if not _counted(objects, hung, now):
@@ -69,11 +69,11 @@ def _restart(objects: ObjectStore, hung: Hung, api: Api, now: datetime) -> str:
             objects,
             cause="RESTARTS_EXHAUSTED",
             subject=hung.subject,
-            summary=f"It hangs again, and was started anew {hung.per_hour} times within the hour. It is left as it is.",
+            summary=f"It hangs again, and was restarted {hung.per_hour} times within the hour. It is left as it is.",
             detail={"dag_id": hung.dag_id, "run_id": run.run_id, "task_id": task.task_id},
             now=now,
         )
-        return f"it was started anew {hung.per_hour} times within the hour; left to people"
+        return f"it was restarted {hung.per_hour} times within the hour; left to people"
     api.clear_task(hung.dag_id, run.run_id, task.task_id)
     return f"cleared {task.task_id} of {run.run_id}, try {task.try_number}"
 
@@ -89,25 +89,25 @@ def _running(api: Api, dag_id: str) -> tuple[DagRun, TaskInstance] | None:
 
 
 def _counted(objects: ObjectStore, hung: Hung, now: datetime) -> bool:
-    """Take one of the hour's restarts; False where there is none left, or another one has just taken it."""
-    found = objects.get(hung.key)
-    taken = [at for at in restarts(found.data if found else b"") if now - at < HOUR]
+    """Record one of the hour's restarts; False where none is left, or another process has just taken it."""
+    item = objects.get(hung.key)
+    taken = [at for at in restarts(item.data if item else b"") if now - at < HOUR]
     if len(taken) >= hung.per_hour:
         return False
     data = json.dumps({"at": [at.isoformat() for at in (*taken, now)]}).encode()
-    if found is None:
+    if item is None:
         return objects.put_if_absent(hung.key, data)
-    return objects.put_if_match(hung.key, data, found.etag) is not None
+    return objects.put_if_match(hung.key, data, item.etag) is not None
 
 
 def settle_restarts(objects: ObjectStore, well: Iterable[str], *, now: datetime) -> None:
-    """Resolve the alert of those that do not hang any more."""
+    """Resolve RESTARTS_EXHAUSTED of streams that work again."""
     for subject in well:
         resolve_alert(objects, cause="RESTARTS_EXHAUSTED", subject=subject, summary="It works again.", now=now)
 
 
 def restarts(data: bytes) -> list[datetime]:
-    """When one was started anew, by its record; nothing for one that is torn."""
+    """The times of restarts in a record; none for one that is torn."""
     try:
         return [at for text in json.loads(data)["at"] if (at := parse_iso(text)) is not None]
     except (ValueError, KeyError, TypeError):

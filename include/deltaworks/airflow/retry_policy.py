@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.sdk import RetryDecision, RetryPolicy
 
 from deltaworks.airflow.job_output import read_error, read_exit_code
+from deltaworks.control.backoff import SETTLED_SECONDS, wait_seconds
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ def error_of(exception: BaseException) -> DeltaworksError | None:
     if isinstance(exception, DeltaworksError):
         return exception
     text = str(exception)
-    found = read_error(text)
-    if found is None and read_exit_code(text) in _FINAL_EXIT_CODES:
+    error = read_error(text)
+    if error is None and read_exit_code(text) in _FINAL_EXIT_CODES:
         code = read_exit_code(text)
         return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
-    return found
+    return error
 
 
 class JobRetryPolicy(RetryPolicy):
@@ -56,27 +57,18 @@ class JobRetryPolicy(RetryPolicy):
 class EndlessRetryPolicy(JobRetryPolicy):
     """The back-off that `@continuous` lacks: an endless job is always started again, soon or later.
 
-    A job that ran for `healthy_seconds` starts again almost at once. One that fails early waits longer with
-    each try, and one that no retry can mend waits longest, so that it comes back by itself once it has been
-    mended.
+    Airflow's part of `deltaworks.control.backoff`: it waits by the same schedule, counted by the tries of one DAG run,
+    so that a failed stream occupies no slot meanwhile. What is left of a longer wait, after failures of earlier DAG
+    runs, the stream waits for itself when it starts.
     """
-
-    def __init__(self, *, first_seconds: float = 5, longest_seconds: float = 300, healthy_seconds: float = 600) -> None:
-        self.first_seconds = first_seconds
-        self.longest_seconds = longest_seconds
-        self.healthy_seconds = healthy_seconds
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
         error = error_of(exception)
         condition = error.condition if error else type(exception).__name__
-        if error is not None and not error.retryable:
-            seconds = self.longest_seconds
-        elif self._ran_seconds(context) >= self.healthy_seconds:
-            seconds = self.first_seconds
-        else:
-            seconds = min(self.longest_seconds, self.first_seconds * 2.0 ** min(max(try_number, 1) - 1, 20))
+        failures = 1 if self._ran_seconds(context) >= SETTLED_SECONDS else try_number
+        seconds = wait_seconds(failures, retryable=error is None or error.retryable)
         return RetryDecision.retry(
             delay=timedelta(seconds=seconds), reason=f"{condition}: starting again in {seconds:.0f} s"
         )
@@ -85,19 +77,3 @@ class EndlessRetryPolicy(JobRetryPolicy):
     def _ran_seconds(context: Context | None) -> float:
         started = getattr(context.get("ti"), "start_date", None) if context else None
         return (datetime.now(UTC) - started).total_seconds() if started else 0.0
-
-    def serialize(self) -> dict[str, Any]:
-        return {
-            **super().serialize(),
-            "first_seconds": self.first_seconds,
-            "longest_seconds": self.longest_seconds,
-            "healthy_seconds": self.healthy_seconds,
-        }
-
-    @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> Self:
-        return cls(
-            first_seconds=data["first_seconds"],
-            longest_seconds=data["longest_seconds"],
-            healthy_seconds=data["healthy_seconds"],
-        )

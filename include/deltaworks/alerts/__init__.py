@@ -1,4 +1,4 @@
-"""Alerts: what is raised and resolved, when it is told, how it reaches people. Imports neither Spark nor Airflow."""
+"""Alerts: raised and resolved here, notified at most so often, delivered by channels. Without Spark or Airflow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The dead-man check: alerts where the health check itself has not run, and sends what lies in the spool meanwhile.
+"""The dead-man check: alerts where the health check itself has not run, and sends the notices in the spool meanwhile.
 
 `python -m deltaworks.alerts.deadman --every 30` as a service of its own, or `deltaworks deadman` from cron, a systemd
-timer or a CronJob. It needs the control area and the channels, and nothing of Airflow: where the scheduler is dead it
-is the one that tells. Where the control area itself does not answer it tells that on the channels directly, since
-nothing can be kept then.
+timer or a CronJob. It needs the control area and the channels, and nothing of Airflow: where the scheduler is dead,
+it alone can notify people. Where the control area itself does not answer, it sends to the channels directly, since
+nothing can be stored then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from deltaworks.alerts.causes import cause_of, rank
 from deltaworks.alerts.channels import Channel, open_channels
 from deltaworks.alerts.notice import Notice, notice_id
 from deltaworks.alerts.raising import raise_alert, resolve_alert, settle_alerts
@@ -30,6 +29,7 @@ from deltaworks.alerts.state import Standing, observe
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.troubles import cause_of, rank
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import load_catalog
 
@@ -41,7 +41,7 @@ _FIRST_LOOK = "deadman.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthBeat:
-    """What the health check says of itself at each run: when, as which run, and how many it judged and found ill."""
+    """The heartbeat of the health check, written at each run: how many it judged, and how many are unhealthy."""
 
     written_at: str
     run: str
@@ -50,14 +50,14 @@ class HealthBeat:
 
 
 def beat_health(objects: ObjectStore, *, run: str, judged: int, unhealthy: int, now: datetime | None = None) -> None:
-    """Say that the health check has run."""
+    """Write the heartbeat of the health check."""
     beat = HealthBeat(written_at=(now or utc_now()).isoformat(), run=run, judged=judged, unhealthy=unhealthy)
     objects.put(paths.alerts(_HEALTH), json.dumps(asdict(beat)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadmanResult:
-    """What one look found. `silent_seconds` is for how long the health check has said nothing."""
+    """The result of one check. `silent_seconds` is the age of the heartbeat of the health check."""
 
     state: Literal["well", "silent", "unreadable"]
     silent_seconds: float
@@ -66,10 +66,10 @@ class DeadmanResult:
 
 
 class Deadman:
-    """Looks at the health check's heartbeat. Not for several threads at once; several processes do no harm.
+    """Checks the heartbeat of the health check. For one thread; several processes do no harm.
 
     Args:
-        grace: do not hold against the health check what was before this process: for a service that starts with it.
+        grace: count silence from the start of this process: for a service that starts together with Airflow.
     """
 
     def __init__(
@@ -82,48 +82,48 @@ class Deadman:
         self._unreadable = Standing()
 
     def look(self, *, now: datetime | None = None) -> DeadmanResult:
-        """Judge the heartbeat, raise or resolve the alert, and send what lies in the spool."""
+        """Judge the heartbeat, raise or resolve the alert, and send the notices in the spool."""
         now = now or utc_now()
         try:
             silent = self._silent_seconds(now)
-            self._tell(silent, now)
+            self._alert(silent, now)
             settle_alerts(self._objects, now=now)
             sent = send_notices(self._objects, self._channels, now=now)
         except DeltaworksError as error:
-            self._tell_directly(error, now)
+            self._notify_directly(error, now)
             return DeadmanResult(state="unreadable", silent_seconds=0.0, error=str(error))
-        self._tell_directly(None, now)
+        self._notify_directly(None, now)
         state: Literal["well", "silent"] = "silent" if silent > self._after_seconds else "well"
         return DeadmanResult(state=state, silent_seconds=silent, sent=sent)
 
     def _silent_seconds(self, now: datetime) -> float:
-        found = self._objects.get(paths.alerts(_HEALTH))
-        if found is None:
+        item = self._objects.get(paths.alerts(_HEALTH))
+        if item is None:
             # It never ran: counted from the first look at it.
             self._objects.put_if_absent(paths.alerts(_FIRST_LOOK), json.dumps({"written_at": now.isoformat()}).encode())
-            found = self._objects.get(paths.alerts(_FIRST_LOOK))
-        silent = float("inf") if found is None else _age(found.data, now)
+            item = self._objects.get(paths.alerts(_FIRST_LOOK))
+        silent = float("inf") if item is None else _age(item.data, now)
         return silent if self._began is None else min(silent, time.monotonic() - self._began)
 
-    def _tell(self, silent: float, now: datetime) -> None:
+    def _alert(self, silent: float, now: datetime) -> None:
         if silent <= self._after_seconds:
             resolve_alert(
                 self._objects, cause="HEALTH_SILENT", subject=SUBJECT, summary="The health check runs again.", now=now
             )
             return
-        known = math.isfinite(silent)
-        lasting = f"{silent / 60:.0f} min" if known else "an unknown time"
+        is_known = math.isfinite(silent)
+        lasting = f"{silent / 60:.0f} min" if is_known else "an unknown time"
         raise_alert(
             self._objects,
             cause="HEALTH_SILENT",
             subject=SUBJECT,
             summary=f"The health check has said nothing for {lasting}. Streams may go on; nobody looks.",
-            detail={"silent_seconds": round(silent) if known else None, "after_seconds": self._after_seconds},
+            detail={"silent_seconds": round(silent) if is_known else None, "after_seconds": self._after_seconds},
             now=now,
         )
 
-    def _tell_directly(self, error: DeltaworksError | None, now: datetime) -> None:
-        """Tell of a control area that does not answer. What was told is remembered in this process alone."""
+    def _notify_directly(self, error: DeltaworksError | None, now: datetime) -> None:
+        """Notify of a control area that does not answer. The state of that alert is kept in this process alone."""
         cause = cause_of("CONTROL_UNREADABLE")
         severity = None if error is None else cause.severity
         self._unreadable, kind = observe(self._unreadable, cause, severity=severity, now=now)
@@ -146,8 +146,8 @@ class Deadman:
                 continue
             try:
                 channel.send(notice)
-            except Exception as failure:  # whatever one channel says, the others are told
-                log.warning("not told on %s: %s", channel.name, failure)
+            except Exception as failure:  # whatever one channel raises, the others get the notice
+                log.warning("not sent on %s: %s", channel.name, failure)
 
 
 def _age(data: bytes, now: datetime) -> float:
@@ -167,7 +167,7 @@ def open_deadman(*, grace: bool = False) -> Deadman:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look again and again until the process is ended."""
+    """Check every so often until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
     parser.add_argument("--beat-file", type=Path, help="touched after each look, for whoever watches this process")
@@ -175,10 +175,10 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     deadman, state = open_deadman(grace=True), ""
     while True:
-        found = deadman.look()
-        if found.state != state:
-            log.info("the health check is %s (silent for %.0f s) %s", found.state, found.silent_seconds, found.error)
-        state = found.state
+        result = deadman.look()
+        if result.state != state:
+            log.info("the health check is %s (silent for %.0f s) %s", result.state, result.silent_seconds, result.error)
+        state = result.state
         if options.beat_file is not None:
             options.beat_file.touch()
         threading.Event().wait(options.every)

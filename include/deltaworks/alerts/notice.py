@@ -1,4 +1,4 @@
-"""A notice: what one channel tells people about one alert at one time."""
+"""A notice: the message to people about one alert at one time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.alerts.state import Kind
+from deltaworks.alerts.state import NoticeKind
+from deltaworks.control.clock import utc_now
 from deltaworks.specs.environment import Severity
 
 #: SNS takes no more in a subject, and SQS little more than this in a message.
@@ -20,13 +21,13 @@ DETAIL_LENGTH = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What is told. `id` is one per notice, whoever sends it and however often; ids sort by time.
+    """One message. `id` is one per notice, whoever sends it and however often; ids sort by time.
 
-    `changes` says how often the alert had opened or ended since the notice before: more than one where it flaps.
+    `changes` is how often the alert has opened or ended since the notice before: more than one where it flaps.
     """
 
     id: str
-    kind: Kind
+    kind: NoticeKind
     cause: str
     subject: str
     severity: Severity
@@ -63,21 +64,38 @@ class Notice:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Notice:
-        """What `encode` wrote. Keys that are not known are left out."""
+        """What `encode` wrote. Unknown keys are ignored."""
         record = json.loads(data)
         return cls(**{name: record[name] for name in cls.__slots__ if name in record})
 
 
 def notice_id(at: datetime) -> str:
-    """An id nothing else has, which sorts by time."""
+    """A unique id that sorts by time."""
     return f"{at:%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:12]}"
 
 
 def fitting(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The detail as plain data that fits into a message: long texts are cut, and say so."""
+    """The detail as plain data that fits into a message: long texts are cut, with their length."""
     plain: dict[str, Any] = json.loads(json.dumps(detail, default=str))
     for name, value in plain.items():
         text = value if isinstance(value, str) else json.dumps(value)
         if len(text) > DETAIL_LENGTH:
             plain[name] = f"{text[:DETAIL_LENGTH]}… ({len(text)} characters)"
     return plain
+
+
+def trial_notice() -> Notice:
+    """A notice that says that it is a trial."""
+    now = utc_now()
+    return Notice(
+        id=notice_id(now),
+        kind="raised",
+        cause="CHANNEL_FAILING",
+        subject="trial",
+        severity="critical",
+        summary="This is a trial: nothing is wrong, and notices reach you.",
+        detail={},
+        runbook="alerts.md#channels",
+        since=now.isoformat(timespec="seconds"),
+        at=now.isoformat(timespec="milliseconds"),
+    )

@@ -1,8 +1,8 @@
-"""Raises and resolves alerts: one object per cause and subject says how it stands, replaced only as it was read.
+"""Raises and resolves alerts: one object per cause and subject holds its state, replaced only as it was read.
 
-Two senders that raise the same alert at once end with one notice: whoever writes second reads what the first wrote. A
-notice is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is then
-copied to the spool, from which `deltaworks.alerts.sending` delivers it. Nothing here talks to a channel.
+Two processes that raise the same alert at once end with one notice: whoever writes second reads what the first wrote.
+A notice is part of the write that decides on it (`outbox`), so that none is lost between deciding and sending; it is
+then copied to the spool, from which `deltaworks.alerts.sending` delivers it. Nothing here talks to a channel.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.alerts.causes import CAUSES, Cause, cause_of
 from deltaworks.alerts.notice import Notice, fitting, notice_id
-from deltaworks.alerts.state import Kind, Standing, observe
+from deltaworks.alerts.state import NoticeKind, Standing, observe
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.troubles import ALERTS, AlertCause, cause_of
 from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.environment import Severity
 
@@ -32,7 +32,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert as it is kept: how it stands, what it says, and the notices not yet in the spool (`outbox`)."""
+    """One alert as stored: its state, its texts, and the notices not yet in the spool (`outbox`)."""
 
     cause: str
     subject: str
@@ -57,14 +57,14 @@ class Alert:
         record = json.loads(data)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"no alert of format {FORMAT}")
-        said = record["standing"]
-        times = {name: parse_iso(said.get(name)) for name in ("since", "raised_at")}
-        notices = tuple(at for text in said.get("notices", ()) if (at := parse_iso(text)))
-        known = {name: said[name] for name in Standing.__slots__ if name in said}
-        standing = Standing(**{**known, **times, "notices": notices})
-        outbox = tuple(Notice.decode(json.dumps(each)) for each in record.get("outbox", ()))
-        kept = {name: record[name] for name in cls.__slots__ if name in record}
-        return cls(**{**kept, "standing": standing, "outbox": outbox})
+        state = record["standing"]
+        times = {name: parse_iso(state.get(name)) for name in ("since", "raised_at")}
+        notices = tuple(at for text in state.get("notices", ()) if (at := parse_iso(text)))
+        values = {name: state[name] for name in Standing.__slots__ if name in state}
+        standing = Standing(**{**values, **times, "notices": notices})
+        outbox = tuple(Notice.decode(json.dumps(notice)) for notice in record.get("outbox", ()))
+        fields = {name: record[name] for name in cls.__slots__ if name in record}
+        return cls(**{**fields, "standing": standing, "outbox": outbox})
 
 
 def raise_alert(
@@ -78,17 +78,18 @@ def raise_alert(
     runbook: str | None = None,
     now: datetime | None = None,
 ) -> Notice | None:
-    """Say that something is wrong with `subject`, as often as it is seen: one alert is open per cause and subject.
+    """Raise an alert of `subject`, as often as it is seen: at most one is open per cause and subject.
 
-    Safe from many processes at once. Told once, then after cooldowns and within limits of its cause; see `causes`.
+    Safe from many processes at once. People are notified at once, then after cooldowns and within the limits of its
+    cause, see `deltaworks.control.troubles`.
 
     Args:
-        severity: other than the cause's own.
+        severity: another than that of the cause.
         detail: plain data for whoever looks into it; long texts are cut.
-        runbook: another page than the cause's own.
+        runbook: another page than that of the cause.
 
     Returns:
-        The notice this gives rise to, None where there is nothing new to tell. It lies in the spool then.
+        The notice, which is in the spool then; None where nothing is new.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
@@ -103,7 +104,7 @@ def raise_alert(
         subject,
         severity=severity or kind.severity,
         now=now,
-        said=lambda alert: replace(
+        update=lambda alert: replace(
             alert, seen_at=seen_at, summary=summary, detail=fits, runbook=runbook or kind.runbook
         ),
     )
@@ -112,7 +113,7 @@ def raise_alert(
 def resolve_alert(
     objects: ObjectStore, *, cause: str, subject: str, summary: str = "", now: datetime | None = None
 ) -> Notice | None:
-    """Say that it is over. Nothing happens, and nothing is written, where no such alert is open.
+    """Resolve an alert. Nothing is written where no such alert is open.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
@@ -125,39 +126,39 @@ def resolve_alert(
         subject,
         severity=None,
         now=now or utc_now(),
-        said=lambda alert: replace(alert, summary=summary or alert.summary),
+        update=lambda alert: replace(alert, summary=summary or alert.summary),
     )
 
 
 def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notice]:
-    """Tell what was held back and still holds, put notices of a sender that died into the spool, and forget alerts that
-    ended long ago. To be run every minute or so; safe from many processes at once."""
+    """Give notices that were held back and are still true, spool those of a process that died, and delete alerts that
+    ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notices."""
     now = now or utc_now()
-    told = []
+    notices = []
     for alert in alerts(objects):
-        kind, standing = CAUSES.get(alert.cause), alert.standing
+        kind, standing = ALERTS.get(alert.cause), alert.standing
         if kind is None:
             continue
         severity = standing.severity if standing.open else None
-        notice = _change(objects, kind, alert.subject, severity=severity, now=now, said=lambda same: same)
+        notice = _change(objects, kind, alert.subject, severity=severity, now=now, update=lambda same: same)
         if notice is not None:
-            told.append(notice)
+            notices.append(notice)
         if _is_over(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
-    return told
+    return notices
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
-    """Every alert that is kept, open or ended lately. What cannot be read is left out."""
+    """Every stored alert, open or ended lately. Objects that cannot be read are skipped."""
     for key in objects.list(paths.alerts("state/")):
-        found = objects.get(key)
-        alert = _decoded(found.data) if found else None
+        item = objects.get(key)
+        alert = _decoded(item.data) if item else None
         if alert is not None:
             yield alert
 
 
 def alert_key(cause: str, subject: str) -> str:
-    """Where an alert lies. Long subjects are told apart by a digest."""
+    """The key of an alert. Long subjects are shortened and made unique by a digest."""
     name = quote(subject, safe="")
     if len(name) > _NAME_LENGTH:
         name = f"{name[:_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
@@ -166,32 +167,32 @@ def alert_key(cause: str, subject: str) -> str:
 
 def _change(
     objects: ObjectStore,
-    cause: Cause,
+    cause: AlertCause,
     subject: str,
     *,
     severity: Severity | None,
     now: datetime,
-    said: Callable[[Alert], Alert],
+    update: Callable[[Alert], Alert],
 ) -> Notice | None:
     key = alert_key(cause.name, subject)
     for _ in range(_TRIES):
-        found = objects.get(key)
-        before = _decoded(found.data) if found else None
+        item = objects.get(key)
+        before = _decoded(item.data) if item else None
         if severity is None and (before is None or _is_over(before)):
             return None
         alert = before or Alert(cause=cause.name, subject=subject)
         standing, kind = observe(alert.standing, cause, severity=severity, now=now)
-        after = replace(said(alert), standing=standing)
+        after = replace(update(alert), standing=standing)
         notice = _notice(after, alert.standing, kind, now) if kind else None
         if notice is not None:
             after = replace(after, outbox=(*after.outbox, notice))
         if after == before and not after.outbox:
             return None
         data = after.encode()
-        if found is None:
+        if item is None:
             written = objects.put_if_absent(key, data)
         else:
-            written = objects.put_if_match(key, data, found.etag) is not None
+            written = objects.put_if_match(key, data, item.etag) is not None
         if written:
             _empty_outbox(objects, key, after, data)
             return notice
@@ -203,19 +204,19 @@ def _change(
 
 
 def _is_over(alert: Alert) -> bool:
-    """Whether it has ended, was told to have, and has nothing left to send."""
+    """Whether it has ended, the notice of that was given, and nothing is left to send."""
     return not alert.standing.open and alert.standing.told is None and not alert.outbox
 
 
-def _notice(alert: Alert, before: Standing, kind: Kind, now: datetime) -> Notice:
+def _notice(alert: Alert, before: Standing, kind: NoticeKind, now: datetime) -> Notice:
     since = before.since if kind == "resolved" and before.open else alert.standing.since
-    told = before.told if kind == "resolved" else None
+    severity = before.told if kind == "resolved" else None
     return Notice(
         id=notice_id(now),
         kind=kind,
         cause=alert.cause,
         subject=alert.subject,
-        severity=told or alert.standing.severity,
+        severity=severity or alert.standing.severity,
         summary=alert.summary,
         detail=alert.detail,
         runbook=alert.runbook,
@@ -226,19 +227,19 @@ def _notice(alert: Alert, before: Standing, kind: Kind, now: datetime) -> Notice
 
 
 def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
-    """Copy notices to the spool. Done twice, it is the same: what was delivered is known by the notice's id."""
+    """Copy notices to the spool. Idempotent: deliveries are recorded by the id of the notice."""
     if not alert.outbox:
         return
     for notice in alert.outbox:
         objects.put_if_absent(paths.alerts(f"spool/{notice.id}.json"), notice.encode())
-    found = objects.get(key)
-    # Where another one has written since, the outbox stays for its next writer.
-    if found is not None and found.data == data:
-        objects.put_if_match(key, replace(alert, outbox=()).encode(), found.etag)
+    item = objects.get(key)
+    # Where another process has written since, the outbox stays for its next writer.
+    if item is not None and item.data == data:
+        objects.put_if_match(key, replace(alert, outbox=()).encode(), item.etag)
 
 
 def _decoded(data: bytes) -> Alert | None:
-    """The alert; None for an object that is torn or none of ours, which is written anew."""
+    """The alert; None for an object that is torn or of another format, which is overwritten."""
     try:
         return Alert.decode(data)
     except (ValueError, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""Delivers the notices in the spool: each to every channel it is for, in order, until all have it.
+"""Delivers the notices in the spool: every notice to every channel it is for, in order, until all have it.
 
-One object per notice and channel says who is sending it and whether it was sent, so that of several senders one sends.
-A sender that dies between sending and saying so leaves a claim, which the next one takes over a few minutes later: a
-notice can then arrive twice (never not at all), with the same id. A FIFO topic drops the second.
+One object per notice and channel holds who is sending it and whether it was sent, so that of several senders one sends.
+A sender that dies between sending and recording that leaves a claim, which the next one takes over a few minutes later:
+a notice can then arrive twice (never not at all), with the same id. A FIFO topic drops the second.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from deltaworks.alerts.causes import rank
 from deltaworks.alerts.channels import Channel
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.troubles import rank
 from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ FIRST_RETRY_SECONDS = 30
 LONGEST_RETRY_SECONDS = 600
 GIVE_UP_DAYS = 3
 KEEP_DAYS = 7
-State = Literal["sending", "failed", "sent", "given_up"]
+DeliveryState = Literal["sending", "failed", "sent", "given_up"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where one notice stands on one channel. `by` is host and process, `claim` this very attempt, `at` its time."""
+    """The state of one notice on one channel. `by` is host and process, `claim` this very attempt, `at` its time."""
 
-    state: State
+    state: DeliveryState
     at: str
     by: str
     claim: str = ""
@@ -62,7 +62,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What one look at the spool did: notices sent and given up, by channel; those that wait; channels that fail."""
+    """What one pass over the spool did: deliveries sent and given up, notices that wait, channels that fail."""
 
     sent: int
     waiting: int
@@ -71,27 +71,27 @@ class SendResult:
 
 
 def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: datetime | None = None) -> SendResult:
-    """Send what lies in the spool and is due. Safe from many processes at once; does nothing where it is empty.
+    """Send the notices in the spool that are due. Safe from many processes at once.
 
-    A channel that fails is left alone for the rest of this look, so that its notices stay in order, and an alert says
-    so on the others. A notice it has not taken for three days is given up on it, which its record says.
+    A channel that fails is skipped for the rest of this pass, so that its notices stay in order, and CHANNEL_FAILING is
+    raised for the others. A notice it has not accepted for three days is given up on it, as its record says.
     """
     now = now or utc_now()
     blocked: dict[str, str] = {}
     worked: set[str] = set()
     sent = waiting = given_up = 0
     for key in objects.list(paths.alerts("spool/")):
-        found = objects.get(key)
-        if found is None:
+        item = objects.get(key)
+        if item is None:
             continue
-        notice = _decoded(found.data)
+        notice = _decoded(item.data)
         if notice is None:
             log.error("%s holds no notice, and is removed", key)
             objects.delete(key)
             continue
         states = []
         for channel in channels:
-            state = _deliver(objects, notice, channel, blocked, now=now) if _wanted(channel, notice) else "sent"
+            state = _deliver(objects, notice, channel, blocked, now=now) if _is_for(channel, notice) else "sent"
             sent += state == "sent now"
             given_up += state == "given_up"
             if state == "sent now":
@@ -102,12 +102,12 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
         else:
             waiting += 1
     failing = tuple(sorted(name for name, error in blocked.items() if error))
-    _tell_channels(objects, blocked, worked - set(blocked), now)
+    _alert_on_channels(objects, blocked, worked - set(blocked), now)
     return SendResult(sent=sent, waiting=waiting, given_up=given_up, failing=failing)
 
 
 def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
-    """Remove records of deliveries that ended over a week ago; how many. Once a day is enough."""
+    """Remove records of deliveries that ended over a week ago, and return their number. Once an hour is enough."""
     before = (now or utc_now()) - timedelta(days=KEEP_DAYS)
     removed = 0
     for key in objects.list(paths.alerts("deliveries/")):
@@ -118,7 +118,7 @@ def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> i
     return removed
 
 
-def _wanted(channel: Channel, notice: Notice) -> bool:
+def _is_for(channel: Channel, notice: Notice) -> bool:
     if notice.kind == "resolved" and not channel.spec.resolved:
         return False
     return rank(notice.severity) >= rank(channel.spec.min_severity)
@@ -127,23 +127,23 @@ def _wanted(channel: Channel, notice: Notice) -> bool:
 def _deliver(objects: ObjectStore, notice: Notice, channel: Channel, blocked: dict[str, str], *, now: datetime) -> str:
     """Send one notice on one channel, if it is due and nobody else does."""
     key = paths.alerts(f"deliveries/{notice.id}.{channel.name}.json")
-    found = objects.get(key)
-    before = Delivery.decode(found.data) if found else None
+    item = objects.get(key)
+    before = Delivery.decode(item.data) if item else None
     if before is not None and before.state in ("sent", "given_up"):
         return "sent"
     if channel.name in blocked:
         return "waiting"
     if before is not None and not _due(before, now):
-        # Those behind it wait too, or the end of an alert could be told before its beginning.
+        # Those behind it wait too, or the end of an alert could arrive before its beginning.
         blocked[channel.name] = before.error
         return "waiting"
     attempts = before.attempts + 1 if before else 1
     # Equal bytes count as our own write, so that each attempt has something that no other has.
     claim = Delivery(state="sending", at=now.isoformat(), by=_me(), claim=uuid.uuid4().hex, attempts=attempts)
-    if found is None:
+    if item is None:
         claimed = objects.put_if_absent(key, claim.encode())
     else:
-        claimed = objects.put_if_match(key, claim.encode(), found.etag) is not None
+        claimed = objects.put_if_match(key, claim.encode(), item.etag) is not None
     if not claimed:
         blocked[channel.name] = ""
         return "waiting"
@@ -154,7 +154,7 @@ def _deliver(objects: ObjectStore, notice: Notice, channel: Channel, blocked: di
         blocked[channel.name] = why
         made = parse_iso(notice.at)
         over = made is not None and now - made > timedelta(days=GIVE_UP_DAYS)
-        state: State = "given_up" if over else "failed"
+        state: DeliveryState = "given_up" if over else "failed"
         objects.put(key, dataclasses.replace(claim, state=state, error=why).encode())
         log.warning("notice %s is not sent on %s (%s): %s", notice.id, channel.name, state, why)
         return state
@@ -171,7 +171,7 @@ def _due(before: Delivery, now: datetime) -> bool:
     return at is None or abs((now - at).total_seconds()) >= wait
 
 
-def _tell_channels(objects: ObjectStore, blocked: dict[str, str], worked: set[str], now: datetime) -> None:
+def _alert_on_channels(objects: ObjectStore, blocked: dict[str, str], worked: set[str], now: datetime) -> None:
     for name, error in ((name, error) for name, error in blocked.items() if error):
         raise_alert(objects, cause="CHANNEL_FAILING", subject=name, summary=f"Channel {name}: {error}", now=now)
     for name in worked:

@@ -1,8 +1,8 @@
-"""When an alert is told: a pure state machine that knows what was told last, and tells again only when that is wrong.
+"""When people are notified of an alert: a pure state machine that gives a notice where the last one is wrong by now.
 
-What is true (open or resolved, how severe) is always taken over. Whether it is told follows from what was told last,
-from the cooldown after a notice of its raising, and from how many notices the past hour has had. What may not be told
-yet is told later, if it still holds: an alert that stays as it is ends with its last notice saying so.
+The truth (open or resolved, how severe) is always taken over. Whether a notice follows depends on the last notice, on
+the cooldown after one of its raising, and on the number of notices in the past hour. A notice that is held back is
+given later, if it is still true: an alert that comes to rest ends with a notice that is true.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from deltaworks.alerts.causes import Cause, rank
+from deltaworks.control.troubles import AlertCause, rank
 from deltaworks.specs.environment import Severity
 
 HOUR = timedelta(hours=1)
-Kind = Literal["raised", "escalated", "reminder", "resolved"]
+NoticeKind = Literal["raised", "escalated", "reminder", "resolved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How an alert stands and what was told of it.
+    """The state of an alert and of its notices.
 
     `told` is the severity of the last notice, None where that was of its end or there was none. `notices` are the times
-    of the past hour's. `changes` counts since the last notice how often it opened or ended.
+    of those of the past hour. `changes` counts how often the alert opened or ended since the last notice.
     """
 
     open: bool = False
@@ -37,18 +37,18 @@ class Standing:
 
 
 def observe(
-    before: Standing, cause: Cause, *, severity: Severity | None, now: datetime
-) -> tuple[Standing, Kind | None]:
-    """Take over what is true now, and decide what is told.
+    before: Standing, cause: AlertCause, *, severity: Severity | None, now: datetime
+) -> tuple[Standing, NoticeKind | None]:
+    """Take over what is true now, and decide on a notice.
 
     Args:
-        severity: how severe it is, None where it is not so any more.
+        severity: how severe it is, None where it is over.
 
     Returns:
-        How it stands now, and the kind of notice to give, if one.
+        The new state, and the kind of notice to give, None for no notice.
     """
     changed = before.open != (severity is not None)
-    found = replace(
+    after = replace(
         before,
         open=severity is not None,
         severity=severity or before.severity,
@@ -56,35 +56,35 @@ def observe(
         changes=before.changes + changed,
         notices=tuple(at for at in before.notices if _within(at, HOUR, now)),
     )
-    kind = _owed(found, cause, now)
-    if kind is None or len(found.notices) >= cause.notices_per_hour:
-        return found, None
-    return _told(found, kind, now), kind
+    kind = _owed(after, cause, now)
+    if kind is None or len(after.notices) >= cause.notices_per_hour:
+        return after, None
+    return _noticed(after, kind, now), kind
 
 
-def _owed(found: Standing, cause: Cause, now: datetime) -> Kind | None:
-    """What would be told if notices were not counted."""
-    if not found.open:
-        return "resolved" if found.told is not None else None
-    if found.told is None:
-        cooling = found.raised_at is not None and _within(
-            found.raised_at, timedelta(seconds=cause.cooldown_seconds), now
+def _owed(standing: Standing, cause: AlertCause, now: datetime) -> NoticeKind | None:
+    """The notice that would be given if notices were not counted."""
+    if not standing.open:
+        return "resolved" if standing.told is not None else None
+    if standing.told is None:
+        cooling = standing.raised_at is not None and _within(
+            standing.raised_at, timedelta(seconds=cause.cooldown_seconds), now
         )
-        return None if cooling and rank(found.severity) <= rank(found.raised_severity) else "raised"
-    if rank(found.severity) > rank(found.told):
+        return None if cooling and rank(standing.severity) <= rank(standing.raised_severity) else "raised"
+    if rank(standing.severity) > rank(standing.told):
         return "escalated"
     repeat = timedelta(seconds=cause.repeat_seconds)
-    return None if found.raised_at is not None and _within(found.raised_at, repeat, now) else "reminder"
+    return None if standing.raised_at is not None and _within(standing.raised_at, repeat, now) else "reminder"
 
 
-def _told(found: Standing, kind: Kind, now: datetime) -> Standing:
+def _noticed(standing: Standing, kind: NoticeKind, now: datetime) -> Standing:
     raised = kind in ("raised", "escalated")
     return replace(
-        found,
-        told=None if kind == "resolved" else found.severity,
-        raised_at=now if raised or kind == "reminder" else found.raised_at,
-        raised_severity=found.severity if raised else found.raised_severity,
-        notices=(*found.notices, now),
+        standing,
+        told=None if kind == "resolved" else standing.severity,
+        raised_at=now if raised or kind == "reminder" else standing.raised_at,
+        raised_severity=standing.severity if raised else standing.raised_severity,
+        notices=(*standing.notices, now),
         changes=0,
     )
 

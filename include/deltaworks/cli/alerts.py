@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 from rich.table import Table
 
-from deltaworks.alerts.channels import open_channels
+from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
+from deltaworks.alerts.notice import trial_notice
 from deltaworks.alerts.raising import alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
-from deltaworks.alerts.subscriptions import check_channel, trial_notice
 from deltaworks.cli.context import catalog, console, use_settings
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
@@ -53,7 +53,7 @@ def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on 
     environment = catalog().environment
     problems = 0
     for channel in open_channels(environment.alerts, environment.messaging):
-        found = check_channel(channel, environment.messaging)
+        found = channel_problems(channel, environment.messaging)
         if send_one and not any(problem.blocks for problem in found):
             channel.send(trial_notice())
         for problem in found:

@@ -14,6 +14,7 @@ import typer
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -39,9 +40,10 @@ def stop(
 
 
 def start(name: str) -> None:
-    """Let a stopped stream or relay go on where it was."""
+    """Let a stopped stream or relay go on where it was, or call off the wait of one that keeps failing."""
     found = _endless(name)
     found.flag.clear()
+    found.backoff.reset()
     with airflow_from_environment() as airflow:
         airflow.unpause(found.dag_id)
     console.print(f"{name} may run again; Airflow starts it within seconds.")
@@ -49,12 +51,13 @@ def start(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Endless:
-    """A stream or a relay: its DAG, its stop flag and where its heartbeat is."""
+    """A stream or a relay: its DAG, its stop flag, its back-off and where its heartbeat is."""
 
     name: str
     dag_id: str
     objects: ObjectStore
     flag: StopFlag
+    backoff: RestartBackoff
     heartbeat_key: str
 
 
@@ -66,7 +69,8 @@ def _endless(name: str) -> _Endless:
     else:
         project.pipeline(name)
         folder, dag_id = paths.pipeline_control(name), f"stream__{name}"
-    return _Endless(name, dag_id, objects, StopFlag(objects, f"{folder}/stop.json"), f"{folder}/heartbeat.json")
+    flag, backoff = StopFlag(objects, f"{folder}/stop.json"), RestartBackoff(objects, f"{folder}/failures.json")
+    return _Endless(name, dag_id, objects, flag, backoff, f"{folder}/heartbeat.json")
 
 
 def _wait_until_ended(found: _Endless, wait_seconds: float) -> None:

@@ -1,49 +1,147 @@
-"""Back-off between runs of an endless job, which Airflow's `@continuous` schedule does not have.
+"""The back-off of endless jobs: how long after a failure the next try begins, whoever starts it.
 
-A job that fails soon after its start waits before it exits, and longer with each such failure in a row; a run that
-lasted resets the count. The count is an object beside the lease, so it survives the process.
+There is one schedule (`wait_seconds`) and one deadline per stream. A run that fails records when it failed and how long
+to wait; the next run waits for what is left of that before it opens anything. A launcher may wait as well, to give its
+slot away meanwhile (Airflow's retry policy does, by the same schedule): both count from the failure, so that their
+waits overlap and do not add up. The record is an object beside the lease, so it outlives processes and DAG runs.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
 
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import FencedError
 
-QUICK_SECONDS = 120.0
+log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 300.0
+#: A run that lasted this long worked: its failure counts as the first.
+SETTLED_SECONDS = 600.0
+#: How often a waiting run looks whether its wait was called off.
+POLL_SECONDS = 5.0
+
+
+def wait_seconds(failures: int, *, retryable: bool = True) -> float:
+    """Seconds between the last of that many early failures in a row and the next try.
+
+    Args:
+        retryable: whether a retry alone can succeed. Where it cannot, the wait is the longest from the first failure
+            on: the stream comes back by itself once its cause was removed.
+    """
+    if not retryable:
+        return LONGEST_WAIT_SECONDS
+    # The exponent is bounded as well: after days of failures 2**n is no float any more.
+    return min(FIRST_WAIT_SECONDS * 2.0 ** min(max(failures, 1) - 1, 16), LONGEST_WAIT_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """Early failures in a row, when the last one was (ISO 8601, UTC), and how long to wait after it.
+
+    A record of an earlier release has only `failures`; nothing is waited for then.
+    """
+
+    failures: int = 0
+    failed_at: str | None = None
+    wait_seconds: float = 0.0
 
 
 class RestartBackoff:
-    """Counts quick failures in a row and waits accordingly."""
+    """The back-off of one stream. One process at a time uses it; `reset` may be called from any other.
 
-    def __init__(self, objects: ObjectStore, key: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    Raises:
+        TransientError: the control area does not answer (every method).
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        key: str,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._objects = objects
         self._key = key
+        self._clock = clock
         self._sleep = sleep
-        self._started = time.monotonic()
+        self._started = clock()
 
-    def failures(self) -> int:
-        """Quick failures in a row so far."""
-        found = self._objects.get(self._key)
-        return int(json.loads(found.data)["failures"]) if found else 0
+    def read(self) -> FailureRecord:
+        """What is on record; no failures where there is nothing."""
+        item = self._objects.get(self._key)
+        record = json.loads(item.data) if item else {}
+        return FailureRecord(**{name: record[name] for name in FailureRecord.__slots__ if name in record})
 
-    def succeeded(self) -> None:
-        """The run ended as it should."""
-        if self.failures():
+    def left_seconds(self) -> float:
+        """What is left of the wait after the last failure."""
+        record = self.read()
+        failed_at = parse_iso(record.failed_at)
+        if failed_at is None:
+            return 0.0
+        elapsed_seconds = (self._clock() - failed_at).total_seconds()
+        # A failure that is yet to come was recorded by another clock: how much of its wait is over is unknown.
+        return max(0.0, record.wait_seconds - elapsed_seconds) if elapsed_seconds >= 0 else 0.0
+
+    def wait(self) -> float:
+        """Wait for what is left, or until `reset` is called elsewhere. The run counts from here.
+
+        Returns:
+            The seconds waited.
+        """
+        waited_seconds = 0.0
+        while (left_seconds := self.left_seconds()) > 0:
+            step_seconds = min(left_seconds, POLL_SECONDS)
+            self._sleep(step_seconds)
+            waited_seconds += step_seconds
+        self._started = self._clock()
+        return waited_seconds
+
+    def failed(self, *, retryable: bool = True) -> float:
+        """The run failed: record it. Does not wait itself.
+
+        Returns:
+            The seconds until the next try.
+        """
+        now = self._clock()
+        early = (now - self._started).total_seconds() < SETTLED_SECONDS
+        failures = self.read().failures + 1 if early else 1
+        # Streams that failed together, as when their storage was away, do not come back together.
+        seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), LONGEST_WAIT_SECONDS)
+        record = FailureRecord(failures=failures, failed_at=now.isoformat(), wait_seconds=round(seconds, 1))
+        self._objects.put(self._key, json.dumps(asdict(record)).encode())
+        return record.wait_seconds
+
+    def reset(self) -> None:
+        """Forget the failures: a run ended well, or a person wants the next try at once. Idempotent."""
+        if self._objects.get(self._key) is not None:
             self._objects.delete(self._key)
 
-    def failed(self) -> float:
-        """The run failed: count it, wait, and return the seconds waited."""
-        quick = time.monotonic() - self._started < QUICK_SECONDS
-        failures = self.failures() + 1 if quick else 1
-        self._objects.put(self._key, json.dumps({"failures": failures}).encode())
-        # The exponent is bounded as well: after days of failures 2**n is no float any more.
-        wait_seconds: float = min(FIRST_WAIT_SECONDS * 2 ** min(failures - 1, 16), LONGEST_WAIT_SECONDS)
-        wait_seconds *= random.uniform(0.8, 1.2)
-        self._sleep(wait_seconds)
-        return wait_seconds
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """One run: wait for what is left, then record how the run ended.
+
+        A run that was fenced counts neither as a failure nor as a success: its successor keeps the record.
+        """
+        if (left_seconds := self.left_seconds()) > 0:
+            failures = self.read().failures
+            log.warning("waiting %.0f s before this run, after %d failures in a row", left_seconds, failures)
+            self.wait()
+        try:
+            yield
+        except FencedError:
+            raise
+        except Exception as error:
+            self.failed(retryable=as_deltaworks_error(error).retryable)
+            raise
+        self.reset()

@@ -1,6 +1,6 @@
 """How every job ends: an exit code a launcher can act on and, on failure, one last line that says why.
 
-Foreign errors become Deltaworks' own here and nowhere else, so that a retry policy needs to know only ours.
+Foreign errors become DeltaworksErrors here and nowhere else, so that a retry policy handles those alone.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ _MESSAGE_LENGTH = 1_000
 def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
     """Run a job's `main` and return the process's exit code.
 
-    0 or what `main` returned; an error's own exit code; 1 for what nobody foresaw. On an error the traceback goes
-    to standard error and the last line on standard output is the error's `DELTAWORKS_ERROR` line.
+    0 or what `main` returned; the exit code of a DeltaworksError; 1 for any other error. On an error the traceback goes
+    to standard error, and the last line on standard output is the `DELTAWORKS_ERROR` line of the error.
 
     Args:
         guard: end this process and its JVM when whoever launched them has died.
@@ -104,7 +104,7 @@ def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
 
 
 def print_results(results: Sequence[DataclassInstance]) -> None:
-    """What a job did: one line per result for people, its texts last, then all of them as one line of JSON."""
+    """Print the results of a job: one line per result for people, its texts last, then all as one line of JSON."""
     records = [dataclasses.asdict(result) for result in results]
     if records:
         columns = [name for name, value in records[0].items() if not isinstance(value, dict | list | tuple)]
@@ -127,9 +127,9 @@ def _cell(value: object) -> str:
 
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
-    """The error as one of ours: itself or what it wraps, a conflict, a checkpoint taken, an outage, or JOB_FAILED."""
+    """The error as a DeltaworksError: itself or the one it wraps, a known error of Spark or a server, or JOB_FAILED."""
     chain = list(_chain(error))
-    text = "\n".join(_told(link) for link in chain)
+    text = "\n".join(_text_of(link) for link in chain)
     own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or error_in(text)
     if own is not None:
         return own
@@ -172,10 +172,10 @@ def _of_the_source(text: str) -> DeltaworksError | None:
         return of_table
     if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
         cause = _CERTIFICATE_CAUSE.search(text)
-        found = refused.group() if cause is None else f"{refused.group()}: {cause.group()}"
+        reason = refused.group() if cause is None else f"{refused.group()}: {cause.group()}"
         return ConfigError(
             "SOURCE_CERTIFICATE_REFUSED",
-            f"The source and this client do not take each other's certificate: {found[:_MESSAGE_LENGTH]}",
+            f"The source and this client do not take each other's certificate: {reason[:_MESSAGE_LENGTH]}",
             hint="Mend `source.security`: truststore has to hold the authority of the brokers' certificate, keystore a "
             "certificate that they take, and bootstrap_servers the names in theirs.",
         )
@@ -216,7 +216,7 @@ def _of_the_table(text: str) -> DeltaworksError | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then what it was raised from, outermost first. What merely came before it says nothing of it."""
+    """The error, then what it was raised from, outermost first. Errors that merely preceded it are not part of it."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -225,7 +225,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _told(link: BaseException) -> str:
+def _text_of(link: BaseException) -> str:
     # A captured JVM error shows only its description; its causes are named in the stack trace it carries.
     stack = getattr(link, "_stackTrace", None) or getattr(link, "stackTrace", None) or ""
     return f"{type(link).__name__}: {link}\n{stack}"

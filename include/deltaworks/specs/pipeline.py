@@ -114,7 +114,7 @@ class WatchSpec(Spec):
         default=180, ge=20, description="a start that takes no longer is not held against the stream"
     )
     restarts_per_hour: int = Field(
-        default=3, ge=0, description="how often a hung stream is started anew; 0 leaves it to people"
+        default=3, ge=0, description="how often a hung stream is restarted; 0 leaves it to people"
     )
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.channels import open_channels
+from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import Deadman, beat_health
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notice import Notice, trial_notice
 from deltaworks.alerts.raising import alerts, raise_alert
-from deltaworks.alerts.subscriptions import check_channel, trial_notice
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec
@@ -114,16 +113,16 @@ def test_a_topic_nobody_listens_to_and_a_subscription_without_dead_letters_are_n
     ]
     people, log = open_channels(AlertsSpec.model_validate({"channels": declared}), aws.messaging)
 
-    assert "nobody listens" in check_channel(people, aws.messaging)[0].text
+    assert "nobody listens" in channel_problems(people, aws.messaging)[0].text
     subscription = aws.subscribe(topic, queue)
-    (problem,) = check_channel(people, aws.messaging)
+    (problem,) = channel_problems(people, aws.messaging)
     assert "no dead-letter queue" in problem.text
     assert not problem.blocks
     aws.client("sns").unsubscribe(SubscriptionArn=subscription)
     aws.subscribe(topic, queue, dead_letters=queue)
-    assert "is declared" in check_channel(people, aws.messaging)[0].text
+    assert "is declared" in channel_problems(people, aws.messaging)[0].text
 
-    assert check_channel(log, aws.messaging) == []
+    assert channel_problems(log, aws.messaging) == []
 
 
 def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aws) -> None:
@@ -135,8 +134,8 @@ def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aw
     )
     (gone,) = open_channels(AlertsSpec.model_validate({"channels": [{**spec, "topic": topic + "x"}]}), aws.messaging)
 
-    assert check_channel(well, aws.messaging) == []
-    assert [problem.blocks for problem in check_channel(gone, aws.messaging)] == [True]
+    assert channel_problems(well, aws.messaging) == []
+    assert [problem.blocks for problem in channel_problems(gone, aws.messaging)] == [True]
     well.send(trial_notice())
     (got,) = aws.received(queue)
     assert got["runbook"] == "https://docs.test/alerts.md#channels"

@@ -7,19 +7,19 @@ import json
 import threading
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from deltaworks.alerts import channels as channels_module
-from deltaworks.alerts.channels import Channel, boto3_sns, open_channels
+from deltaworks.alerts.channels import SENDERS, Channel, log, open_channels
+from deltaworks.alerts.channels.sns import boto3_sns
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
 from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forget_deliveries, send_notices
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.specs.environment import AlertsSpec, LogChannelSpec, SnsChannelSpec
+from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec, SnsChannelSpec
 from tests.unit.alerts.aws_stage import Aws
 from tests.unit.alerts.conftest import Clock
 
@@ -342,13 +342,19 @@ def test_the_log_is_a_channel_where_none_is_declared(
     objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(channels_module.log, "log", lambda *said: lines.append(said))
+    monkeypatch.setattr(log.log, "log", lambda *said: lines.append(said))
     raised(objects, clock)
 
     send_notices(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)
 
     ((_, form, *said),) = lines
     assert (form % tuple(said)).startswith("[critical] STREAM_HUNG stream games: It hangs.")
+
+
+def test_every_kind_of_channel_that_can_be_declared_has_a_sender() -> None:
+    declared = {get_args(spec.model_fields["kind"].annotation)[0] for spec in ChannelSpec.__subclasses__()}
+
+    assert declared == set(SENDERS)
 
 
 def test_channels_have_names_of_their_own() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.alerts.causes import Cause, rank
-from deltaworks.alerts.state import HOUR, Kind, Standing, observe
+from deltaworks.alerts.state import HOUR, NoticeKind, Standing, observe
+from deltaworks.control.troubles import AlertCause, rank
 from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 
-CAUSE = Cause(
+CAUSE = AlertCause(
     name="TEST", severity="warning", runbook="alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
     notices_per_hour=4,
 )  # fmt: skip
@@ -26,7 +26,7 @@ looks = st.lists(
 )
 
 
-def replayed(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Severity | None]]:
+def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NoticeKind, Severity | None]]:
     """Seconds, kind and truth of every notice."""
     standing, now, told = Standing(), START, []
     for seconds, severity in seen:
@@ -38,9 +38,9 @@ def replayed(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Sever
     return told
 
 
-def oracle(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Severity | None]]:
+def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NoticeKind, Severity | None]]:
     """What people should have been told, by the words of docs/alerts.md."""
-    told: list[tuple[float, Kind, Severity | None]] = []
+    told: list[tuple[float, NoticeKind, Severity | None]] = []
     people_know: Severity | None = None
     at = 0.0
     for seconds, severity in seen:
@@ -49,7 +49,7 @@ def oracle(seen: Looks, cause: Cause = CAUSE) -> list[tuple[float, Kind, Severit
             continue
         raisings = [(when, s) for when, kind, s in told if kind in ("raised", "escalated") and s is not None]
         last_of_open = max((when for when, kind, _ in told if kind != "resolved"), default=None)
-        kind: Kind | None = None
+        kind: NoticeKind | None = None
         if severity is None:
             kind = "resolved" if people_know is not None else None
         elif people_know is None:

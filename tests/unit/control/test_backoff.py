@@ -2,60 +2,167 @@
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, QUICK_SECONDS, RestartBackoff
+from deltaworks.control.backoff import (
+    LONGEST_WAIT_SECONDS,
+    POLL_SECONDS,
+    SETTLED_SECONDS,
+    RestartBackoff,
+    wait_seconds,
+)
 from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 
 KEY = "control/failures.json"
 
 
-def make(objects: LocalObjects) -> tuple[RestartBackoff, list[float]]:
-    slept: list[float] = []
-    return RestartBackoff(objects, KEY, sleep=slept.append), slept
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+        self.slept: list[float] = []
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.pass_(seconds)
+
+    def pass_(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
 
 
-def test_each_quick_failure_in_a_row_waits_about_twice_as_long_across_processes(local_objects: LocalObjects) -> None:
-    waits = []
+def make(objects: LocalObjects, clock: Clock) -> RestartBackoff:
+    return RestartBackoff(objects, KEY, clock=clock, sleep=clock.sleep)
+
+
+def test_each_early_failure_in_a_row_waits_about_twice_as_long_across_processes(local_objects: LocalObjects) -> None:
+    clock, waits = Clock(), []
     for _ in range(5):
-        backoff, slept = make(local_objects)
-        assert backoff.failed() == slept[0]
-        waits.append(slept[0])
+        seconds = make(local_objects, clock).failed()
+        assert round(make(local_objects, clock).wait(), 6) == seconds
+        waits.append(seconds)
 
-    assert all(3.9 * 2**n <= wait <= 6.1 * 2**n for n, wait in enumerate(waits))
+    assert all(5 * 2**n <= wait <= 6 * 2**n for n, wait in enumerate(waits))
 
 
 def test_a_wait_never_grows_beyond_its_limit_however_many_failures(local_objects: LocalObjects) -> None:
     local_objects.put(KEY, b'{"failures": 5000}')
-    backoff, slept = make(local_objects)
+    backoff = make(local_objects, Clock())
 
-    backoff.failed()
-
-    assert slept[0] <= LONGEST_WAIT_SECONDS * 1.2
-    assert backoff.failures() == 5001
+    assert backoff.failed() == LONGEST_WAIT_SECONDS
+    assert backoff.read().failures == 5001
 
 
-def test_a_run_that_lasted_before_it_failed_counts_as_the_first_again(
-    local_objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_that_no_retry_mends_waits_longest_at_once(local_objects: LocalObjects) -> None:
+    assert make(local_objects, Clock()).failed(retryable=False) == LONGEST_WAIT_SECONDS
+    assert [wait_seconds(n, retryable=False) for n in (1, 9)] == [LONGEST_WAIT_SECONDS] * 2
+
+
+def test_what_a_launcher_has_waited_is_not_waited_again(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    seconds = make(local_objects, clock).failed(retryable=False)
+
+    clock.pass_(seconds - 20)
+    assert round(make(local_objects, clock).wait(), 6) == 20
+    clock.pass_(1)
+    assert make(local_objects, clock).wait() == 0.0
+
+
+def test_a_run_that_lasted_before_it_failed_counts_as_the_first_again(local_objects: LocalObjects) -> None:
     local_objects.put(KEY, b'{"failures": 9}')
-    backoff, slept = make(local_objects)
-    later = time.monotonic() + QUICK_SECONDS + 1
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    clock = Clock()
+    backoff = make(local_objects, clock)
+    clock.pass_(SETTLED_SECONDS + 1)
+
+    assert backoff.failed() < 10
+    assert backoff.read().failures == 1
+
+
+def test_waiting_does_not_count_as_running(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    make(local_objects, clock).failed(retryable=False)
+    backoff = make(local_objects, clock)
+    backoff.wait()
+    clock.pass_(SETTLED_SECONDS - 60)
 
     backoff.failed()
 
-    assert backoff.failures() == 1
-    assert slept[0] < 10
+    assert backoff.read().failures == 2
 
 
 def test_a_run_that_ends_well_starts_the_count_over(local_objects: LocalObjects) -> None:
-    make(local_objects)[0].failed()
+    make(local_objects, Clock()).failed()
 
-    backoff, _ = make(local_objects)
-    backoff.succeeded()
-    backoff.succeeded()
+    backoff = make(local_objects, Clock())
+    backoff.reset()
+    backoff.reset()
 
-    assert backoff.failures() == 0
+    assert backoff.read().failures == 0
+    assert backoff.left_seconds() == 0.0
+
+
+def test_a_wait_that_is_called_off_elsewhere_ends_within_a_poll(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    make(local_objects, clock).failed(retryable=False)
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if len(clock.slept) == 3:
+            make(local_objects, clock).reset()
+
+    assert RestartBackoff(local_objects, KEY, clock=clock, sleep=sleep).wait() == 3 * POLL_SECONDS
+
+
+def test_a_record_of_an_earlier_release_counts_and_delays_nothing(local_objects: LocalObjects) -> None:
+    local_objects.put(KEY, b'{"failures": 3}')
+    backoff = make(local_objects, Clock())
+
+    assert backoff.wait() == 0.0
+    assert 40 <= backoff.failed() <= 48
+
+
+def test_a_failure_recorded_by_a_clock_that_is_ahead_is_not_waited_for(local_objects: LocalObjects) -> None:
+    ahead, clock = Clock(), Clock()
+    ahead.pass_(3600)
+    make(local_objects, ahead).failed(retryable=False)
+
+    assert make(local_objects, clock).wait() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (TransientError("STORAGE_REFUSED", "503"), 5),
+        (ContractError("SPEC_CHANGE_UNSAFE", "Another type."), LONGEST_WAIT_SECONDS),
+        (ValueError("unforeseen"), 5),
+    ],
+    ids=["transient", "contract", "unforeseen"],
+)
+def test_a_run_that_fails_is_recorded_and_the_next_one_waits_before_it_opens_anything(
+    local_objects: LocalObjects, error: Exception, seconds: float
+) -> None:
+    clock = Clock()
+    with pytest.raises(type(error)), make(local_objects, clock).around():
+        raise error
+    failed_at = clock.now
+
+    with make(local_objects, clock).around():
+        assert seconds <= (clock.now - failed_at).total_seconds() <= min(1.2 * seconds, LONGEST_WAIT_SECONDS)
+    assert make(local_objects, clock).read().failures == 0, "it ended well"
+
+
+def test_a_fenced_run_leaves_the_record_to_its_successor(local_objects: LocalObjects) -> None:
+    clock = Clock()
+    make(local_objects, clock).failed()
+    fenced: DeltaworksError = FencedError("LEASE_LOST", "It went to a successor.")
+
+    with pytest.raises(FencedError), make(local_objects, clock).around():
+        raise fenced
+
+    assert make(local_objects, clock).read().failures == 1

@@ -1,6 +1,6 @@
-"""The heartbeat: one small object per stream or relay that says how it is, written out of band.
+"""The heartbeat: one small object per stream or relay with its state, written out of band by a thread.
 
-It is what health is judged by: a process that hangs stops writing it, however green its last progress looked.
+Health is judged by it: a process that hangs stops writing it, however good its last progress looked.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 
-State = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
+StreamState = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How a stream or a relay is. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back.
+    """The state of a stream or a relay. Times are ISO 8601 in UTC. `held`: the tables whose commits are held back.
 
-    `lost_files` are objects nobody was told of, or that were gone before they were read, `lost_ranges` ranges of
-    records that were, some of them by key; `dead_letters` the messages in a relay's dead-letter queue, about.
-    `retention_seconds` is for how long the source keeps what waits, where it says so.
+    `lost_files` counts objects that were never announced, or were gone before they were read; `lost_ranges` ranges of
+    records that expired unread; `lost_examples` names some of either. `dead_letters` is about the number of messages in
+    a relay's dead-letter queue. `retention_seconds` is for how long the source keeps what waits, where it says so.
     """
 
     pipeline: str
     owner: str
     epoch: int
     run: str
-    state: State
+    state: StreamState
     written_at: str
     started_at: str
     trigger_seconds: float
@@ -59,11 +59,11 @@ class Heartbeat:
 
 def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
     """The last heartbeat written, or None where there never was one."""
-    found = objects.get(key)
-    if found is None:
+    item = objects.get(key)
+    if item is None:
         return None
-    known = {field.name for field in dataclasses.fields(Heartbeat)}
-    record = {name: value for name, value in json.loads(found.data).items() if name in known}
+    names = {field.name for field in dataclasses.fields(Heartbeat)}
+    record = {name: value for name, value in json.loads(item.data).items() if name in names}
     lists = {name: tuple(record.get(name) or ()) for name in ("held", "lost_examples")}
     return Heartbeat(**{**record, **lists})
 
@@ -71,8 +71,8 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
 class HeartbeatWriter:
     """Keeps one heartbeat object current from a thread of its own.
 
-    A storage that fails never fails the stream: the next beat tries again, and the age of the last one written
-    tells the health check.
+    A storage that fails never fails the stream: the next beat tries again, and the health check sees the age of the
+    last one written. `update` and `close` are safe from any thread.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class HeartbeatWriter:
         self._thread.start()
 
     def update(self, **changes: Any) -> None:
-        """Change what the next beat says and write it soon."""
+        """Change fields of the heartbeat and write it soon."""
         with self._lock:
             self._current = dataclasses.replace(self._current, **changes)
         self._wake.set()
 
     @property
     def current(self) -> Heartbeat:
-        """What the next beat will say."""
+        """The heartbeat as the next beat writes it."""
         return self._current
 
     def close(self, **changes: Any) -> None:

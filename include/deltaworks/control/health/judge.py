@@ -1,8 +1,8 @@
-"""Judges relays and streams by what they last said of themselves, not by a green light in a scheduler.
+"""Judges relays and streams by their heartbeats, not by the state of a task in a scheduler.
 
-A verdict rests on the age of the heartbeat, on its state and error, on how old the oldest pending file is, and on how
-much time is left until the source forgets it. It is a pure function of what was read, so that the health DAG, the
-status page and the command line agree.
+A verdict rests on the age of the heartbeat, on its state and error, on the age of the oldest pending file, and on the
+time left until the source deletes it. It is a pure function of what was read, so that the health DAG, the status page
+and the command line agree.
 """
 
 from __future__ import annotations
@@ -12,30 +12,42 @@ from datetime import datetime
 from typing import Literal
 
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.health import dead_streams as health_gone
+from deltaworks.control.health.findings import (
+    finding_of_dead,
+    finding_of_live,
+    finding_of_paused,
+    finding_of_stopped,
+    finding_of_unstarted,
+)
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.limits import Finding, HealthLimits, State, age_seconds, duration
-from deltaworks.control.health.live import live
+from deltaworks.control.health.limits import (
+    Finding,
+    HealthLimits,
+    HealthState,
+    age_seconds,
+    duration,
+    is_loss_near,
+    time_left_seconds,
+)
 from deltaworks.control.health.norm import InputNorm
-from deltaworks.control.health.retention import is_near, time_left_seconds
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.errors import DeltaworksError
 
-Kind = Literal["relay", "stream"]
+SubjectKind = Literal["relay", "stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a relay or a stream is, why, and what to do about it.
+    """The state of a relay or a stream, its cause, and what to do about it.
 
-    `since` is when it was first judged so, by state or by cause, as far as earlier verdicts were known.
+    `since` is when it was first judged so, by state or by cause, as far as earlier verdicts were available.
     `time_left_seconds` is what is left until its source deletes the oldest that waits, where that is known; `loss_near`
-    says that it is too little. `last_input_at` is when input was last seen, over its runs.
+    says that it is too little. `last_input_at` is when input was last seen, over all its runs.
     """
 
-    kind: Kind
+    kind: SubjectKind
     name: str
-    state: State
+    state: HealthState
     cause: str
     detail: str
     next_step: str
@@ -46,7 +58,7 @@ class Verdict:
 
     @property
     def unhealthy(self) -> bool:
-        """Whether somebody has to look at it."""
+        """Whether someone has to look at it."""
         return self.state == "unhealthy"
 
 
@@ -54,7 +66,7 @@ def judge(
     heartbeat: Heartbeat | None,
     stop: StopRequest | None,
     *,
-    kind: Kind,
+    kind: SubjectKind,
     name: str,
     now: datetime,
     paused: bool | None = None,
@@ -62,35 +74,35 @@ def judge(
     limits: HealthLimits | None = None,
     norm: InputNorm | None = None,
 ) -> Verdict:
-    """Say how one relay or stream is.
+    """Judge one relay or stream.
 
     Args:
-        paused: whether the scheduler was told to start it no more; None where that is not known.
+        paused: whether its DAG is paused; None where that is not known.
         previous: the verdict of the last check, from which `since`, the last input and the grace of one that has never
             written a heartbeat are counted.
-        norm: how much input is usual, where that is known.
+        norm: the usual input by hour of the day, where that is known.
     """
     limits = limits or HealthLimits()
     if heartbeat is None:
-        finding = health_gone.never_started(name, stop, paused, _missing_seconds(previous, now), limits)
+        finding = finding_of_unstarted(name, stop, paused, _missing_seconds(previous, now), limits)
         return _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
-    is_gone = heartbeat.state in ("ended", "failed") or (
+    is_dead = heartbeat.state in ("ended", "failed") or (
         age_seconds(heartbeat.written_at, now) > limits.stale_seconds(heartbeat.trigger_seconds)
     )
     last_input = _last_input(heartbeat, previous, kind)
-    if is_gone or stop is not None:
-        finding = _not_running(heartbeat, stop, name, now, paused=paused, limits=limits, is_gone=is_gone)
+    if is_dead or stop is not None:
+        finding = _not_running(heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead)
     else:
-        finding = live(heartbeat, now, limits, last_input=last_input, norm=norm)
-    left = time_left_seconds(heartbeat, limits, now, gone=is_gone)
-    near = is_near(left, heartbeat, limits)
-    if near and left is not None and finding.state in ("healthy", "lagging", "starting"):
-        finding = _expiring(finding, left)
-    found = _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
+        finding = finding_of_live(heartbeat, now, limits, last_input=last_input, norm=norm)
+    left_seconds = time_left_seconds(heartbeat, limits, now, dead=is_dead)
+    loss_near = is_loss_near(left_seconds, heartbeat, limits)
+    if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
+        finding = _expiring(finding, left_seconds)
+    verdict = _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
     return replace(
-        found,
-        time_left_seconds=left,
-        loss_near=near,
+        verdict,
+        time_left_seconds=left_seconds,
+        loss_near=loss_near,
         last_input_at=last_input.isoformat() if last_input else None,
     )
 
@@ -103,44 +115,43 @@ def _not_running(
     *,
     paused: bool | None,
     limits: HealthLimits,
-    is_gone: bool,
+    is_dead: bool,
 ) -> Finding:
     age = age_seconds(heartbeat.written_at, now)
-    if stop is not None and not is_gone:
+    if stop is not None and not is_dead:
         return Finding("stopping", "STOP_REQUESTED", f"Asked to stop by {stop.by} at {stop.at}; a batch is ending.")
     if stop is not None:
-        return health_gone.stopped(stop, name)
+        return finding_of_stopped(stop, name)
     if paused:
-        return health_gone.paused_without_run(heartbeat, name, age)
-    return health_gone.gone(heartbeat, age, limits)
+        return finding_of_paused(heartbeat, name, age)
+    return finding_of_dead(heartbeat, age, limits)
 
 
-def _expiring(finding: Finding, left: float) -> Finding:
-    passed = f"was over {duration(-left)} ago" if left < 0 else f"is over in {duration(left)}"
+def _expiring(finding: Finding, left_seconds: float) -> Finding:
+    end = f"was over {duration(-left_seconds)} ago" if left_seconds < 0 else f"is over in {duration(left_seconds)}"
     return Finding(
         "unhealthy",
         "SOURCE_EXPIRES",
-        f"What the source keeps for the oldest that waits {passed}: {finding.detail}",
+        f"What the source keeps for the oldest that waits {end}: {finding.detail}",
         "Raise the source's retention now, then see why the stream is behind.",
     )
 
 
-def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: Kind) -> datetime | None:
-    """When a stream last had input. A batch is run only where there is some; a run that has had none yet says
-    nothing."""
+def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKind) -> datetime | None:
+    """When a stream last had input: its last batch, since batches run only on input, or else the start of its run."""
     if kind == "relay":
         return None
-    # What was stopped or paused is not held to what came before.
+    # Input is not expected of a stream that was stopped or paused.
     before = previous if previous is not None and previous.state not in ("stopped", "stopping", "paused") else None
-    known = [
+    instants = [
         at
         for text in (heartbeat.last_batch_at, before.last_input_at if before else None)
         if (at := parse_iso(text)) is not None
     ]
-    return max(known, default=parse_iso(heartbeat.started_at))
+    return max(instants, default=parse_iso(heartbeat.started_at))
 
 
-def _verdict(finding: Finding, kind: Kind, name: str, now: datetime, previous: Verdict | None) -> Verdict:
+def _verdict(finding: Finding, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None) -> Verdict:
     lasting = previous is not None and (previous.cause == finding.cause or previous.state == finding.state)
     return Verdict(
         kind=kind,
@@ -154,7 +165,7 @@ def _verdict(finding: Finding, kind: Kind, name: str, now: datetime, previous: V
 
 
 def _without_loop(finding: Finding, previous: Verdict | None, now: datetime, limits: HealthLimits) -> Finding:
-    """One that starts again and again, each time young, never gets well: seen over several checks it is ill."""
+    """The finding, or RESTART_LOOP where several checks in a row found it starting: each run is young, none works."""
     if finding.state != "starting" or previous is None:
         return finding
     starting_seconds = (now - previous.since).total_seconds()
@@ -170,7 +181,9 @@ def _without_loop(finding: Finding, previous: Verdict | None, now: datetime, lim
     return finding
 
 
-def unreadable(error: Exception, *, kind: Kind, name: str, now: datetime, previous: Verdict | None = None) -> Verdict:
+def unreadable(
+    error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
+) -> Verdict:
     """The verdict where the heartbeat itself could not be read."""
     finding = Finding(
         "unhealthy",
@@ -182,7 +195,7 @@ def unreadable(error: Exception, *, kind: Kind, name: str, now: datetime, previo
 
 
 def declared_wrongly(
-    error: DeltaworksError, *, kind: Kind, name: str, now: datetime, previous: Verdict | None = None
+    error: DeltaworksError, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
     """The verdict where the declaration is wrong: a run under way goes on, and no other is started."""
     finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message, error.hint)

@@ -1,8 +1,8 @@
-"""How much input is usual at each hour of the day, and whether a silence is longer than that.
+"""The usual input of a stream by hour of the day, and whether a silence is longer than usual.
 
-The norm of an hour is the median, over the days looked at, of the rows that came in within it: one lost or one wild day
-does not move it. A stream is silent where a whole hour of the clock that usually brings rows has brought none. So a
-source that comes once an hour, or only by day, is not taken for dead; one that brings rows now and then is never called
+The norm of an hour is the median, over the days looked at, of the rows that came in within it: one lost or one extreme
+day does not move it. A stream is silent where a whole hour of the clock that usually brings rows has brought none. So
+a source that sends once an hour, or only by day, is not taken for dead; one that sends irregularly is never called
 silent, and declares a bound if it should be.
 """
 
@@ -18,14 +18,14 @@ from deltaworks.control.objects import ObjectStore
 
 FORMAT = 1
 HOURS = 24
-#: Fewer days than these say nothing of what is usual.
+#: A norm of fewer days is not used.
 FEWEST_DAYS = 7
 DAYS = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNorm:
-    """Rows that usually come in per hour of the day, in UTC, and over how many days that was found."""
+    """The median of rows per hour of the day, in UTC, and the number of days it was computed from."""
 
     rows_by_hour: tuple[float, ...]
     days: int
@@ -38,7 +38,7 @@ def norm_of(rows_by_hour: Mapping[datetime, int], *, first: datetime, now: datet
 
     Args:
         rows_by_hour: rows by the hour they came in; hours without rows may be left out.
-        first: when the pipeline first had input; hours before it say nothing.
+        first: when the pipeline first had input; days before it are not counted.
     """
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     begin = max(today - timedelta(days=DAYS), first)
@@ -67,26 +67,26 @@ def silent_hour(norm: InputNorm | None, last_input: datetime, now: datetime) -> 
 
 def by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
     """Rows by the hour they came in."""
-    found: dict[datetime, int] = {}
+    totals: dict[datetime, int] = {}
     for at, rows in inputs:
         hour = at.replace(minute=0, second=0, microsecond=0)
-        found[hour] = found.get(hour, 0) + rows
-    return found
+        totals[hour] = totals.get(hour, 0) + rows
+    return totals
 
 
 def write_norm(objects: ObjectStore, key: str, norm: InputNorm) -> None:
-    """Keep the norm."""
+    """Store the norm."""
     objects.put(key, json.dumps(asdict(norm)).encode())
 
 
 def read_norm(objects: ObjectStore, key: str) -> InputNorm | None:
-    """The norm that was kept; None where there is none that can be read."""
-    found = objects.get(key)
+    """The stored norm; None where there is none that can be read."""
+    item = objects.get(key)
     try:
-        record = json.loads(found.data) if found else None
+        record = json.loads(item.data) if item else None
         if record is None or record["format"] != FORMAT:
             return None
-        known = {name: record[name] for name in InputNorm.__slots__ if name in record}
-        return InputNorm(**{**known, "rows_by_hour": tuple(record["rows_by_hour"])})
+        fields = {name: record[name] for name in InputNorm.__slots__ if name in record}
+        return InputNorm(**{**fields, "rows_by_hour": tuple(record["rows_by_hour"])})
     except (ValueError, KeyError, TypeError):
         return None

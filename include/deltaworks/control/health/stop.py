@@ -1,4 +1,4 @@
-"""The stop flag: asks a stream or a relay to end itself between batches. An object on shared storage."""
+"""The stop flag: an object on shared storage that requests a stream or a relay to end itself between batches."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class StopFlag:
         self._key = key
 
     def set(self, *, by: str, reason: str) -> StopRequest:
-        """Ask for a stop."""
+        """Request a stop."""
         request = StopRequest(by=by, reason=reason, at=iso_now())
         record = {"by": by, "reason": reason, "at": request.at}
         self._objects.put(self._key, json.dumps(record).encode())
         return request
 
     def clear(self) -> None:
-        """Take the request back."""
+        """Withdraw the request."""
         self._objects.delete(self._key)
 
     def read(self) -> StopRequest | None:
         """The request in force, if there is one."""
-        found = self._objects.get(self._key)
-        return StopRequest(**json.loads(found.data)) if found else None
+        item = self._objects.get(self._key)
+        return StopRequest(**json.loads(item.data)) if item else None

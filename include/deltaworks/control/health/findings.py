@@ -1,16 +1,95 @@
-"""What is to be said of a relay or a stream whose heartbeat is young: whether it works, keeps up, and gets input."""
+"""Findings of one relay or stream: state, cause, detail and next step, by its heartbeat, its stop flag and its DAG.
+
+Pure functions. A stream that does not run has been stopped, paused, ended, failed, gone silent, or never started; one
+that runs may report an error, start slowly, make no progress, lose data, hold a table back, lag, or get no input.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from deltaworks.control.health.dead_streams import reason_of
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
 from deltaworks.control.health.norm import InputNorm, silent_hour
+from deltaworks.control.health.stop import StopRequest
 
 
-def live(
+def finding_of_unstarted(
+    name: str, stop: StopRequest | None, paused: bool | None, missing_seconds: float, limits: HealthLimits
+) -> Finding:
+    """The finding of a stream that has never written a heartbeat."""
+    if stop is not None:
+        return finding_of_stopped(stop, name)
+    if paused:
+        return Finding("paused", "PAUSED", "It has never run and its DAG is paused.", f"deltaworks start {name}")
+    detail = f"It has never written a heartbeat; looked for since {duration(missing_seconds)}."
+    if missing_seconds <= limits.grace_seconds:
+        return Finding("starting", "NEVER_STARTED", detail)
+    return Finding("unhealthy", "NEVER_STARTED", detail, "Open the log of its DAG's last run.")
+
+
+def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
+    """The finding of a stream that was stopped on purpose."""
+    detail = f"Stopped by {stop.by} at {stop.at}: {stop.reason}."
+    return Finding("stopped", "STOP_REQUESTED", detail, f"deltaworks start {name}")
+
+
+def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
+    """The finding of a stream whose heartbeat says that it has ended, or is too old."""
+    if heartbeat.state == "failed":
+        return _failed(heartbeat, silent_seconds, limits)
+    return _ended(silent_seconds, limits) if heartbeat.state == "ended" else _stale(heartbeat, silent_seconds)
+
+
+def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) -> Finding:
+    """The finding of a stream that does not run, and whose DAG is paused."""
+    if heartbeat.state == "ended":
+        detail = f"Its DAG is paused; it ended {duration(silent_seconds)} ago."
+        return Finding("paused", "PAUSED", detail, f"deltaworks start {name}")
+    return Finding(
+        "unhealthy",
+        "PAUSED_WITHOUT_STOP",
+        f"Its DAG is paused, nobody asked it to stop, and it last was {heartbeat.state!r} "
+        f"{duration(silent_seconds)} ago{_reason(heartbeat)}.",
+        f"If that is meant: deltaworks stop {name}. If not (a DAG pauses itself after many failed runs): "
+        f"mend the cause, then deltaworks start {name}.",
+    )
+
+
+def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
+    error = heartbeat.error or {}
+    condition = str(error.get("condition", "FAILED"))
+    detail = f"It failed {duration(silent_seconds)} ago{_reason(heartbeat)}."
+    if error.get("retryable", True) and silent_seconds <= limits.grace_seconds:
+        return Finding("starting", condition, detail + " It is being started again.")
+    hint = str(error.get("hint") or "Open the log of its DAG's last run.")
+    return Finding("unhealthy", condition, detail, hint)
+
+
+def _ended(silent_seconds: float, limits: HealthLimits) -> Finding:
+    if silent_seconds <= limits.grace_seconds:
+        return Finding(
+            "starting", "BETWEEN_RUNS", f"It ended its run {duration(silent_seconds)} ago; the next one is starting."
+        )
+    return Finding(
+        "unhealthy",
+        "NOT_RESTARTED",
+        f"It ended its run {duration(silent_seconds)} ago and no new one has begun.",
+        "Check that its DAG is not paused, that its pool has a free slot and that the scheduler is alive.",
+    )
+
+
+def _stale(heartbeat: Heartbeat, silent_seconds: float) -> Finding:
+    return Finding(
+        "unhealthy",
+        "HEARTBEAT_STALE",
+        f"Its last heartbeat is {duration(silent_seconds)} old (process {heartbeat.pid} on {heartbeat.host}, "
+        f"run {heartbeat.run}).",
+        "If its task runs, clear it: it resumes where it was. If it does not, check scheduler and pool.",
+    )
+
+
+def finding_of_live(
     heartbeat: Heartbeat,
     now: datetime,
     limits: HealthLimits,
@@ -18,12 +97,12 @@ def live(
     last_input: datetime | None = None,
     norm: InputNorm | None = None,
 ) -> Finding:
-    """One that runs, by what it says of itself."""
+    """The finding of a stream whose heartbeat is young: whether it works, keeps up, and gets input."""
     running_seconds = age_seconds(heartbeat.started_at, now)
     if heartbeat.error is not None:
         hint = str(heartbeat.error.get("hint") or "Open its driver log.")
         condition = str(heartbeat.error.get("condition", "ERROR"))
-        return Finding("unhealthy", condition, f"It reports{reason_of(heartbeat)}.", hint)
+        return Finding("unhealthy", condition, f"It reports{_reason(heartbeat)}.", hint)
     if heartbeat.state == "starting":
         if running_seconds <= limits.starting_seconds_max:
             return Finding("starting", "STARTING", f"It started {duration(running_seconds)} ago.")
@@ -42,11 +121,11 @@ def live(
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
     silence = _silent(heartbeat, now, limits, last_input, norm)
-    return _suspended(heartbeat, now) or _lost(heartbeat) or silence or _judge_backlog(heartbeat, now, limits)
+    return _suspended(heartbeat, now) or _lost(heartbeat) or silence or _backlog(heartbeat, now, limits)
 
 
 def _lost(heartbeat: Heartbeat) -> Finding | None:
-    """Files missing between the bucket and the tables, messages nobody could deliver, records that expired."""
+    """Files missing between the bucket and the tables, undeliverable messages, expired records."""
     if heartbeat.dead_letters:
         return Finding(
             "unhealthy",
@@ -63,14 +142,14 @@ def _lost(heartbeat: Heartbeat) -> Finding | None:
             "deltaworks files show, for one of them, says what became of it; see operating.md on lost files.",
         )
     if heartbeat.lost_ranges:
-        such = ", ".join(heartbeat.lost_examples[:3])
-        detail = f"{heartbeat.lost_ranges} ranges of records expired before they were read, such as {such}."
+        examples = ", ".join(heartbeat.lost_examples[:3])
+        detail = f"{heartbeat.lost_ranges} ranges of records expired before they were read, such as {examples}."
         return Finding("unhealthy", "RECORDS_LOST", detail, "Quarantine has a row for each: code records_lost.")
     return None
 
 
 def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Tables whose commits failed. The stream goes on without them; somebody has to mend them."""
+    """Tables whose commits failed. The stream goes on without them until someone mends and resumes them."""
     tables = [held for held in heartbeat.held if held.get("reason") == "suspended"]
     if not tables:
         return None
@@ -87,7 +166,7 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
     )
 
 
-def _judge_backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Finding:
+def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Finding:
     waiting = _waiting(heartbeat)
     if heartbeat.oldest_pending_at is not None:
         waited = age_seconds(heartbeat.oldest_pending_at, now)
@@ -106,7 +185,7 @@ def _judge_backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) ->
 
 
 def _waiting(heartbeat: Heartbeat) -> str:
-    """What waits, in the source's own measure; Kinesis tells none."""
+    """What waits, in the source's own measure; Kinesis has none."""
     if heartbeat.backlog_records is not None:
         return f"{heartbeat.backlog_records} records wait"
     if heartbeat.backlog_files is None and heartbeat.oldest_pending_at is not None:
@@ -117,7 +196,7 @@ def _waiting(heartbeat: Heartbeat) -> str:
 def _silent(
     heartbeat: Heartbeat, now: datetime, limits: HealthLimits, last_input: datetime | None, norm: InputNorm | None
 ) -> Finding | None:
-    """Input that stays away. Nothing is said while something waits: then the stream is behind, not the source."""
+    """Missing input. No finding while something waits: then the stream is behind, not the source."""
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
         return None
     silent_seconds = (now - last_input).total_seconds()
@@ -132,3 +211,10 @@ def _silent(
         return None
     usual = f"the hour from {hour:%H:%M} usually brings {norm.rows_by_hour[hour.hour]:.0f} rows"
     return Finding("unhealthy", "INPUT_SILENT", f"No input for {duration(silent_seconds)}, and {usual}.", next_step)
+
+
+def _reason(heartbeat: Heartbeat) -> str:
+    """The error of the heartbeat, as the end of a sentence."""
+    if heartbeat.error is None:
+        return ""
+    return f": [{heartbeat.error.get('condition', '?')}] {heartbeat.error.get('message', '')}".rstrip(".")

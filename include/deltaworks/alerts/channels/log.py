@@ -1,0 +1,22 @@
+"""The channel `log`: the log of whatever process sends."""
+
+from __future__ import annotations
+
+import logging
+
+from deltaworks.alerts.channels.base import Send
+from deltaworks.alerts.notice import Notice
+from deltaworks.specs.environment import LogChannelSpec
+from deltaworks.specs.storage import AwsSpec
+
+log = logging.getLogger("deltaworks.alerts")
+_LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+
+
+def log_lines(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
+    """The sender: one line a notice, at the level of its severity."""
+
+    def send(notice: Notice) -> None:
+        log.log(_LEVELS[notice.severity], "%s: %s", notice.title, notice.text.replace("\n", " "))
+
+    return send

@@ -1,0 +1,114 @@
+"""The channel `sns`: a topic, and whether its subscriptions can reach anybody."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from deltaworks.alerts.channels.base import ChannelProblem, Send, refused
+from deltaworks.alerts.notice import Notice
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.environment import SnsChannelSpec
+from deltaworks.specs.storage import AwsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SnsMessage:
+    """A notice as SNS takes it. `group` and `deduplication_id` are for FIFO topics only."""
+
+    topic: str
+    subject: str
+    body: str
+    attributes: dict[str, str]
+    group: str | None = None
+    deduplication_id: str | None = None
+
+
+def sns_message(topic: str, notice: Notice) -> SnsMessage:
+    """The notice for a topic. Attributes let subscriptions filter by severity, cause and kind.
+
+    On a FIFO topic SNS itself drops a notice of the same id within five minutes.
+    """
+    fifo = topic.endswith(".fifo")
+    group = hashlib.sha256(f"{notice.cause} {notice.subject}".encode()).hexdigest()[:32]
+    return SnsMessage(
+        topic=topic,
+        subject=notice.title,
+        body=json.dumps(notice.record(), indent=2, ensure_ascii=False),
+        attributes={"severity": notice.severity, "cause": notice.cause, "kind": notice.kind},
+        group=group if fifo else None,
+        deduplication_id=notice.id if fifo else None,
+    )
+
+
+def sns_client(messaging: AwsSpec) -> Any:
+    """A client that gives up within seconds: whoever raises an alert waits for it."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "max_attempts": 2})
+    # Chosen at run time, since the stubs of boto3 are not installed.
+    session: Any = boto3.session.Session()
+    return session.client("sns", config=config, **messaging.boto3_options())
+
+
+def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
+    """The sender outside Airflow."""
+    client: Any = None
+
+    def send(notice: Notice) -> None:
+        nonlocal client
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        message = sns_message(resolve_text(spec.topic), notice)
+        fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message.deduplication_id}
+        try:
+            client = client or sns_client(messaging)
+            client.publish(
+                TopicArn=message.topic,
+                Subject=message.subject,
+                Message=message.body,
+                MessageAttributes={
+                    name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
+                },
+                **{name: value for name, value in fifo.items() if value is not None},
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise refused(spec.name, error) from error
+
+    return send
+
+
+def subscription_problems(spec: SnsChannelSpec, messaging: AwsSpec) -> list[ChannelProblem]:
+    """What is wrong with a topic: it is missing, nobody is subscribed, a subscription is unconfirmed or drops what it
+    cannot deliver."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    topic = resolve_text(spec.topic)
+    try:
+        client = sns_client(messaging)
+        pages = client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=topic)
+        subscriptions = [subscription for page in pages for subscription in page["Subscriptions"]]
+        if not subscriptions:
+            return [ChannelProblem(f"nobody listens to {topic}", blocks=True)]
+        dead_letters = resolve_text(spec.dead_letters) if spec.dead_letters is not None else None
+        problems = [_problem_of(client, subscription, dead_letters) for subscription in subscriptions]
+    except (BotoCoreError, ClientError) as error:
+        return [ChannelProblem(f"{topic}: {error}", blocks=True)]
+    return [problem for problem in problems if problem is not None]
+
+
+def _problem_of(client: Any, subscription: dict[str, str], dead_letters: str | None) -> ChannelProblem | None:
+    endpoint = f"{subscription['Protocol']} {subscription['Endpoint']}"
+    if not subscription["SubscriptionArn"].startswith("arn:"):
+        return ChannelProblem(f"the subscription of {endpoint} is not confirmed")
+    response = client.get_subscription_attributes(SubscriptionArn=subscription["SubscriptionArn"])
+    policy = response["Attributes"].get("RedrivePolicy")
+    if not policy:
+        return ChannelProblem(f"{endpoint} has no dead-letter queue (RedrivePolicy): SNS drops what it does not take")
+    target = json.loads(policy).get("deadLetterTargetArn")
+    if dead_letters is not None and target != dead_letters:
+        return ChannelProblem(f"the dead-letter queue of {endpoint} is {target}, and {dead_letters} is declared")
+    return None

@@ -1,0 +1,107 @@
+"""The table of troubles: every condition of an error, every cause of a health verdict, every alert, a row each.
+
+What can go wrong is declared here and nowhere else: which alert tells of it, and the tables of docs/errors.md and
+docs/alerts.md, follow from the rows (`deltaworks.control.troubles.pages` writes the tables).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from deltaworks.control.troubles.alerts import JOBS, STREAMS, WATCH
+from deltaworks.control.troubles.data import DATA
+from deltaworks.control.troubles.declarations import DECLARATIONS
+from deltaworks.control.troubles.health import HEALTH
+from deltaworks.control.troubles.rework import REWORK
+from deltaworks.control.troubles.rows import SEVERITIES, AlertCause, Trouble, rank
+from deltaworks.control.troubles.running import RUNNING
+from deltaworks.control.troubles.stack import STACK
+from deltaworks.errors import ConfigError
+
+__all__ = [
+    "ALERTS",
+    "CONDITIONS",
+    "HEALTH_CAUSES",
+    "SEVERITIES",
+    "AlertCause",
+    "Trouble",
+    "alert_of_failure",
+    "alert_of_verdict",
+    "alerts_of_failures",
+    "alerts_of_verdicts",
+    "cause_of",
+    "indexed",
+    "rank",
+]
+
+Row = TypeVar("Row", Trouble, AlertCause)
+
+
+def indexed(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, Row]:
+    """The rows by code.
+
+    Raises:
+        ValueError: two rows have the same code.
+    """
+    table: dict[str, Row] = {}
+    for row in rows:
+        if table.setdefault(key(row), row) is not row:
+            raise ValueError(f"Two rows are called {key(row)}.")
+    return table
+
+
+def _code(row: Trouble) -> str:
+    return row.code
+
+
+#: What the health check finds of a relay or a stream.
+HEALTH_CAUSES: Final[dict[str, Trouble]] = indexed(HEALTH, _code)
+
+#: What errors and warnings carry; a few are causes of verdicts as well.
+CONDITIONS: Final[dict[str, Trouble]] = indexed(
+    (row for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *STACK, *HEALTH) if row.error is not None), _code
+)
+
+#: What people are alerted on.
+ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *WATCH), lambda row: row.name)
+_OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
+
+
+def cause_of(name: str) -> AlertCause:
+    """The row of an alert.
+
+    Raises:
+        ConfigError: ALERT_CAUSE_UNKNOWN with the nearest one.
+    """
+    if name in ALERTS:
+        return ALERTS[name]
+    nearest = difflib.get_close_matches(name, ALERTS, n=1, cutoff=0.4)
+    raise ConfigError(
+        "ALERT_CAUSE_UNKNOWN",
+        f"No alert is called {name!r}.",
+        hint=f"Did you mean {nearest[0]!r}?" if nearest else "Add a row to deltaworks.control.troubles.alerts.",
+    )
+
+
+def alert_of_failure(condition: str | None) -> str:
+    """The alert that a job's failure raises."""
+    row = CONDITIONS.get(condition or "")
+    return row.alert if row is not None and row.alert in _OF_JOBS else "JOB_FAILED"
+
+
+def alert_of_verdict(cause: str) -> str:
+    """The alert of an unhealthy verdict, whose cause is one of the health check or a condition of the heartbeat."""
+    row = HEALTH_CAUSES.get(cause)
+    return row.alert if row is not None and row.alert is not None else "STREAM_UNHEALTHY"
+
+
+def alerts_of_failures() -> frozenset[str]:
+    """Every alert that failures of jobs raise, and their success resolves."""
+    return frozenset(alert_of_failure(condition) for condition in CONDITIONS)
+
+
+def alerts_of_verdicts() -> frozenset[str]:
+    """Every alert that unhealthy verdicts raise."""
+    return frozenset(alert_of_verdict(cause) for cause in (*HEALTH_CAUSES, *CONDITIONS))

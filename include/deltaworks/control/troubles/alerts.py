@@ -1,0 +1,61 @@
+"""What people are alerted on. An alert is a row here and a call of `raise_alert` where it is seen."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import AlertCause
+
+#: Of relays and streams, as the health check judges them.
+STREAMS: Final = (
+    AlertCause(
+        "STREAM_UNHEALTHY", "critical", "alerts.md#a-stream-or-relay-is-unhealthy", "a stream or relay does not work"
+    ),
+    AlertCause("STREAM_HUNG", "critical", "alerts.md#a-stream-hangs", "its heartbeat is old though its task runs"),
+    AlertCause(
+        "RESTARTS_EXHAUSTED",
+        "critical",
+        "alerts.md#a-stream-hangs",
+        "a hung stream was restarted as often as is allowed",
+    ),
+    AlertCause("BACKLOG_OLD", "warning", "alerts.md#the-backlog-is-old", "what waits has waited for too long"),
+    AlertCause(
+        "LOSS_NEAR", "critical", "alerts.md#the-source-is-about-to-forget", "the source's retention is about to pass"
+    ),
+    AlertCause("INPUT_SILENT", "warning", "alerts.md#no-input", "no input for longer than is declared or usual"),
+    AlertCause(
+        "STOPPED_BY_HAND",
+        "warning",
+        "alerts.md#ended-or-paused-by-hand",
+        "a stream ended or is paused without a stop on record",
+    ),
+    AlertCause(
+        "DATA_LOST", "critical", "alerts.md#data-is-missing", "objects, messages or records are gone or undelivered"
+    ),
+    AlertCause(
+        "TABLE_SUSPENDED", "warning", "operating.md#a-table-is-suspended", "a table's commits fail and are held back"
+    ),
+)
+
+#: Of jobs: maintenance, gold, mutations, reprocess, cleaning.
+JOBS: Final = (
+    AlertCause("JOB_FAILED", "warning", "alerts.md#a-job-failed", "a task of a job failed after all its tries"),
+    AlertCause(
+        "JOB_OVERDUE", "warning", "alerts.md#a-job-is-overdue", "a scheduled job has not succeeded for too long"
+    ),
+    AlertCause(
+        "MAINTENANCE_OVERLAP", "warning", "operating.md#maintenance", "two maintenance runs met; one was refused"
+    ),
+    AlertCause("TABLE_NOT_VACUUMED", "warning", "alerts.md#a-table-is-not-vacuumed", "VACUUM skips a table"),
+    AlertCause("DEADLINE_MISSED", "warning", "alerts.md#a-job-is-overdue", "a run did not end by its deadline"),
+    AlertCause("MUTATIONS_BEHIND", "warning", "operating.md#mutations", "mutation requests have waited for too long"),
+    AlertCause("GOLD_CHECK_FAILED", "warning", "alerts.md#a-gold-check-failed", "a gold build broke its checks"),
+    AlertCause("GOLD_STALE", "warning", "alerts.md#gold-is-stale", "a gold table is older than it declares"),
+)
+
+#: Of the watch itself.
+WATCH: Final = (
+    AlertCause("HEALTH_SILENT", "critical", "alerts.md#nobody-watches", "the health check has not run for too long"),
+    AlertCause("CHANNEL_FAILING", "warning", "alerts.md#a-channel-fails", "notices cannot be delivered; they are kept"),
+    AlertCause("CONTROL_UNREADABLE", "critical", "alerts.md#nobody-watches", "the control area does not answer"),
+)

@@ -1,0 +1,226 @@
+"""Conditions of what is declared or requested: specs, options, permissions, queries, consumers and queues."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConfigError
+
+DECLARATIONS: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble(
+            "SOURCE_LOGIN_REFUSED",
+            "the source refuses the login, or what the user asks for",
+            "mend the variables `source.security` refers to, or the user's rights",
+        ),
+        Trouble(
+            "SOURCE_CERTIFICATE_REFUSED",
+            "brokers and client do not take each other's certificate, or a store cannot be read; the cause is named",
+            "mend the stores of `source.security`, and the names in `bootstrap_servers`",
+        ),
+        Trouble(
+            "KAFKA_TOPIC_MISSING",
+            "the brokers have no topic of that name, or do not show it",
+            "create it, or mend `source.topics`",
+        ),
+        Trouble(
+            "SOURCE_CERTIFICATE_MISSING",
+            "a truststore or keystore is not a file on this machine",
+            "put it there, for the driver and for every worker",
+        ),
+        Trouble("SPEC_MISSING", "a spec file cannot be read", "create it, or correct the name"),
+        Trouble("SPEC_NOT_YAML", "a spec file is not YAML; file and line are given", "mend the line"),
+        Trouble(
+            "SPEC_INVALID",
+            "a spec has mistakes; every one is listed with file, line, key and what to write",
+            "mend them, then `deltaworks pipelines check`",
+        ),
+        Trouble("OVERRIDE_INVALID", "a `DELTAWORKS_SET__…` variable cannot be used", "mend or unset the variable"),
+        Trouble(
+            "ALERT_CAUSE_UNKNOWN",
+            "an alert was raised under a name that has no row",
+            "use the nearest one that is named, or add a row to `deltaworks.control.troubles.alerts`",
+        ),
+        Trouble(
+            "OVERRIDE_UNKNOWN",
+            "an override names a pipeline or relay that is not declared",
+            "correct the name; the nearest one is given",
+        ),
+        Trouble(
+            "MUTATIONS_UNDECLARED", "the pipeline declares no `mutations`", "declare them, or name another pipeline"
+        ),
+        Trouble("PIPELINE_UNKNOWN", "there is no such pipeline", "use the nearest one that is given"),
+        Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
+        Trouble(
+            "TABLE_NOT_SUSPENDED", "the table to resume is not suspended", "`deltaworks tables` lists what is held"
+        ),
+        Trouble("TABLE_UNKNOWN", "the pipeline has no such bronze table", "use one of those that are listed"),
+        Trouble("GOLD_TABLE_UNKNOWN", "the pipeline has no such gold table", "use one of those that are listed"),
+        Trouble(
+            "REFERENCE_UNRESOLVED",
+            "an `env:NAME` of a spec has no value",
+            "set the variable; the embedded stack sets its own",
+        ),
+        Trouble(
+            "LOG_STORE_UNSAFE",
+            "the lake is on S3 and the log store that keeps writers apart is not set",
+            "remove the override of `spark.delta.logStore.s3a.impl`",
+        ),
+        Trouble(
+            "SOURCE_OPTION_INVALID",
+            "an option of a streaming source is wrong; it is named",
+            "mend the option",
+            runbook="sources.md",
+        ),
+        Trouble(
+            "KINESIS_STREAM_MISSING",
+            "there is no such stream where the options say",
+            "check `streamName` or `streamARN`, `region`, `endpoint`",
+        ),
+        Trouble(
+            "KINESIS_REFUSED",
+            "Kinesis refused a call",
+            "check region, endpoint, keys and [permissions](sources.md#permissions)",
+        ),
+        Trouble(
+            "KINESIS_CONSUMER_LIMIT",
+            "the stream takes no more registered consumers",
+            "`deltaworks consumers list`, and remove one that is read no more",
+        ),
+        Trouble(
+            "PIPELINE_WITHOUT_CONSUMERS",
+            "consumers were asked for of a pipeline that does not read Kinesis",
+            "name one whose `source.kind` is `kinesis`",
+        ),
+        Trouble(
+            "KINESIS_STATE_NOT_SHARED",
+            "a task does not see the state its driver wrote",
+            "give a `stateLocation` that all executors share",
+        ),
+        Trouble("GOLD_SQL_INVALID", "the SQL of a gold table does not run", "mend the file that is named"),
+        Trouble("GOLD_COLUMN_MISSING", "the SQL gives no column called like `partition_by`", "select that column"),
+        Trouble(
+            "GOLD_CHECK_INVALID",
+            "a check of a gold table names a column its answer does not have",
+            "mend `checks` of the table, or its SQL",
+        ),
+        Trouble(
+            "GOLD_DATES_INVALID",
+            "the dates of a gold build cannot be parsed",
+            "write `2026-01-01` or `2026-01-01..2026-01-07`",
+        ),
+        Trouble(
+            "GOLD_PARTITION_NOT_TEXT",
+            "the partition column of an answer with `affects: same` is not text",
+            "take it over from the inputs as it is, or declare `affects: all`",
+        ),
+        Trouble(
+            "GOLD_PARTITION_NOT_DATE",
+            "`partition_by` is not a date, so changed dates do not map to it",
+            "cast it to date, or declare `affects: all`",
+        ),
+        Trouble(
+            "ORPHAN_AGE_TOO_SHORT",
+            "an age that would remove files of a batch or a version still needed",
+            "use 168 hours or more; a dry run may use less",
+        ),
+        Trouble(
+            "VACUUM_RETENTION_TOO_SHORT",
+            "a retention below 168 hours without a reason, or below 24 at all: files still in use would go",
+            "use 168 hours or more; for less trigger the maintenance DAG with hours and a reason",
+            runbook="operating.md#what-vacuum-deletes-and-what-holds-it-back",
+        ),
+        Trouble(
+            "READER_INVALID",
+            "a reader cannot keep a version so: its name, the version or the hours",
+            "a name in lower-case letters, digits and underscores, at most 720 hours; declare it again to go on",
+        ),
+        Trouble(
+            "READER_UNREADABLE",
+            "the record of a reader that keeps a version cannot be read, so what it protects is unknown",
+            "declare it again with `deltaworks tables keep`, or delete the object that is named",
+        ),
+        Trouble(
+            "MUTATION_FILE_UNREADABLE",
+            "a file of requests cannot be opened, or is not UTF-8 text",
+            "give the path of a CSV file, saved as UTF-8",
+        ),
+        Trouble(
+            "MUTATION_FILE_INVALID",
+            "a file of requests has mistakes; the first ten are listed with their lines",
+            "mend them; [mutations](mutations.md#try-it-on-a-file-of-your-own) has the columns",
+        ),
+        Trouble(
+            "OBJECT_FORBIDDEN",
+            "the landing bucket may not be read",
+            "grant `s3:GetObject` and `s3:ListBucket` to the stream's role",
+        ),
+        Trouble(
+            "QUEUE_REDRIVES_EARLY",
+            "a warning of relay and `deltaworks wire`: the queue makes a dead letter of a message after fewer than 3 "
+            "deliveries",
+            "set `maxReceiveCount` to 5 or more",
+        ),
+        Trouble(
+            "QUEUE_VISIBILITY_SHORT",
+            "a warning of both: the queue delivers a message again after less than 30 s",
+            "set the visibility timeout to 120 s",
+        ),
+        Trouble(
+            "QUEUE_REFUSED",
+            "the queue refused the relay: wrong address, keys or permissions",
+            "check `queue_url` and `messaging` of the environment",
+        ),
+        Trouble(
+            "LISTING_REFUSED",
+            "a bucket a relay lists may not be listed",
+            "check its `buckets`; grant `s3:ListBucket` (with `overwrites: every_version` `s3:ListBucketVersions`)",
+        ),
+        Trouble(
+            "LANDING_MISSING",
+            "a relay lists or cleans its buckets, and the environment does not say how they are reached",
+            "give the environment a `landing`",
+        ),
+        Trouble(
+            "RELAY_WITHOUT_QUEUE",
+            "a redrive was asked of a relay that reads no queue",
+            "`deltaworks files reconcile` finds what such a relay missed",
+        ),
+        Trouble(
+            "RELAY_CLEANS_NOTHING",
+            "a clean-up was asked of a relay that declares no `clean`",
+            "declare it, such as `clean: {mode: delete, after_days: 30}`",
+        ),
+        Trouble(
+            "OBJECT_NOT_REMOVABLE",
+            "landed objects may not be deleted, or the archive may not be written",
+            "grant `s3:DeleteObject` on the bucket, `s3:PutObject` on the archive",
+        ),
+        Trouble(
+            "RELAY_LISTS_NOTHING",
+            "a listing was asked of a relay that reads nothing but messages",
+            "declare `listing: {}` for it and restart it",
+        ),
+        Trouble(
+            "SOURCE_SCHEMA_UNSUPPORTED", 'a column of `format("s3-sqs")` has a type it cannot fill', "mend the schema"
+        ),
+        Trouble(
+            "STATE_OF_ANOTHER_QUEUE",
+            "the `stateLocation` of a query holds what another queue announced",
+            "give the query one of its own",
+        ),
+        Trouble(
+            "CHANGES_NOT_ANNOUNCED",
+            "no notification table announces the table whose changes are asked for",
+            "declare one with `announces`, or read through the change data feed",
+        ),
+        Trouble(
+            "CHANGES_POSITION_UNKNOWN",
+            "a text is not a position returned by a read of changes",
+            "pass `str(changes.position)` unchanged, or None",
+        ),
+        Trouble("CHANGE_FEED_OFF", "the table has no change data feed", "switch it on, or read through notifications"),
+    ),
+)

@@ -1,0 +1,113 @@
+"""Causes of a health verdict: what the health check finds of a stream or a relay, and the alert that tells of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble
+from deltaworks.errors import ContractError
+
+HEALTH: Final = (
+    Trouble("OK", "healthy", "none"),
+    Trouble("BACKLOG", "lagging: what waits has waited for longer than five minutes", "none"),
+    Trouble("STARTING", "it starts", "none"),
+    Trouble("BETWEEN_RUNS", "it ended a run moments ago, and the next one is starting", "none"),
+    Trouble("STOP_REQUESTED", "it was stopped on request", "`deltaworks start NAME`"),
+    Trouble("PAUSED", "its DAG is paused after a clean end", "`deltaworks start NAME`"),
+    Trouble(
+        "NEVER_STARTED",
+        "nothing has ever started it",
+        "look at its DAG, the pool's free slots, the scheduler",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "NOT_RESTARTED",
+        "it ended a run, and nothing starts the next one",
+        "look at its DAG, the pool's free slots, the scheduler",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "RESTART_LOOP",
+        "it starts again and again without getting well",
+        "open the log of its DAG's last failed run",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "PAUSED_WITHOUT_STOP",
+        "its DAG is paused though nobody stopped it",
+        "mend the cause, then `deltaworks start NAME`",
+        alert="STOPPED_BY_HAND",
+    ),
+    Trouble(
+        "HEARTBEAT_STALE",
+        "the process hangs or is gone",
+        "clear its task: it resumes where it was",
+        alert="STREAM_HUNG",
+    ),
+    Trouble(
+        "HEARTBEAT_UNREADABLE",
+        "the lake's storage does not answer",
+        "check endpoint and keys",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "DECLARED_WRONGLY",
+        "its declaration is wrong, so that nothing starts it; a run under way goes on",
+        "mend what is named, then `deltaworks pipelines check`",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "START_SLOW", "it has been starting for more than ten minutes", "open its driver log", alert="STREAM_UNHEALTHY"
+    ),
+    Trouble(
+        "TABLE_SUSPENDED",
+        "commits to a table failed; the stream goes on without it and keeps its rows",
+        "mend the table, then `deltaworks tables resume PIPELINE TABLE`",
+        alert="TABLE_SUSPENDED",
+        error=ContractError,
+    ),
+    Trouble(
+        "NO_PROGRESS",
+        "it lives, files wait, and no batch was completed for 15 minutes",
+        "open the Spark UI and the driver log",
+        alert="STREAM_UNHEALTHY",
+    ),
+    Trouble(
+        "BACKLOG_OLD",
+        "the oldest file has waited for more than an hour",
+        "give it more cores or larger batches",
+        alert="BACKLOG_OLD",
+    ),
+    Trouble(
+        "SOURCE_EXPIRES",
+        "what waits will be deleted by the source soon, or has been",
+        "raise its retention",
+        alert="LOSS_NEAR",
+    ),
+    Trouble(
+        "INPUT_SILENT",
+        "no input for longer than is declared, or than is usual at this hour",
+        "ask who sends",
+        alert="INPUT_SILENT",
+    ),
+    Trouble(
+        "DEAD_LETTERS",
+        "messages were delivered too often and lie in a relay's dead-letter queue",
+        "`deltaworks files redrive RELAY`; until then their files are not in the log",
+        alert="DATA_LOST",
+    ),
+    Trouble(
+        "FILES_LOST",
+        "objects were never announced, or were gone before they were read; some are named",
+        "`deltaworks files show` for one of them",
+        runbook="operating.md#files-that-are-missing",
+        alert="DATA_LOST",
+    ),
+    Trouble(
+        "RECORDS_LOST",
+        "records of a stream expired before this run read them; some ranges are named",
+        "rows in quarantine with `records_lost` tell all of them",
+        runbook="operating.md#records-that-expired",
+        alert="DATA_LOST",
+    ),
+)

@@ -1,0 +1,113 @@
+"""Writes the tables of docs/errors.md and docs/alerts.md from the rows: `make docs`.
+
+A page holds each table between `<!-- table: NAME -->` and `<!-- end -->`; everything else on it is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, Trouble, alert_of_failure, alert_of_verdict
+from deltaworks.errors import (
+    ConcurrencyError,
+    ConfigError,
+    ContractError,
+    DeltaworksError,
+    FencedError,
+    TransientError,
+)
+
+_TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES: Final = ("errors.md", "alerts.md")
+
+
+def page_with_tables(text: str) -> str:
+    """The text of a page with its tables as the rows have them.
+
+    Raises:
+        KeyError: the page asks for a table that does not exist.
+    """
+    return _TABLE.sub(lambda marked: f"{marked[1]}{TABLES[marked[2]]()}{marked[3]}", text)
+
+
+def _conditions_table(error: type[DeltaworksError]) -> str:
+    rows = [
+        (f"`{row.code}`", row.meaning + _retry_note(row), _next_step(row))
+        for row in CONDITIONS.values()
+        if row.error is error and row.code not in HEALTH_CAUSES
+    ]
+    return _markdown(("condition", "meaning", "next step"), rows)
+
+
+def _retry_note(row: Trouble) -> str:
+    if row.error is None or row.retryable == row.error.default_retryable:
+        return ""
+    return " (retried)" if row.retryable else " (not retried)"
+
+
+def _health_table() -> str:
+    rows = []
+    for row in HEALTH_CAUSES.values():
+        alert = f"[`{row.alert}`]({ALERTS[row.alert].runbook})" if row.alert else ""
+        rows.append((f"`{row.code}`", row.meaning, _next_step(row), alert))
+    return _markdown(("cause", "meaning", "next step", "alert"), rows)
+
+
+def _alerts_table() -> str:
+    rows = []
+    for alert in ALERTS.values():
+        verdicts = [
+            row.code for row in HEALTH_CAUSES.values() if row.alert and alert_of_verdict(row.code) == alert.name
+        ]
+        failures = [code for code in CONDITIONS if alert.name == alert_of_failure(code) != "JOB_FAILED"]
+        raised_for = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
+        name = f"[`{alert.name}`]({alert.runbook.removeprefix('alerts.md')})"
+        rows.append((name, alert.severity, alert.meaning, raised_for))
+    return _markdown(("cause", "severity", "meaning", "raised for"), rows)
+
+
+def _next_step(row: Trouble) -> str:
+    if not row.runbook:
+        return row.next_step
+    page, _, anchor = row.runbook.partition("#")
+    title = anchor.replace("-", " ") or page.removesuffix(".md")
+    return f"{row.next_step}, see [{title}]({row.runbook})"
+
+
+def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    columns = tuple(head)
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "config": partial(_conditions_table, ConfigError),
+    "contract": partial(_conditions_table, ContractError),
+    "concurrency": partial(_conditions_table, ConcurrencyError),
+    "transient": partial(_conditions_table, TransientError),
+    "fenced": partial(_conditions_table, FencedError),
+    "unforeseen": partial(_conditions_table, DeltaworksError),
+    "health": _health_table,
+    "alerts": _alerts_table,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the tables into the pages of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("docs", type=Path, help="the folder of the pages")
+    folder: Path = parser.parse_args(arguments).docs
+    for name in PAGES:
+        page = folder / name
+        page.write_text(page_with_tables(page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

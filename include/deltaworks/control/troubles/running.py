@@ -1,0 +1,226 @@
+"""Conditions of running jobs: other writers, servers, successors, and what nobody foresaw."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConcurrencyError, DeltaworksError, FencedError, TransientError
+
+RUNNING: Final = (
+    *raised_as(
+        ConcurrencyError,
+        Trouble(
+            "ALERT_BUSY",
+            "one alert was changed by others again and again while it was raised",
+            "nothing: whoever raises it next tells it",
+        ),
+        Trouble(
+            "LEASE_HELD",
+            "another process runs this stream or relay; it is named",
+            "nothing if that is meant; else `deltaworks stop NAME`",
+        ),
+        Trouble("TABLE_HELD", "a prepared replay has rows for a table that is held", "replay again once it is free"),
+        Trouble(
+            "SCHEMA_CONTENDED",
+            "a hundred versions of a schema were made by others at once",
+            "give each source an `inferredSchemaLocation` of its own",
+        ),
+        Trouble(
+            "COMMIT_CONTENDED", "every attempt to commit met another writer", "let the other job end, then run again"
+        ),
+        Trouble("DELTA_CONFLICT", "another writer changed what this job read or rewrote", "run again; Airflow does"),
+        Trouble(
+            "TURN_NOT_GRANTED",
+            "the write turn of a table was not granted in time",
+            "run again once the long batch or the other job's turn is over",
+        ),
+        Trouble(
+            "GOLD_OVERTAKEN",
+            "another build or a refresh of the gold table landed since a build was planned, which therefore did not",
+            "nothing: the next try plans again",
+        ),
+        Trouble(
+            "GOLD_SWAP_BEHIND",
+            "builds were ahead of a shadow each time it had caught up",
+            "pause the gold DAG and run it again: it goes on with the shadow",
+        ),
+        Trouble(
+            "MAINTENANCE_RUNNING",
+            "another run keeps the tables of this pipeline; it is named",
+            "nothing: what it leaves is found by the next run",
+        ),
+        Trouble(
+            "MAINTENANCE_LOCK_LOST",
+            "a maintenance run was overtaken by another, or the storage did not answer for a while",
+            "nothing: what was done stays done, the next run goes on",
+        ),
+        Trouble(
+            "TABLE_FILES_HELD",
+            "files of a table are being deleted while they were to be put back, or the other way round; the holder is "
+            "named",
+            "let that end, then run again; VACUUM leaves the table out",
+        ),
+        Trouble(
+            "MUTATION_LEASE_LOST",
+            "a mutation run was overtaken by another, or the storage did not answer for a while",
+            "nothing: the batch is completed by the other run or the next",
+        ),
+        Trouble(
+            "TURN_LOST",
+            "a job lost its write turn: silent for too long, or it lasted too long",
+            "run again; do less in one turn",
+        ),
+        Trouble(
+            "TABLE_NOT_CREATED", "a table could neither be created nor opened", "check the storage, then run again"
+        ),
+        Trouble("SPEC_RECORD_CONTENDED", "two processes noted the spec they run with at once", "run again"),
+    ),
+    *raised_as(
+        TransientError,
+        Trouble(
+            "QUEUE_NOT_DRAINED",
+            "another query relays the same queue and has not emptied it yet",
+            "start again later, or give the query a queue of its own",
+        ),
+        Trouble(
+            "CHANNEL_FAILED",
+            "a channel of alerts did not take a notice, which is kept",
+            "`deltaworks alerts check`",
+            runbook="alerts.md#a-channel-fails",
+        ),
+        Trouble(
+            "CONTROL_UNREADABLE",
+            "the dead-man check finds that the control area does not answer",
+            "mend the storage, its keys or the way to it",
+        ),
+        Trouble(
+            "HEALTH_SILENT",
+            "the health check has not run for too long",
+            "look whether the scheduler is alive",
+            runbook="alerts.md#nobody-watches",
+        ),
+        Trouble(
+            "SCHEMA_COLUMNS_ADDED",
+            "fields no column takes; the next version of the schema has them",
+            "start the query again from `.load()` on: it reads the batch again, with them",
+        ),
+        Trouble(
+            "SCHEMA_NOTHING_TO_SAMPLE",
+            "nothing that holds an event has been announced, so no columns can be found",
+            "start it again later, raise `schemaSampleFiles`, or give a schema",
+        ),
+        Trouble("STORAGE_REFUSED", "the object store answered with an error", "check endpoint, keys and permissions"),
+        Trouble("STORAGE_UNREACHABLE", "a server did not answer", "wait, or bring it back; jobs go on by themselves"),
+        Trouble(
+            "MUTATIONS_BEHIND",
+            "requests have waited for longer than `alert_after_minutes`; the pipelines are named",
+            "see whether `mutations__<pipeline>` runs, and its last log",
+            alert="MUTATIONS_BEHIND",
+        ),
+        Trouble(
+            "RELAY_OUTAGE",
+            "a relay could not reach its queue or its log for longer than its patience",
+            "bring the queue or the storage back; nothing is lost",
+        ),
+        Trouble(
+            "KINESIS_UNREACHABLE",
+            "Kinesis throttled or failed for longer than the patience",
+            "wait; where it throttles, see who else reads the shard",
+        ),
+        Trouble(
+            "KINESIS_CONSUMER_NOT_READY",
+            "a registered consumer is not active after two minutes",
+            "run again; see the stream's consumers in AWS",
+        ),
+        Trouble(
+            "KINESIS_CONSUMER_GONE",
+            "a registered consumer was removed while it was read through",
+            "the next start registers it again; see who removes it",
+        ),
+        Trouble(
+            "KINESIS_CONSUMER_BUSY",
+            "the cause in a `KINESIS_UNREACHABLE`: a shard was subscribed to by the same consumer again and again",
+            "give each query a `consumerName` of its own",
+        ),
+        Trouble(
+            "KINESIS_ANSWER_UNREADABLE",
+            "an answer of Kinesis is cut off or no JSON",
+            "nothing: it is requested again; if it stays, see what stands before the endpoint",
+        ),
+        Trouble(
+            "OFFSET_LOG_UNREADABLE",
+            "Spark's offset log does not say where a batch ends; nothing was committed",
+            "nothing; if it comes again, `deltaworks checkpoint repair`",
+        ),
+        Trouble(
+            "SPARK_ABSENT",
+            "a share that Spark commits was met, or a clustered table is to be created, where no Spark runs",
+            "none: the stream does it",
+        ),
+        Trouble(
+            "CHECKPOINT_SUPERSEDED",
+            "a batch has landed with another slice than Spark's checkpoint has for it now (the checkpoint was replaced "
+            "or lost files)",
+            "nothing: the next run goes on after it with a new checkpoint",
+        ),
+        Trouble(
+            "BATCH_STALLED",
+            "a batch ran longer than `stall_seconds`; the job ended itself",
+            "see the driver log for where; the next run resumes it",
+        ),
+        Trouble("QUERY_ENDED", "a query ended without an error", "the next run starts it again"),
+        Trouble(
+            "LIVE_INPUT_MISSING", "a live table's bronze table was not created in time", "check that the stream runs"
+        ),
+        Trouble(
+            "STREAMS_UNHEALTHY",
+            "the health DAG found at least one stream or relay unhealthy",
+            "follow the row's next step",
+            runbook="operating.md",
+        ),
+        Trouble(
+            "PROCESS_FAILED", "a relay's process ended without an error line", "read the lines above in the task log"
+        ),
+        Trouble(
+            "STREAM_STILL_RUNNING",
+            "a stream did not end within the wait",
+            "a long batch ends first; look at the driver log",
+        ),
+    ),
+    *raised_as(
+        FencedError,
+        Trouble("OWNER_FENCED", "a successor raised the owner epoch in a table", "none: the successor goes on"),
+        Trouble(
+            "CHECKPOINT_TAKEN",
+            "another driver has written the next file of the query's checkpoint",
+            "none: the other one goes on",
+        ),
+        Trouble(
+            "LEASE_LOST",
+            "a relay or a stream lost its lease to a successor, or its storage did not answer",
+            "none, or check the storage",
+        ),
+    ),
+    *raised_as(
+        DeltaworksError,
+        Trouble(
+            "JOB_FAILED",
+            "a job failed in a way nobody foresaw",
+            "read the traceback above the last line",
+            default_retryable=True,
+        ),
+        Trouble(
+            "RELAY_FAILED",
+            "a relay failed in a way nobody foresaw",
+            "read the traceback in its log",
+            default_retryable=True,
+        ),
+        Trouble(
+            "STREAM_FAILED",
+            "a stream failed in a way nobody foresaw, as its heartbeat says",
+            "read the driver log",
+            default_retryable=True,
+        ),
+    ),
+)

@@ -1,0 +1,138 @@
+"""Conditions of the installation, the embedded stack, demos, experiments and generators."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, TransientError
+
+STACK: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble(
+            "SPARK_CONNECTION_MISSING",
+            "Airflow has no connection that says where Spark runs",
+            "create `spark_default` as JSON",
+        ),
+        Trouble(
+            "SPARK_CONNECTION_INCOMPLETE",
+            "the connection lacks its master, or what tracking in cluster mode needs",
+            "write the connection as JSON with what is named",
+        ),
+        Trouble(
+            "DEPLOY_MODE_UNSUPPORTED",
+            "cluster mode was asked of a standalone master",
+            "remove `deploy-mode` from the connection",
+        ),
+        Trouble(
+            "PYTHON_UNSUPPORTED", "another Python than the one supported", "create the environment with that Python"
+        ),
+        Trouble("PACKAGE_MISSING", "a package of the lock file is not installed", "`make env`"),
+        Trouble("JAVA_MISSING", "there is no Java", "install Java 17, or set JAVA_HOME"),
+        Trouble("JAVA_TOO_OLD", "the Java found is older than 17", "install Java 17, or set JAVA_HOME"),
+        Trouble("MAVEN_MISSING", "no Maven", "install Maven"),
+        Trouble("JARS_MISSING", "the class path has no Delta jar", "`make jars`"),
+        Trouble(
+            "JARS_INCOMPLETE",
+            "Maven succeeded, but jars are missing",
+            "delete the folder that is named, then `make jars`",
+        ),
+        Trouble(
+            "PORT_INVALID",
+            "a configured port is not a port number",
+            "choose another with `DELTAWORKS_PORT_MOTO`, `DELTAWORKS_PORT_S3PROXY` or `DELTAWORKS_PORT_AIRFLOW`",
+        ),
+        Trouble(
+            "PORT_IN_USE",
+            "a configured port is taken by another process",
+            "choose another with `DELTAWORKS_PORT_MOTO`, `DELTAWORKS_PORT_S3PROXY` or `DELTAWORKS_PORT_AIRFLOW`",
+        ),
+        Trouble("STACK_NOT_PREPARED", "the embedded stack was never started here", "`deltaworks up`"),
+        Trouble("STACK_RUNNING", "the demo would empty the lake of a running stack", "`deltaworks down` first"),
+        Trouble(
+            "AIRFLOW_CONNECTION_MISSING",
+            "a command does not know where Airflow's API is",
+            "start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
+        ),
+        Trouble("AIRFLOW_LOGIN_REFUSED", "Airflow refused the login", "`deltaworks status` prints it"),
+        Trouble("AIRFLOW_REFUSED", "Airflow refused a request", "check the DAG's name"),
+        Trouble(
+            "SQL_REFUSED", "a query of `deltaworks sql` is wrong", "`deltaworks sql` without a query lists the tables"
+        ),
+        Trouble(
+            "EXPERIMENT_SIZES",
+            "sizes of an experiment that cannot be run",
+            "more rows, or fewer days and batches a day",
+        ),
+        Trouble(
+            "GENERATE_WHERE",
+            "`deltaworks generate` has no destination",
+            "give one of `--directory`, `--land` and `--post`; of `engagement`, `--directory` or `--send`",
+        ),
+        Trouble("GENERATOR_SETTINGS", "a setting of the generator is out of range", "correct the option that is named"),
+        Trouble("EVENTS_MISSING", "the file to replay does not exist", "give a file with one JSON object a line"),
+        Trouble("EVENTS_EMPTY", "the file to replay holds no event", "give a file with one JSON object a line"),
+        Trouble("EVENTS_NOT_LINES", "the file to replay is not JSON lines", "give a file with one JSON object a line"),
+    ),
+    *raised_as(
+        ContractError,
+        Trouble(
+            "EXPERIMENT_FOLDER_TAKEN",
+            "an experiment takes only a new folder, since it removes it in the end",
+            "name another, or remove what was kept there",
+        ),
+        Trouble(
+            "EXPERIMENT_SIDES_DIFFER",
+            "two sides of an experiment hold or answer different things, so that its times mean nothing",
+            "run it again with `--keep`, and compare the tables",
+        ),
+        Trouble(
+            "STACK_STATE_BROKEN", "the embedded stack's state file cannot be read", "delete the file that is named"
+        ),
+    ),
+    *raised_as(
+        ConcurrencyError,
+        Trouble("STACK_BUSY", "another command is starting or stopping the stack", "wait for it"),
+        Trouble(
+            "STACK_LEFTOVERS", "processes of an earlier run are alive", "`deltaworks down`", default_retryable=False
+        ),
+    ),
+    *raised_as(
+        TransientError,
+        Trouble(
+            "RECORDS_NOT_SENT",
+            "a broker did not take all records of the generator",
+            "see whether it runs and has the topics, then send again",
+        ),
+        Trouble(
+            "BROKER_DOWN",
+            "the embedded Kafka broker does not start",
+            "see its output in the message; another process may have its port",
+        ),
+        Trouble("JARS_NOT_RESOLVED", "Maven could not resolve or compile", "check its repositories, then `make jars`"),
+        Trouble(
+            "OBJECT_STORE_DOWN", "the embedded object store does not answer", "see whether another process has its port"
+        ),
+        Trouble("AIRFLOW_UNREACHABLE", "Airflow's API gives no usable answer", "`deltaworks status`"),
+        Trouble("DAG_RUN_TIMEOUT", "a DAG run did not end in time", "look at its log"),
+        Trouble("DAG_RUN_FAILED", "a DAG run failed", "look at its log"),
+        Trouble(
+            "INGEST_TIMEOUT",
+            "the demo's events were not all ingested in time",
+            "`make up`, then look at the stream DAGs",
+        ),
+        Trouble("LAKE_NOT_EMPTY", "the demo needs an empty lake", "`make demo` empties it", default_retryable=False),
+    ),
+    *raised_as(
+        DeltaworksError,
+        Trouble("AIRFLOW_SETUP_FAILED", "`airflow db migrate` or a like command failed", "read the log that is named"),
+        Trouble(
+            "PROGRAM_FAILED",
+            "a program of the embedded stack does not stay up",
+            "read its log; then `deltaworks down` and `deltaworks up`",
+        ),
+        Trouble("SUPERVISOR_FAILED", "the process supervisor did not start", "read the log that is named"),
+        Trouble("SUPERVISOR_REFUSED", "the process supervisor refused a command", "read the log that is named"),
+    ),
+)

@@ -1,0 +1,225 @@
+"""The table of troubles: a row for all that is raised, no row for what is not, and every row leads somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.troubles import (
+    ALERTS,
+    CONDITIONS,
+    HEALTH_CAUSES,
+    SEVERITIES,
+    AlertCause,
+    Trouble,
+    alert_of_failure,
+    alert_of_verdict,
+    alerts_of_failures,
+    alerts_of_verdicts,
+    cause_of,
+    indexed,
+    rank,
+)
+from deltaworks.control.troubles.pages import PAGES, page_with_tables
+from deltaworks.errors import (
+    ConcurrencyError,
+    ConfigError,
+    ContractError,
+    DeltaworksError,
+    FencedError,
+    TransientError,
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+DOCS = ROOT / "docs"
+LIBRARY = ROOT / "include"
+ROWS = LIBRARY / "deltaworks" / "control" / "troubles"
+CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
+KINDS = (DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
+#: Built from the kind of thing that is unknown.
+BUILT = {"PIPELINE_UNKNOWN", "RELAY_UNKNOWN"}
+
+
+def sources() -> dict[Path, str]:
+    """Every module but those of the rows themselves."""
+    rows = {path for path in ROWS.glob("*.py") if path.name != "__init__.py"}
+    return {path: path.read_text() for path in sorted(LIBRARY.rglob("*.py")) if path not in rows}
+
+
+def raised() -> dict[str, set[str]]:
+    """Every condition given to an error of ours anywhere in the library, with the classes of those errors."""
+    trees = [ast.parse(text) for text in sources().values()]
+    kinds = {kind.__name__: kind.__name__ for kind in KINDS}
+    for _ in range(3):  # classes derived from classes derived from ours
+        for node in (node for tree in trees for node in ast.walk(tree)):
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    if (name := getattr(base, "id", None)) in kinds:
+                        kinds.setdefault(node.name, kinds[name])
+    conditions: dict[str, set[str]] = defaultdict(set)
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        for code, kind in codes(node, kinds):
+            conditions[code].add(kind)
+    return conditions
+
+
+def codes(node: ast.AST, kinds: dict[str, str]) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in kinds and node.args:
+        for part in ast.walk(node.args[0]):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and CODE.match(part.value):
+                yield part.value, kinds[node.func.id]  # type: ignore[attr-defined]
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if getattr(key, "value", None) == "condition" and CODE.match(str(getattr(value, "value", ""))):
+                yield str(value.value), DeltaworksError.__name__  # type: ignore[attr-defined]
+
+
+def causes_of_findings() -> set[str]:
+    """Every cause that the health check gives."""
+    trees = [ast.parse(text) for path, text in sources().items() if path.parent.name == "health"]
+    return {
+        node.args[1].value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", None) == "Finding"
+        and len(node.args) > 1
+        and isinstance(node.args[1], ast.Constant)
+        and isinstance(node.args[1].value, str)
+    }
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_condition_that_is_raised_has_a_row_of_its_class() -> None:
+    conditions = raised()
+
+    assert len(conditions) > 200, "the search for conditions finds too few"
+    assert conditions.keys() - CONDITIONS.keys() == set()
+    classes = {code: {getattr(CONDITIONS[code].error, "__name__", "")} for code in conditions}
+    assert {code: kinds for code, kinds in conditions.items() if kinds != classes[code]} == {}
+
+
+def test_no_row_is_of_a_condition_that_nothing_raises() -> None:
+    text = "\n".join(sources().values())
+
+    assert {code for code in CONDITIONS.keys() - BUILT if f'"{code}"' not in text} == set()
+
+
+def test_rows_of_health_are_the_causes_of_findings() -> None:
+    causes = causes_of_findings()
+
+    assert len(causes) > 15, "the search for causes finds too few"
+    assert causes == set(HEALTH_CAUSES)
+
+
+def test_every_alert_is_raised_by_name_or_for_a_row() -> None:
+    text = "\n".join(sources().values())
+
+    raised_for_rows = alerts_of_failures() | alerts_of_verdicts()
+    assert {name for name in ALERTS.keys() - raised_for_rows if f'"{name}"' not in text} == set()
+
+
+def test_every_alert_that_a_row_names_exists() -> None:
+    named = {row.alert for row in (*CONDITIONS.values(), *HEALTH_CAUSES.values()) if row.alert is not None}
+
+    assert named - ALERTS.keys() == set()
+    assert (alerts_of_failures() | alerts_of_verdicts()) - ALERTS.keys() == set()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_a_page_are_current(name: str) -> None:
+    text = (DOCS / name).read_text()
+
+    assert page_with_tables(text) == text, "run: make docs"
+
+
+def test_the_pages_have_a_line_for_every_row() -> None:
+    conditions, alerts = ((DOCS / name).read_text() for name in PAGES)
+
+    assert [code for code in (*CONDITIONS, *HEALTH_CAUSES) if conditions.count(f"\n| `{code}` |") != 1] == []
+    assert [name for name in ALERTS if alerts.count(f"\n| [`{name}`]") != 1] == []
+
+
+@pytest.mark.parametrize("row", [*CONDITIONS.values(), *HEALTH_CAUSES.values()], ids=lambda row: row.code)
+def test_every_runbook_of_a_row_exists(row: Trouble) -> None:
+    page, _, anchor = row.runbook.partition("#")
+
+    assert row.meaning
+    assert row.next_step
+    assert not page or (DOCS / page).is_file()
+    assert not anchor or anchor in anchors(DOCS / page)
+
+
+@pytest.mark.parametrize("cause", ALERTS.values(), ids=lambda cause: cause.name)
+def test_every_alert_leads_to_a_heading_that_describes_it(cause: AlertCause) -> None:
+    page, _, anchor = cause.runbook.partition("#")
+
+    assert (DOCS / page).is_file(), cause.runbook
+    assert anchor in anchors(DOCS / page), cause.runbook
+    prose = re.sub(r"<!-- table.*?<!-- end -->", "", (DOCS / page).read_text(), flags=re.DOTALL)
+    assert f"`{cause.name}`" in prose
+    assert cause.severity in SEVERITIES
+    assert cause.notices_per_hour >= 2
+
+
+def test_there_are_alerts() -> None:
+    assert len(ALERTS) >= 15
+
+
+def test_an_unknown_alert_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError) as refused:
+        cause_of("STREAM_HUNGRY")
+
+    assert refused.value.condition == "ALERT_CAUSE_UNKNOWN"
+    assert "STREAM_HUNG" in refused.value.hint
+
+
+def test_a_code_stands_for_one_row() -> None:
+    hung = ALERTS["STREAM_HUNG"]
+    other = AlertCause("STREAM_HUNG", "info", hung.runbook, "another")
+
+    assert indexed((hung, hung), lambda row: row.name) == {"STREAM_HUNG": hung}
+    with pytest.raises(ValueError, match="Two rows are called STREAM_HUNG"):
+        indexed((hung, other), lambda row: row.name)
+
+
+def test_severities_are_in_order() -> None:
+    assert sorted(SEVERITIES, key=rank) == ["info", "warning", "critical"]
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable"),
+    [("SPEC_INVALID", False), ("LEASE_HELD", True), ("STORAGE_REFUSED", True), ("LAKE_NOT_EMPTY", False),
+     ("JOB_FAILED", True), ("OWNER_FENCED", False)],
+)  # fmt: skip
+def test_a_condition_is_retried_as_its_class_is_unless_its_row_says_otherwise(code: str, retryable: bool) -> None:
+    assert CONDITIONS[code].retryable is retryable
+
+
+@pytest.mark.parametrize(
+    ("condition", "alert"),
+    [
+        ("GOLD_CHECK_FAILED", "GOLD_CHECK_FAILED"),
+        ("MUTATIONS_BEHIND", "MUTATIONS_BEHIND"),
+        ("SPEC_INVALID", "JOB_FAILED"),
+        ("TABLE_SUSPENDED", "JOB_FAILED"),
+        ("UNHEARD_OF", "JOB_FAILED"),
+        (None, "JOB_FAILED"),
+    ],
+)
+def test_a_failed_job_raises_the_alert_of_its_condition(condition: str | None, alert: str) -> None:
+    assert alert_of_failure(condition) == alert
+
+
+def test_an_unhealthy_verdict_raises_the_alert_of_its_cause_and_for_any_other_condition_one_for_all() -> None:
+    assert alert_of_verdict("RECORDS_LOST") == "DATA_LOST"
+    assert alert_of_verdict("SPEC_INVALID") == alert_of_verdict("GOLD_CHECK_FAILED") == "STREAM_UNHEALTHY"
