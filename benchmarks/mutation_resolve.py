@@ -139,7 +139,7 @@ def _ours(spark: SparkSession, name: str, path: Path) -> Side:
 
 
 def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataFrame], DataFrame]) -> Run:
-    from deltaworks.mutations.planning import resolving
+    from deltaworks.mutations.requests import resolving
 
     def side(clock: Clock) -> None:
         _reset_peak(spark)
@@ -153,10 +153,9 @@ def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataF
 
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     """The same resolve, where every round takes every request one further."""
-    from deltaworks.mutations.effects import last_updates
     from deltaworks.mutations.pointers import jump, local_checkpoint, moves
     from deltaworks.mutations.resolve import Trace, intervals
-    from deltaworks.mutations.timeline import timeline
+    from deltaworks.mutations.timeline import last_updates, timeline
 
     rounds = longest - 1
     bound = min(rounds, _ROUNDS_RUN)

@@ -12,10 +12,9 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from deltaworks import read_changes
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
-from deltaworks.mutations.kept_positions import keeping, kept_position
+from deltaworks.mutations.read_changes import keeping, kept_position, read_changes
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import build_session

@@ -52,8 +52,8 @@ def resolve(
 
     An id that two entities used in turn gives two rows; a deleted one has no final id.
     """
-    from deltaworks.mutations.planning import resolving
     from deltaworks.mutations.request_file import read_request_file
+    from deltaworks.mutations.requests import resolving
 
     if as_csv and as_json:
         raise typer.BadParameter("give one of --csv and --json")

@@ -16,7 +16,7 @@ from typing import TypeVar
 from deltaworks.control.clock import iso_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.turn import TurnRecord
-from deltaworks.control.locks.turn_server import TurnDesk
+from deltaworks.control.locks.turn_server import WriteTurnServer
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
@@ -81,7 +81,7 @@ class TableHolds:
         self._reached = reached
         self._catch_up_seconds = catch_up_seconds
         self._held = HeldTables(objects, pipeline)
-        self._desk = TurnDesk(objects, pipeline, granted_by=f"the stream, owner epoch {owner.version}")
+        self._turns = WriteTurnServer(objects, pipeline, granted_by=f"the stream, owner epoch {owner.version}")
         self._resuming: set[str] = set()
 
     def holds(self, table: str) -> bool:
@@ -161,7 +161,7 @@ class TableHolds:
             FencedError: a successor has taken over.
             TransientError: the storage does not answer.
         """
-        requests = self._desk.look()
+        requests = self._turns.look()
         for table, turn in requests.turns.items():
             self._give(table, turn, _following(last_completed))
         for record in self.records():
@@ -174,25 +174,25 @@ class TableHolds:
                 self._resuming.add(table)
                 self._resume(table)
             if table not in self._resuming:
-                self._desk.resumed(table)
+                self._turns.resumed(table)
         for record in self.records():
             # Last, when the table it tells of may have become free.
             if record.reason == "announces" and record.table not in requests.turns:
                 self._resume(record.table)
         for table in requests.over:
-            self._desk.forget(table)
+            self._turns.forget(table)
 
     def _give(self, table: str, turn: TurnRecord, following: int) -> None:
         """Hold the table for the turn's holder, then say so."""
         if table not in self._tables.writer_by_table:
-            self._desk.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
+            self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
         if table not in self._held:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_announcing()
         if turn.state == "asked":
             self._reached(f"held:{table}")
-            self._desk.grant(turn)
+            self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:
         """Catch a table up and free it; a table that fails again is suspended again, one that waits goes on waiting."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.locks.exclusive import MaintenanceLock, maintenance_lock
+from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
@@ -151,7 +151,7 @@ class _Refresh:
             reason="was swapped in by a run that was broken off after it",
         )
 
-    def _swapped(self, shadows: Shadows, lock: MaintenanceLock, started: float) -> GoldRefreshResult:
+    def _swapped(self, shadows: Shadows, lock: ExclusiveLock, started: float) -> GoldRefreshResult:
         key, before = shadows.next_key, content_at(self._lake, self._key)
         for _ in range(MOST_CATCH_UPS):
             job = self._caught_up(key)
@@ -218,7 +218,7 @@ class _Refresh:
                 return commit.version
         return None
 
-    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: MaintenanceLock) -> bool:
+    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: ExclusiveLock) -> bool:
         """Swap the shadow in; False where a build got ahead of it."""
         step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         made = user_metadata(

@@ -1,17 +1,17 @@
-"""Chooses what OPTIMIZE does with a table: which partitions, what with each, at what cost, and why not the others.
+"""Chooses what OPTIMIZE does with a table: which partitions, the action and cost of each, and why not the others.
 
-It goes by the health of the partitions and by the ledger of what is in order, and reads nothing itself:
+The choice is made from the health of the partitions and the ledger of ordered ones, and reads nothing itself:
 
-- A partition of one file is as it should be, and one that lies as Z-order left it is not rewritten.
-- One that is still written is left, since it would be rewritten again tomorrow; in bad shape (`open_small_files`) its
-  small files are merged, without an order. A partition is *closed* `closed_after` after the end of the day that its
-  date column names; without such a column, when no file has come for as long. Where its writer would fail beside that
-  (`only_closed`) it is left until then.
-- A closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where few of them are
-  (`unordered_share`: late arrivals), only small files are merged, until it is worth it.
-- A clustered table is one partition that is never closed: it is clustered, as by Z-order, once it is worth it.
-- Without Z-order columns, small files are merged where they are `fewest_small_files`.
-- A partition with more deleted rows than `deleted_share` is rewritten without them.
+- A partition of one file needs nothing, and one in the state that Z-order left is not rewritten.
+- One that is still written to is skipped, since it would be rewritten again tomorrow; in bad shape (`open_small_files`)
+  its small files are merged, without an order. A partition is *closed* `closed_after` after the end of the day in its
+  date column; without such a column, when no file has arrived for as long. Where its writer would fail beside OPTIMIZE
+  (`only_closed`) it is skipped until then.
+- A closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where only a small share is out
+  of order (`unordered_share`: late arrivals), only small files are merged until the share is large enough.
+- A clustered table is one partition that is never closed: it is clustered, by the same shares as Z-order.
+- Without Z-order columns, small files are merged where there are `fewest_small_files`.
+- A partition with a larger share of deleted rows than `deleted_share` is rewritten without them.
 
 Needs no JVM.
 """
@@ -26,20 +26,20 @@ from typing import Literal
 
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
-from deltaworks.maintenance.zorder_state import Action, ZOrderState
+from deltaworks.maintenance.zorder_ledger import Action, ZOrderState
 from deltaworks.tables.changes import Partition
 
 Round = Literal["daily", "weekly", "inline"]
-#: What opening one more file costs a reader, in bytes it could have read: Spark's own figure.
+#: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.
 OPEN_COST_BYTES = 4 << 20
 _REASONS_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizePolicy:
-    """From when on a partition is worth rewriting. The module says what each word means.
+    """The thresholds from which a partition is rewritten, as the module describes them.
 
-    `closed_after` None takes every partition as closed: for who has the table to himself.
+    With `closed_after` None every partition counts as closed, for a job that holds the table exclusively.
     """
 
     round: Round = "daily"
@@ -51,17 +51,17 @@ class OptimizePolicy:
     open_small_files: int = 100
 
     def weekly(self) -> OptimizePolicy:
-        """The second round, over what the daily one left: late arrivals are put in order, and pairs merged."""
+        """The second round, over what the daily one skipped: late arrivals are put in order, and pairs merged."""
         return replace(self, round="weekly", fewest_small_files=2, unordered_share=0.01, open_small_files=20)
 
     def inline(self) -> OptimizePolicy:
-        """For who merges a table and holds its write turn: nobody else writes it meanwhile."""
+        """For a job that merges a table and holds its write turn, so that nobody else writes to it meanwhile."""
         return replace(self, round="inline", fewest_small_files=2, unordered_share=0.0, closed_after=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChoice:
-    """What is to be done with one partition. `benefit` is in bytes that a read of all of it is spared."""
+    """The action for one partition. `benefit` is the bytes that a read of the whole partition saves."""
 
     partition: Partition
     action: Action
@@ -76,7 +76,7 @@ class PartitionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is to be done with a table, and why; the reason is a sentence, also where nothing is."""
+    """The actions for a table, and a sentence with the reason, also where there is nothing to do."""
 
     table: str
     partitions: tuple[PartitionChoice, ...]
@@ -85,29 +85,29 @@ class Choice:
 
     @property
     def files_saved(self) -> int:
-        """How many files fewer a reader has to open."""
-        return sum(each.files_saved for each in self.partitions)
+        """The number of files that a reader no longer has to open."""
+        return sum(choice.files_saved for choice in self.partitions)
 
     @property
     def bytes_rewritten(self) -> int:
-        """How many bytes are read and written anew."""
-        return sum(each.bytes_rewritten for each in self.partitions)
+        """The bytes that are rewritten."""
+        return sum(choice.bytes_rewritten for choice in self.partitions)
 
     @property
     def benefit(self) -> float:
-        """Bytes that a read of all chosen partitions is spared, opening files included."""
-        return sum(each.benefit for each in self.partitions)
+        """The bytes that a read of all chosen partitions saves, opening files included."""
+        return sum(choice.benefit for choice in self.partitions)
 
     @property
     def cost_seconds(self) -> float:
-        """How long it takes, going by earlier runs."""
-        return sum(each.cost_seconds for each in self.partitions)
+        """Seconds the rewriting takes, estimated from earlier runs."""
+        return sum(choice.cost_seconds for choice in self.partitions)
 
 
 def choose(
     health: TableHealth | None, layout: Layout, *, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
 ) -> Choice:
-    """What OPTIMIZE should do with a table now. Pure.
+    """Choose what OPTIMIZE should do with a table now. Pure.
 
     Args:
         health: with its `partition_health`; None for a table that does not exist yet.
@@ -122,8 +122,8 @@ def choose(
         return Choice(table=layout.name, partitions=(), reason="it is empty")
     taken: list[PartitionChoice] = []
     left: Counter[str] = Counter()
-    for found in health.partition_health:
-        verdict = _judge(found, layout, ledger, now, policy)
+    for partition in health.partition_health:
+        verdict = _judge(partition, layout, ledger, now, policy)
         if isinstance(verdict, str):
             left[verdict] += 1
         else:
@@ -132,63 +132,63 @@ def choose(
 
 
 def _judge(
-    found: PartitionHealth, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
+    health: PartitionHealth, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
 ) -> PartitionChoice | str:
-    """What to do with a partition, or why it is left."""
-    purge = _deleted_share(found) > policy.deleted_share
-    share = _unordered_share(found, layout, ledger) if layout.ordered_by else 0.0
-    if any(value is None for _, value in found.partition):
-        # Rows without a value gather what has gone wrong; ordering them helps nobody.
+    """The action for a partition, or the reason why it is skipped."""
+    purge = _deleted_share(health) > policy.deleted_share
+    share = _unordered_share(health, layout, ledger) if layout.ordered_by else 0.0
+    if any(value is None for _, value in health.partition):
+        # Rows without a partition value are mostly errors; ordering them helps nobody.
         return "without a value"
-    if found.files == 1 and not purge:
+    if health.files == 1 and not purge:
         return "of one file"
     if layout.ordered_by and share == 0.0 and not purge:
         return "in order"
-    if _is_open(found, layout, now, policy):
-        if layout.only_closed or found.small_files < policy.open_small_files:
+    if _is_open(health, layout, now, policy):
+        if layout.only_closed or health.small_files < policy.open_small_files:
             return "still written"
-        return _compact(found, ledger, policy, why=f"still written, with {found.small_files} small files")
-    return _of_closed(found, layout, ledger, policy, share=share, purge=purge)
+        return _compact(health, ledger, policy, why=f"still written, with {health.small_files} small files")
+    return _of_closed(health, layout, ledger, policy, share=share, purge=purge)
 
 
 def _of_closed(
-    found: PartitionHealth, layout: Layout, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, purge: bool
+    health: PartitionHealth, layout: Layout, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, purge: bool
 ) -> PartitionChoice | str:
-    deleted = f"{_deleted_share(found):.0%} deleted"
+    deleted = f"{_deleted_share(health):.0%} deleted"
     if layout.ordered_by and (purge or share >= policy.unordered_share):
         unordered = "not in order" if share == 1.0 else f"{share:.0%} not in order"
-        return _zorder(found, ledger, policy, share=share, why=deleted if purge else unordered)
+        return _zorder(health, ledger, policy, share=share, why=deleted if purge else unordered)
     if purge:
-        return _purge(found, ledger, policy, why=deleted)
+        return _purge(health, ledger, policy, why=deleted)
     # Any OPTIMIZE of a clustered table clusters it.
-    if found.small_files >= policy.fewest_small_files and not layout.cluster_by:
-        return _compact(found, ledger, policy, why=f"{found.small_files} small files")
+    if health.small_files >= policy.fewest_small_files and not layout.cluster_by:
+        return _compact(health, ledger, policy, why=f"{health.small_files} small files")
     return "with few late rows" if layout.ordered_by else "with few small files"
 
 
-def _deleted_share(found: PartitionHealth) -> float:
-    if not found.rows or found.deletion_vector_rows is None:
+def _deleted_share(health: PartitionHealth) -> float:
+    if not health.rows or health.deletion_vector_rows is None:
         return 0.0
-    return found.deletion_vector_rows / found.rows
+    return health.deletion_vector_rows / health.rows
 
 
-def _unordered_share(found: PartitionHealth, layout: Layout, ledger: ZOrderState) -> float:
-    entry = ledger.ordered.get(found.partition)
+def _unordered_share(health: PartitionHealth, layout: Layout, ledger: ZOrderState) -> float:
+    entry = ledger.ordered.get(health.partition)
     if entry is None or entry.columns != layout.ordered_by:
         return 1.0
-    share = entry.unordered_share(found)
-    # A merge replaces files, and the shares of bytes do not tell how many.
+    share = entry.unordered_share(health)
+    # A merge replaces files, and the share of bytes does not show how many.
     return 1.0 if layout.rewritten and share > 0 else share
 
 
-def _is_open(found: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
+def _is_open(health: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
     if policy.closed_after is None or layout.cluster_by:
         return False
     settled = now - max(policy.closed_after, layout.settles_after)
-    days = [day for name, value in found.partition if name in layout.date_columns and (day := _day(value)) is not None]
+    days = [day for name, value in health.partition if name in layout.date_columns and (day := _day(value)) is not None]
     if days:
         return max(days) >= settled.astimezone(dt.UTC).date()
-    return found.newest_file_at > settled
+    return health.newest_file_at > settled
 
 
 def _day(value: str | None) -> dt.date | None:
@@ -199,26 +199,26 @@ def _day(value: str | None) -> dt.date | None:
 
 
 def _zorder(
-    found: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, why: str
+    health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, why: str
 ) -> PartitionChoice:
-    after = max(1, -(-found.bytes // policy.target_file_bytes))
+    after = max(1, -(-health.bytes // policy.target_file_bytes))
     # Out of order, a read by an ordered column opens every file; in order, about one of them.
-    skipped = found.bytes * share * (1 - 1 / after)
-    return _choice(found, "zorder", ledger, why=why, after=after, rewritten=found.bytes, skipped=skipped)
+    skipped = health.bytes * share * (1 - 1 / after)
+    return _choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
 
 
-def _purge(found: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
-    """Delta rewrites the files that have deleted rows; which these are the partition's figures do not tell."""
-    return _choice(found, "compact", ledger, why=why, after=found.files, rewritten=found.bytes, skipped=0.0)
+def _purge(health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
+    """Delta rewrites the files with deleted rows; the health of a partition does not show which these are."""
+    return _choice(health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0)
 
 
-def _compact(found: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
-    after = found.files - found.small_files + max(1, -(-found.small_bytes // policy.target_file_bytes))
-    return _choice(found, "compact", ledger, why=why, after=after, rewritten=found.small_bytes, skipped=0.0)
+def _compact(health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
+    after = health.files - health.small_files + max(1, -(-health.small_bytes // policy.target_file_bytes))
+    return _choice(health, "compact", ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0)
 
 
 def _choice(
-    found: PartitionHealth,
+    health: PartitionHealth,
     action: Action,
     ledger: ZOrderState,
     *,
@@ -227,30 +227,30 @@ def _choice(
     rewritten: int,
     skipped: float,
 ) -> PartitionChoice:
-    saved = max(0, found.files - after)
+    saved = max(0, health.files - after)
     return PartitionChoice(
-        partition=found.partition,
+        partition=health.partition,
         action=action,
         why=why,
-        files=found.files,
-        bytes=found.bytes,
+        files=health.files,
+        bytes=health.bytes,
         files_saved=saved,
         bytes_rewritten=rewritten,
-        benefit=saved * OPEN_COST_BYTES + skipped + _deleted_share(found) * found.bytes,
+        benefit=saved * OPEN_COST_BYTES + skipped + _deleted_share(health) * health.bytes,
         cost_seconds=ledger.paces[action].seconds(rewritten),
     )
 
 
 def partition_name(partition: Partition) -> str:
-    """A partition for people."""
+    """The name of a partition in messages."""
     return "/".join("null" if value is None else value for _, value in partition) or "the table"
 
 
 def _sentence(taken: list[PartitionChoice], left: Counter[str]) -> str:
     parts = []
     if taken:
-        ranked = sorted(taken, key=lambda each: -each.benefit)
-        named = [f"{partition_name(each.partition)} ({each.why})" for each in ranked[:_REASONS_NAMED]]
+        ranked = sorted(taken, key=lambda choice: -choice.benefit)
+        named = [f"{partition_name(choice.partition)} ({choice.why})" for choice in ranked[:_REASONS_NAMED]]
         more = f" and {len(taken) - _REASONS_NAMED} more" if len(taken) > _REASONS_NAMED else ""
         parts.append(f"{_partitions(len(taken))} to rewrite: {', '.join(named)}{more}")
     if left:

@@ -1,8 +1,9 @@
-"""Keeps the engine's own tables of a pipeline as tables are kept: small files merged, old ones deleted.
+"""Maintains the engine's own tables of a pipeline: merges small files and deletes old ones.
 
-The ledger and the progress table get a file a batch: 40,000 a month. Readers of statistics do not mind, everybody else
-does. Merging changes no row, and streams go on: their commits are simply made again on top. Needs no JVM.
+The ledger and the progress table get a file for each batch, 40,000 a month, which slows every reader except those of
+statistics. Merging changes no row, and streams continue: their commits are retried on top. Needs no JVM.
 
+As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, by default a dry run.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance.exclusive import keeping_alone
+from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.table_health.catalog_tables import CONTROL_TABLES
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 OPERATION = "keep_control_table"
-#: Fewer files than this are not worth a rewriting.
+#: Fewer files than this are not merged.
 FEWEST_FILES = 200
 TARGET_BYTES = 64 << 20
 RETENTION_HOURS = 168
@@ -34,7 +35,7 @@ SNAPSHOTS = "table_health"
 
 @dataclass(frozen=True, slots=True)
 class ControlTableResult:
-    """What became, or would become, of one table: files merged, files they became, old files deleted."""
+    """The counts of one table (in a dry run: expected): files merged, files written instead, old files deleted."""
 
     table: str
     dry_run: bool
@@ -48,32 +49,32 @@ class ControlTableResult:
 def keep_control_tables(
     catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = FEWEST_FILES
 ) -> list[ControlTableResult]:
-    """Merge the small files of a pipeline's ledger and progress, and of the snapshots of health that all pipelines
-    share, and delete those merged a week ago.
+    """Merge the small files of a pipeline's control tables, and delete those merged a week ago.
 
-    Idempotent; safe beside the stream.
+    These are its ledger and progress table, and the snapshots of health that all pipelines share. Idempotent; safe
+    beside the stream.
 
     Args:
-        fewest_files: a table with fewer files is left as it is.
+        fewest_files: skip tables with fewer files.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
     """
     catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    keep = partial(_keep, lake, pipeline, dry_run=dry_run, fewest_files=fewest_files)
+    maintain = partial(_maintain, lake, pipeline, dry_run=dry_run, fewest_files=fewest_files)
     own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
     if dry_run:
-        return [*(keep(name, key) for name, key in own.items()), keep(SNAPSHOTS, paths.table_snapshots())]
+        return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOTS, paths.table_snapshots())]
     objects = open_objects(catalog.environment.lake)
     results = []
-    with keeping_alone(objects, pipeline, work="the upkeep of control tables") as lock:
+    with exclusive_maintenance(objects, pipeline, work="the upkeep of control tables") as lock:
         for name, key in own.items():
             lock.check()
-            results.append(keep(name, key))
+            results.append(maintain(name, key))
     try:
         with maintenance_lock(objects, pipeline, work="its upkeep", folder=paths.table_snapshots_upkeep()):
-            results.append(keep(SNAPSHOTS, paths.table_snapshots()))
+            results.append(maintain(SNAPSHOTS, paths.table_snapshots()))
     except ConcurrencyError as error:
         if error.condition != "MAINTENANCE_RUNNING":
             raise
@@ -81,13 +82,15 @@ def keep_control_tables(
     return results
 
 
-def _keep(lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, fewest_files: int) -> ControlTableResult:
+def _maintain(
+    lake: Lake, pipeline: str, name: str, key: str, *, dry_run: bool, fewest_files: int
+) -> ControlTableResult:
     started = time.monotonic()
     table = lake.open(key)
     if table is None:
         return ControlTableResult(name, dry_run, 0, 0, 0, 0.0, "it does not exist yet")
-    made = user_metadata(pipeline=pipeline, batch=table.version(), operation=OPERATION)
-    properties = CommitProperties(custom_metadata={"userMetadata": made})
+    metadata = user_metadata(pipeline=pipeline, batch=table.version(), operation=OPERATION)
+    properties = CommitProperties(custom_metadata={"userMetadata": metadata})
     files = len(table.file_uris())
     merged, into, reason = 0, 0, ""
     if files < fewest_files:

@@ -1,20 +1,30 @@
-"""How a table lies: what its folders are, and what its rows are ordered by within one."""
+"""The layout of tables (partition folders, order of rows within one), and the tables that OPTIMIZE maintains.
+
+Bronze tables have the layout they declare. Live and gold tables and quarantine declare none: theirs is read from disk,
+and their small files are merged. A query that merges a live table, and a build that rewrites a part of a gold table,
+would fail beside an OPTIMIZE of the same partition, so only closed partitions of these are rewritten.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deltaworks.specs.table import TableSpec
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import LiveTableSpec, TableSpec
+from deltaworks.tables.lake import Lake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table lies: its partition columns with their types, and what its rows are ordered by within a partition.
+    """The layout of a table: its partition columns, what rows are ordered by within a partition, and column types.
 
-    `rewritten` says that its rows change after they have landed, so that files leave an order they were put in. Of one
-    that is `only_closed` no partition is touched that may still be written, `settles_after` its day at the earliest.
+    `rewritten` means that rows change after they have landed, so that files lose their order. With `only_closed` no
+    partition is rewritten that may still be written to, at the earliest `settles_after` the end of its day.
     """
 
     name: str
@@ -40,10 +50,73 @@ class Layout:
 
     @property
     def ordered_by(self) -> tuple[str, ...]:
-        """What rows are ordered by: given with each OPTIMIZE by Z-order, known to a clustered table itself."""
+        """The columns that rows are ordered by: passed to each Z-order, or the clustering columns of the table."""
         return self.cluster_by or self.zorder_by
 
     @property
     def date_columns(self) -> tuple[str, ...]:
-        """The partition columns that name a day."""
+        """The partition columns of type date."""
         return tuple(name for name in self.partition_by if self.types[name] == "date")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizedTable:
+    """A table that OPTIMIZE maintains. `declared` is the spec of a bronze table.
+
+    With `only_closed` a partition is skipped, whatever its shape, until its day has been over for `settles_after`, when
+    its writer has finished with it.
+    """
+
+    name: str
+    declared: TableSpec | None = None
+    only_closed: bool = False
+    settles_after: dt.timedelta = dt.timedelta(0)
+
+
+def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
+    """All such tables of a pipeline, by name: bronze tables first."""
+    tables = [OptimizedTable(name=table.name, declared=table) for table in spec.tables]
+    tables += [
+        OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live)) for live in spec.live
+    ]
+    tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
+    tables.append(OptimizedTable(name="quarantine"))
+    return {table.name: table for table in tables}
+
+
+def _settles_after(live: LiveTableSpec) -> dt.timedelta:
+    """How long after its end a window may still change: only later events move the watermark past it."""
+    return dt.timedelta(minutes=live.window_minutes + live.watermark_minutes)
+
+
+def selected_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, OptimizedTable]:
+    """The tables called `names`, or all.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+    """
+    tables = optimized_tables(spec)
+    unknown = sorted(set(names or ()) - set(tables))
+    if unknown:
+        raise ConfigError(
+            "TABLE_UNKNOWN",
+            f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)} that OPTIMIZE looks after.",
+            hint=f"It looks after {', '.join(tables)}.",
+        )
+    return {name: table for name, table in tables.items() if not names or name in names}
+
+
+def layout_of(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
+    """The layout of a table, as declared or as on disk; without partitions before the table exists."""
+    if table.declared is not None:
+        return Layout.of(table.declared)
+    opened = lake.open(paths.table(pipeline, table.name))
+    fields = json.loads(opened.schema().to_json())["fields"] if opened is not None else []
+    return Layout(
+        name=table.name,
+        partition_by=tuple(opened.metadata().partition_columns) if opened is not None else (),
+        zorder_by=(),
+        types={field["name"]: field["type"] for field in fields if isinstance(field["type"], str)},
+        only_closed=table.only_closed,
+        settles_after=table.settles_after,
+    )

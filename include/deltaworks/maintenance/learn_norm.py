@@ -1,4 +1,4 @@
-"""Learns how much input is usual at each hour of the day from a pipeline's progress table, for the health check.
+"""Learns the usual input of each hour of the day from a pipeline's progress table, for the health check.
 
 Once a day. It reads two columns of the last four weeks
 and writes one object. Needs no JVM.
@@ -19,16 +19,16 @@ from deltaworks.tables.lake import Lake
 
 
 def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputNorm:
-    """Find and keep the norm of a pipeline's input. Idempotent; safe beside the stream."""
+    """Compute and store the norm of a pipeline's input. Idempotent; safe beside the stream."""
     catalog.pipeline(pipeline)
     now = now or utc_now()
     since = now - timedelta(days=DAYS + 1)
-    found = Lake(catalog.environment.lake).rows(
+    progress = Lake(catalog.environment.lake).rows(
         paths.pipeline_control(pipeline, "progress"),
         columns=["at", "rows"],
         filters=(pc.field("at") >= since) & (pc.field("rows") > 0),
     )
-    rows = found.to_pylist() if found is not None else []
+    rows = progress.to_pylist() if progress is not None else []
     inputs = [(row["at"].astimezone(UTC), int(row["rows"])) for row in rows]
     first = min((at for at, _ in inputs), default=now)
     norm = norm_of(by_hour(inputs), first=first, now=now)

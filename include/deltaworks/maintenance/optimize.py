@@ -1,53 +1,50 @@
-"""OPTIMIZE of chosen partitions of one table, group by group, each known by the Z-order ledger afterwards.
+"""Runs OPTIMIZE on chosen partitions of one table, group by group, and records each group in the Z-order ledger.
 
-So a second run finds nothing to do, and one that died goes on where it was. Appends go on meanwhile: neither side waits
-for the other. A table that mutations merge is optimised under its write turn, in groups small enough that its stream
-does not wait for long.
+So a second run has nothing to do, and a run after a crash continues. Appends continue meanwhile: neither side waits for
+the other. A table that mutations merge is optimised under its write turn, in groups small enough that its stream does
+not wait for long.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.locks.turn import Turn, TurnOf, free_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
-from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, read_order
-from deltaworks.maintenance.zorder_state import Action
+from deltaworks.maintenance.zorder_ledger import Action, Group, ZOrderLedger, read_order
 from deltaworks.tables.changes import Partition, RewrittenPartition, within
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
 log = logging.getLogger(__name__)
 
-#: Partitions are taken in groups of about this size, each a command, so that a job that dies keeps what it did.
+#: The approximate bytes of a group, which one command rewrites, so that a job that dies loses little.
 BYTES_PER_GROUP = 16 << 30
-#: A stream that yields a table waits for a group to end.
+#: The same under a write turn: the stream waits for a group to end.
 BYTES_PER_TURN = 1 << 30
-#: And as many are named in one command.
+#: The most partitions that one command lists.
 PARTITIONS_PER_GROUP = 1_000
-#: A command commits after each of these: what is left of one that dies is found as it is.
+#: A command commits after this many bytes; what it has committed stays when it dies.
 BYTES_PER_COMMIT = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """What became of one table in one round. Counts are of the partitions that were taken.
+    """The result of one table in one round. Counts are of the partitions that were rewritten.
 
-    `put_off` are partitions that the night had no time for. `error` is what kept the table from being done.
+    `put_off` partitions did not fit into the night. `error` is the failure that ended the table's work.
     """
 
     table: str
@@ -70,34 +67,13 @@ class OptimizeResult:
         return self.partitions == 0
 
 
-class Turn(Protocol):
-    """The right to commit to a table alone."""
-
-    def check(self) -> None:
-        """Refuse to go on without it."""
-
-
-TurnOf = Callable[[], AbstractContextManager[Turn]]
-
-
-@contextlib.contextmanager
-def free_turn() -> Iterator[Turn]:
-    """The turn of a table that its writers need not be kept from."""
-
-    class Free:
-        def check(self) -> None:
-            """Appends do not conflict."""
-
-    yield Free()
-
-
 class TableOptimizer:
     """Rewrites chosen partitions of one table, group by group, and keeps the ledger.
 
     Args:
-        turn_of: gives the right to commit, taken anew for each group.
-        check: called before each group; what it raises ends the table.
-        until: by `time.monotonic`, after which no further group is begun.
+        turn_of: gives the right to commit; a new turn is taken for each group.
+        check: called before each group; what it raises ends the table's work.
+        until: the time by `time.monotonic` after which no further group is begun.
     """
 
     def __init__(
@@ -125,7 +101,7 @@ class TableOptimizer:
         self._key = paths.table(pipeline, layout.name)
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
-        """Rewrite them; `result` with what was done added. What no time is left for counts as put off."""
+        """Rewrite the partitions. Returns `result` with the counts added; groups without time left count as put off."""
         for group in _groups(chosen, BYTES_PER_TURN if self._layout.rewritten else BYTES_PER_GROUP):
             if time.monotonic() >= self._until:
                 result = replace(result, put_off=result.put_off + len(group))
@@ -135,36 +111,36 @@ class TableOptimizer:
 
     def _rewrite(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         action = chosen[0].action
-        with self._turn_of() as turn:
+        with self._turn_of(self._layout.name) as turn:
             self._check()
             turn.check()
             started = time.monotonic()
             group = self._group(action)
             self._ledger.begin(group)
-            rewritten = self._despite_conflicts(group, [each.partition for each in chosen], turn)
+            rewritten = self._despite_conflicts(group, [choice.partition for choice in chosen], turn)
             seconds = time.monotonic() - started
             self._ledger.record(group, rewritten, seconds=seconds)
-        done = replace(
+        total = replace(
             result,
             partitions=result.partitions + len(rewritten),
             zordered=result.zordered + (len(rewritten) if action == "zorder" else 0),
             compacted=result.compacted + (len(rewritten) if action == "compact" else 0),
-            files_before=result.files_before + sum(each.files_before for each in rewritten),
-            files_after=result.files_after + sum(each.files for each in rewritten),
-            bytes_before=result.bytes_before + sum(each.bytes_before for each in rewritten),
-            bytes_after=result.bytes_after + sum(each.bytes for each in rewritten),
+            files_before=result.files_before + sum(partition.files_before for partition in rewritten),
+            files_after=result.files_after + sum(partition.files for partition in rewritten),
+            bytes_before=result.bytes_before + sum(partition.bytes_before for partition in rewritten),
+            bytes_after=result.bytes_after + sum(partition.bytes for partition in rewritten),
             seconds=result.seconds + seconds,
         )
         log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
-        return done
+        return total
 
     def _despite_conflicts(self, group: Group, partitions: Sequence[Partition], turn: Turn) -> list[RewrittenPartition]:
-        """Rewrite them; after a conflict with another writer, those that no commit of an earlier try has."""
+        """Rewrite the partitions; after a conflict with another writer, those that no earlier attempt has committed."""
         for attempt in conflicts_retried(group.table):
             with attempt:
                 turn.check()
-                done = {each.partition for each in self._ledger.rewritten(group)}
-                left = [each for each in partitions if each not in done]
+                done = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
+                left = [partition for partition in partitions if partition not in done]
                 if left:
                     self._command(group, left)
         return self._ledger.rewritten(group)
@@ -182,7 +158,7 @@ class TableOptimizer:
         )
 
     def _command(self, group: Group, partitions: Sequence[Partition]) -> None:
-        """One OPTIMIZE command."""
+        """Run one OPTIMIZE command."""
         where = f" WHERE {within(partitions, self._layout.types)}" if self._layout.partition_by else ""
         names = () if self._layout.cluster_by else group.columns
         by = f" ZORDER BY ({', '.join(f'`{name}`' for name in names)})" if names else ""
@@ -196,24 +172,24 @@ class TableOptimizer:
                 pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name
             ),
             f"{prefix}.maxFileSize": str(self._policy.target_file_bytes),
-            # Without it merging would take large files too, and with them the order they are in.
+            # Otherwise merging would rewrite large files too, and destroy their order.
             f"{prefix}.minFileSize": str(min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)),
             f"{prefix}.maxDeletedRowsRatio": str(self._policy.deleted_share),
             f"{prefix}.batchSize": str(BYTES_PER_COMMIT),
         }
 
 
-def _groups(chosen: Sequence[PartitionChoice], most_bytes: int) -> Iterator[list[PartitionChoice]]:
-    """Partitions in their order, those of one action together, in groups of at most `most_bytes`, one at least."""
-    for action in dict.fromkeys(each.action for each in chosen):
+def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
+    """The partitions in order, by action, in groups of at most `max_bytes` or of one larger partition."""
+    for action in dict.fromkeys(choice.action for choice in chosen):
         group: list[PartitionChoice] = []
-        held = 0
-        for each in (each for each in chosen if each.action == action):
-            if group and (held + each.bytes_rewritten > most_bytes or len(group) >= PARTITIONS_PER_GROUP):
+        group_bytes = 0
+        for choice in (choice for choice in chosen if choice.action == action):
+            if group and (group_bytes + choice.bytes_rewritten > max_bytes or len(group) >= PARTITIONS_PER_GROUP):
                 yield group
-                group, held = [], 0
-            group.append(each)
-            held += each.bytes_rewritten
+                group, group_bytes = [], 0
+            group.append(choice)
+            group_bytes += choice.bytes_rewritten
         if group:
             yield group
 
@@ -221,18 +197,18 @@ def _groups(chosen: Sequence[PartitionChoice], most_bytes: int) -> Iterator[list
 def optimize_table(
     spark: SparkSession, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
 ) -> OptimizeResult:
-    """OPTIMIZE one table for somebody who has it to himself, all of what is worth it. Idempotent.
+    """OPTIMIZE every partition of one table that needs it, for a job that holds the table exclusively. Idempotent.
 
     Args:
-        turn_of: gives the right to commit, taken anew for each group.
+        turn_of: gives the right to commit; a new turn is taken for each group.
     """
     policy = OptimizePolicy().inline()
     ledger = ZOrderLedger(lake, open_objects(lake.storage), pipeline, writer="mutations")
     ledger.settle()
     health = table_health(lake, paths.table(pipeline, layout.name), history_commits=0)
     choice = choose(health, layout, ledger=read_order(lake, pipeline).of(layout.name), now=utc_now(), policy=policy)
-    found = OptimizeResult(table=layout.name, round=policy.round, reason=choice.reason)
+    result = OptimizeResult(table=layout.name, round=policy.round, reason=choice.reason)
     if not choice.partitions:
-        return found
+        return result
     optimizer = TableOptimizer(spark, lake, ledger, pipeline, layout, policy=policy, turn_of=turn_of)
-    return optimizer.run(choice.partitions, found)
+    return optimizer.run(choice.partitions, result)

@@ -1,6 +1,6 @@
-"""A night's OPTIMIZE of a pipeline: what health says is worth it, best first, within its minutes, and alone.
+"""The nightly OPTIMIZE of a pipeline: the partitions that need it most, best first, within its minutes.
 
-A table that fails does not keep the others from their turn.
+One run of a pipeline at a time. A table that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.locks.exclusive import MaintenanceLock
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.exclusive import ExclusiveLock
+from deltaworks.control.locks.turn import TurnOf, free_turn, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
+from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
-from deltaworks.maintenance.exclusive import keeping_alone
+from deltaworks.maintenance.layout import OptimizedTable, layout_of, optimized_tables, selected_tables
 from deltaworks.maintenance.night import Night, plan_night
-from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer, TurnOf, free_turn
-from deltaworks.maintenance.optimized_tables import OptimizedTable, layout_of, optimized_tables, selected_tables
+from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
 from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class OptimizeRun:
-    """One run of a pipeline's rounds. Alone: a second one is refused."""
+    """One run of a pipeline's rounds, under the maintenance lock: a second one is refused."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, pipeline: str) -> None:
         self._spark = spark
@@ -46,14 +46,17 @@ class OptimizeRun:
     def run(
         self, *, weekly: bool, minutes: float | None, tables: Sequence[str] | None, now: dt.datetime | None
     ) -> tuple[list[OptimizeResult], Exception | None]:
-        """The daily round and, on a weekly night, the second one over what it left; the first error of any table."""
+        """Run the daily round and, on a weekly night, the second one over the rest.
+
+        Returns the results, and the first error of any table.
+        """
         upkeep, daily = self._spec.maintenance, policy_of(self._spec)
         rounds = [(daily, upkeep.optimize_minutes if minutes is None else minutes)]
         if weekly:
             rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
         selected_tables(self._spec, tables)  # refused before anything is begun
         results: list[OptimizeResult] = []
-        with keeping_alone(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
+        with exclusive_maintenance(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
             self._ledger.settle()
             for policy, length in rounds:
                 results += self._round(policy, length * 60, tables, now or utc_now(), lock)
@@ -65,17 +68,18 @@ class OptimizeRun:
         seconds: float,
         tables: Sequence[str] | None,
         now: dt.datetime,
-        lock: MaintenanceLock,
+        lock: ExclusiveLock,
     ) -> list[OptimizeResult]:
-        # A run that is tried again has what its earlier tries left of its minutes.
+        # A retry has the minutes that the earlier tries left.
         left = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
-        choices = {each.table: each for each in survey(self._lake, self._spec, policy=policy, now=now, tables=tables)}
+        surveyed = survey(self._lake, self._spec, policy=policy, now=now, tables=tables)
+        choices = {choice.table: choice for choice in surveyed}
         night = plan_night(list(choices.values()), budget_seconds=left, night_seconds=seconds)
-        known = optimized_tables(self._spec)
+        declared = optimized_tables(self._spec)
         until = time.monotonic() + left
-        results = {name: _looked_at(choice, night, policy) for name, choice in choices.items()}
+        results = {name: _before_rewriting(choice, night, policy) for name, choice in choices.items()}
         for name in night.tables():
-            table = known[name]
+            table = declared[name]
             optimizer = TableOptimizer(
                 self._spark,
                 self._lake,
@@ -89,7 +93,7 @@ class OptimizeRun:
             )
             try:
                 results[name] = optimizer.run(night.of(name), results[name])
-            except Exception as error:  # the other tables need it as much; the run ends with the first error
+            except Exception as error:  # the other tables are still optimised; the run ends with the first error
                 lock.check()
                 log.warning("table=%s is left: %s", name, error)
                 self._errors.append(error)
@@ -99,17 +103,17 @@ class OptimizeRun:
     def _turn_of(self, table: OptimizedTable) -> TurnOf:
         if table.declared is None or table.declared.mutable is None:
             return free_turn
-        return partial(write_turn, self._objects, self._spec.pipeline, table.name, by=current_run())
+        return partial(write_turn, self._objects, self._spec.pipeline, by=current_run())
 
 
-def _looked_at(choice: Choice, night: Night, policy: OptimizePolicy) -> OptimizeResult:
-    """What is known of a table before anything is done."""
+def _before_rewriting(choice: Choice, night: Night, policy: OptimizePolicy) -> OptimizeResult:
+    """The result of a table before any partition is rewritten."""
     put_off, reason = night.put_off_of(choice.table), choice.reason
     if put_off:
         reason += f"; {len(put_off)} put off for lack of time"
-    too_large = [each for each in night.too_large if each.table == choice.table]
+    too_large = [candidate for candidate in night.too_large if candidate.table == choice.table]
     if too_large:
-        longest = max(each.choice.cost_seconds for each in too_large) / 60
+        longest = max(candidate.choice.cost_seconds for candidate in too_large) / 60
         reason += f"; one needs {longest:.0f} minutes alone: give the night more"
     return OptimizeResult(table=choice.table, round=policy.round, put_off=len(put_off), reason=reason)
 
@@ -125,16 +129,16 @@ def optimize_tables(
     now: dt.datetime | None = None,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
-    """Run a night's OPTIMIZE on the tables of a pipeline; a result with its reason for every table and round.
+    """Run the nightly OPTIMIZE on the tables of a pipeline; returns a result with a reason for every table and round.
 
     Idempotent, and safe beside the stream. Beside deletes, updates and merges of the same partitions either side may
-    meet a conflict; here the partitions are tried again then, a few times.
+    meet a conflict; OPTIMIZE retries its partitions a few times.
 
     Args:
-        weekly: a second round after the daily one, over what it left.
+        weekly: run a second round after the daily one, over the rest.
         minutes: for each round; by default what the pipeline declares.
-        tables: names of tables; by default all that OPTIMIZE looks after.
-        report: gets the results, also where a table failed.
+        tables: names of tables; by default all that OPTIMIZE maintains.
+        report: called with the results, also where a table failed.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.

@@ -1,14 +1,16 @@
-"""Orphans: files a batch wrote and no commit ever named, since its driver died before the batch was fixed.
+"""Removes orphans: files a batch wrote that no commit names, since its driver died before the batch was fixed.
 
-They cost space and nothing else. They are listed by table, and removed when told: never a file that a prepared batch, a
-replay or a reprocess still names, never one that is or was in the table's log (that is VACUUM's), never a young one,
-which a task may just have written. Files staged for the Spark writer are looked after too, and prepared batches that
-are complete and old. Needs no JVM.
+They only cost space. They are listed by table and removed on request: never a file that a prepared batch, a replay or a
+reprocess still names, never one that is or was in the table's log (VACUUM removes those), never a young one, which a
+task may just have written. Orphans among the files staged for the Spark writer are removed too.
 
+Prepared batches that are complete and old are removed with them, since they add up to one object for each batch. The
+ledger has what a batch did; its prepared object serves to rebuild a ledger and to look into a batch. Needs no JVM.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,25 +21,31 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
-from deltaworks.control.locks.table_files import unless_held
+from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.checkpoint import prepared_batches
+from deltaworks.control.records.generations import current_generation
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.exclusive import keeping_alone
-from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
+from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.needed_files import HeldFiles, file_infos, files_named_elsewhere, uncommitted_files
+from deltaworks.tables.steps import read_last_completed
 
-#: No driver that is alive takes this long from writing a file to fixing its batch, and tables keep for so long what was
-#: removed from them.
+#: No live driver takes this long from writing a file to fixing its batch, and tables keep removed files for as long.
 MINIMUM_AGE_HOURS = 168
-#: The most files one run removes of one table, so that a mistake is a small one.
-MOST_FILES = 100_000
+#: The most files one run removes of one table, to bound the damage of a mistake.
+MAX_FILES = 100_000
+#: Prepared batches that stay: those younger than this, and as many complete ones, however old.
+KEEP_PREPARED_DAYS = 30
+KEEP_PREPARED_BATCHES = 1_000
+#: The most prepared batches one run removes.
+MAX_PREPARED = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanResult:
-    """Orphans of one table, or staged files of it, or prepared batches, that were removed or would be."""
+    """Orphans of one table, staged files of it, or prepared batches that were removed (in a dry run: would be)."""
 
     what: str
     dry_run: bool
@@ -49,7 +57,15 @@ class OrphanResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class PreparedUpkeep:
+    """The number of prepared batches that were removed (in a dry run: would be)."""
+
+    removed: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
     path: str
     size: int
     changed_at: datetime
@@ -66,7 +82,7 @@ def remove_orphans(
     """List, or remove, the orphans of a pipeline's bronze tables and quarantine. Idempotent; safe beside the stream.
 
     Args:
-        age_hours: files younger than this are left alone. A dry run may look at younger ones.
+        age_hours: skip files younger than this. A dry run may list younger ones.
         tables: names of tables; by default all.
 
     Raises:
@@ -80,26 +96,26 @@ def remove_orphans(
             f"Files younger than {MINIMUM_AGE_HOURS} h may belong to a batch or a version that is still needed.",
             hint=f"Use {MINIMUM_AGE_HOURS} h or more.",
         )
-    known = [*(table.name for table in spec.tables), "quarantine"]
-    unknown = sorted(set(tables or ()) - set(known))
+    removable = [*(table.name for table in spec.tables), "quarantine"]
+    unknown = sorted(set(tables or ()) - set(removable))
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its bronze tables are {', '.join(known)}.",
+            hint=f"Its bronze tables are {', '.join(removable)}.",
         )
-    wanted = [name for name in known if not tables or name in tables]
-    run = partial(_run, catalog, pipeline, wanted, age_hours=age_hours, dry_run=dry_run)
+    names = [name for name in removable if not tables or name in tables]
+    run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run)
     if dry_run:
         return run(lambda: None)
-    with keeping_alone(open_objects(catalog.environment.lake), pipeline, work="the removal of orphans") as lock:
+    with exclusive_maintenance(open_objects(catalog.environment.lake), pipeline, work="the removal of orphans") as lock:
         return run(lock.check)
 
 
 def _run(
     catalog: Catalog,
     pipeline: str,
-    wanted: Sequence[str],
+    names: Sequence[str],
     check: Callable[[], None],
     *,
     age_hours: int,
@@ -107,18 +123,18 @@ def _run(
 ) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
+    # Protected files first, then the listing: what is committed in between was protected when it was read.
     held = uncommitted_files(lake, objects, pipeline)
     elsewhere = files_named_elsewhere(objects, pipeline)
     results = []
-    for name in wanted:
+    for name in names:
         check()
         protected = held.get(name, HeldFiles()).paths | elsewhere
         of_table = partial(_of_table, lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run)
-        left_out = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
+        skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
-            unless_held(
-                objects, pipeline, name, work="Removing orphans", do=of_table, left_out=left_out, dry_run=dry_run
+            run_unless_files_held(
+                objects, pipeline, name, work="Removing orphans", run=of_table, skipped=skipped, dry_run=dry_run
             )
         )
         staged = _staged(lake, pipeline, name, before, protected)
@@ -137,31 +153,31 @@ def _of_table(
     if table is None:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
     try:
-        # All that no snapshot in the retention needs, less what the log has known: the rest was never in it.
-        unneeded, known = (
+        # Files that no snapshot in the retention needs, less those the log has named: the rest was never in it.
+        unneeded, named = (
             set(table.vacuum(age_hours, dry_run=True, enforce_retention_duration=not dry_run, full=full))
             for full in (True, False)
         )
     except DeltaError as error:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {error}"[:300])
-    candidates = sorted(path for path in unneeded - known - protected if not path.startswith("_"))
+    candidates = sorted(path for path in unneeded - named - protected if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
-    found = [each for each in _looked_up(lake, root, candidates) if each.changed_at < before]
-    return _remove(lake, name, found[:MOST_FILES], dry_run=dry_run)
+    orphans = [file for file in _with_infos(lake, root, candidates) if file.changed_at < before]
+    return _remove(lake, name, orphans[:MAX_FILES], dry_run=dry_run)
 
 
-def _looked_up(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_Found]:
+def _with_infos(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_File]:
     for info in file_infos(lake, [f"{root}/{path}" for path in candidates]):
         if info.mtime is not None:
-            yield _Found(info.path, info.size or 0, info.mtime)
+            yield _File(info.path, info.size or 0, info.mtime)
 
 
-def _staged(lake: Lake, pipeline: str, name: str, before: datetime, protected: set[str]) -> list[_Found]:
+def _staged(lake: Lake, pipeline: str, name: str, before: datetime, protected: set[str]) -> list[_File]:
     """Files staged for the Spark writer that no uncommitted batch names."""
     root = arrow_path(lake.storage, paths.pipeline_control(pipeline, f"staging/{name}"))
     selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
     return [
-        _Found(info.path, info.size or 0, info.mtime)
+        _File(info.path, info.size or 0, info.mtime)
         for info in lake.filesystem.get_file_info(selector)
         if info.type is fs.FileType.File
         and info.mtime is not None
@@ -170,17 +186,17 @@ def _staged(lake: Lake, pipeline: str, name: str, before: datetime, protected: s
     ]
 
 
-def _remove(lake: Lake, what: str, found: Sequence[_Found], *, dry_run: bool) -> OrphanResult:
+def _remove(lake: Lake, what: str, files: Sequence[_File], *, dry_run: bool) -> OrphanResult:
     started = time.monotonic()
     if not dry_run:
-        for each in found:
-            lake.filesystem.delete_file(each.path)
-    oldest = min((each.changed_at for each in found), default=None)
+        for file in files:
+            lake.filesystem.delete_file(file.path)
+    oldest = min((file.changed_at for file in files), default=None)
     return OrphanResult(
         what=what,
         dry_run=dry_run,
-        files=len(found),
-        bytes=sum(each.size for each in found),
+        files=len(files),
+        bytes=sum(file.size for file in files),
         oldest=oldest.isoformat(timespec="seconds") if oldest else "",
         seconds=time.monotonic() - started,
     )
@@ -190,6 +206,48 @@ def _prepared(
     lake: Lake, objects: ObjectStore, pipeline: str, held: dict[str, HeldFiles], *, dry_run: bool
 ) -> OrphanResult:
     started = time.monotonic()
-    held_back = any(each.held_back for each in held.values())
-    done = remove_old_prepared(lake, objects, pipeline, keep_all=held_back, dry_run=dry_run)
-    return OrphanResult("prepared batches", dry_run, done.removed, 0, "", time.monotonic() - started, done.reason)
+    held_back = any(files.held_back for files in held.values())
+    result = remove_old_prepared(lake, objects, pipeline, keep_all=held_back, dry_run=dry_run)
+    return OrphanResult("prepared batches", dry_run, result.removed, 0, "", time.monotonic() - started, result.reason)
+
+
+def remove_old_prepared(
+    lake: Lake,
+    objects: ObjectStore,
+    pipeline: str,
+    *,
+    keep_all: bool,
+    dry_run: bool = True,
+    keep_days: int = KEEP_PREPARED_DAYS,
+    keep_batches: int = KEEP_PREPARED_BATCHES,
+) -> PreparedUpkeep:
+    """Remove the prepared batches older than `keep_days`, the oldest first and without a gap.
+
+    The last `keep_batches` complete ones stay, however old. Idempotent.
+
+    Args:
+        keep_all: remove none, because a table is held back and may need any of them.
+    """
+    if keep_all:
+        return PreparedUpkeep(0, "kept: a table is held")
+    current = current_generation(objects, pipeline)
+    last = read_last_completed(lake, pipeline, current)
+    # Nothing of an ended generation is ever read again, not even its last batches.
+    old = [
+        paths.prepared_batch(pipeline, generation, batch)
+        for generation in range(1, current + 1)
+        for batch in prepared_batches(objects, pipeline, generation)
+        if generation < current or (last is not None and batch <= last - keep_batches)
+    ]
+    before = datetime.now(tz=UTC) - timedelta(days=keep_days)
+
+    def is_old(key: str) -> bool:
+        changed_at = lake.filesystem.get_file_info(arrow_path(lake.storage, key)).mtime
+        return changed_at is not None and changed_at < before
+
+    removed = 0
+    for key in itertools.takewhile(is_old, old[:MAX_PREPARED]):
+        if not dry_run:
+            objects.delete(key)
+        removed += 1
+    return PreparedUpkeep(removed, "" if removed or last is not None else "no batch is complete yet")

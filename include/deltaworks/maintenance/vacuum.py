@@ -1,11 +1,11 @@
 """VACUUM of all tables of a pipeline: deletes files that no version within the retention needs any more.
 
-It starts as a dry run that counts. How long a table's files are kept is the longest that the pipeline's retention, its
-promise of time travel, and every known reader and writer ask for (`retention`, `holds`); less than seven days only with
-a reason, which the commits then carry.
+By default it is a dry run that counts. A table's files are kept for the longest time that the pipeline's retention, its
+promised time travel, and every known reader and writer need (`file_retention`, `vacuum_holds`); less than seven days
+only with a reason, which the commits then carry.
 
-A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That finds what commits
-removed and no file that no commit ever named, so once in a while the folder is listed (FULL).
+A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That covers the files
+that commits removed, but not those that no commit ever named, so once a week the folder is listed (FULL).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
-from deltaworks.control.locks.table_files import unless_held
+from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.exclusive import keeping_alone
-from deltaworks.maintenance.file_retention import MINIMUM_RETENTION_HOURS, check_asked, retention_of
-from deltaworks.maintenance.skipped import tell_left_out, tell_vacuumed
+from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
+from deltaworks.maintenance.file_retention import MINIMUM_RETENTION_HOURS, check_retention, retention_of
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -39,9 +38,9 @@ from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
 OPERATION = "vacuum"
 Mode = Literal["lite", "full"]
-#: A folder is listed again when the last time is so long ago.
+#: The time after which a folder is listed again.
 FULL_EVERY = timedelta(days=7)
-#: VACUUM of a table may take hours after it was asked what waits to be committed.
+#: VACUUM of a table may take hours after the files that wait to be committed were read.
 _MARGIN_HOURS = 24
 _SETTINGS = {
     # Since Delta 4.1 RETAIN is ignored unless this is off.
@@ -53,7 +52,7 @@ _SETTINGS = {
 _CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
 #: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-#: What Delta says where the log no longer reaches back to what the last VACUUM has dealt with.
+#: Delta's error where the log no longer reaches back to the last VACUUM.
 _NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
@@ -61,8 +60,9 @@ _NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 class VacuumResult:
     """Files and bytes of one table that were deleted, or would be in a dry run.
 
-    `retention_hours` is what was kept, 0 for a table that was not looked at; `reason` says why it is not what was
-    asked for, why the folder was listed, or why nothing was done. `left_out` where the table must not be vacuumed.
+    `retention_hours` is the retention in force, 0 for a table that was not vacuumed; `reason` says why it differs from
+    the configured one, why the folder was listed, or why nothing was done. `skipped` where the
+    table must not be vacuumed.
     """
 
     table: str
@@ -72,7 +72,7 @@ class VacuumResult:
     mode: Mode | Literal[""] = ""
     retention_hours: int = 0
     seconds: float = 0.0
-    left_out: bool = False
+    skipped: bool = False
     reason: str = ""
 
 
@@ -87,17 +87,17 @@ def vacuum_tables(
     mode: Mode | None = None,
     tables: Sequence[str] | None = None,
 ) -> list[VacuumResult]:
-    """Delete what is no longer needed of a pipeline's tables, those of mutations and quarantine among them.
+    """Delete the files that a pipeline's tables no longer need, those of mutations and quarantine included.
 
-    Idempotent; safe beside writers whose commits take less than the retention, and beside every reader that is known.
-    A table is left out while files that are to be committed to it have waited for about that long, and while somebody
-    needs more than its log remembers; that is alerted on, but not in a dry run. One that is being put back is left too.
+    Idempotent; safe beside writers whose commits take less than the retention, and beside every known reader. A table
+    is skipped while files that wait to be committed to it are about as old as the retention, and while somebody needs
+    more than its log remembers; except in a dry run that raises an alert. A table that is being restored is skipped.
 
     Args:
         retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
-        below_minimum: why less than seven days is to be kept; without it that is refused. Holds and promises count
-            all the same.
-        mode: by default by the log, and by listing once a week and where the log does not do.
+        below_minimum: the reason for a retention of less than seven days, which is refused without one. Holds and
+            promised time travel count all the same.
+        mode: by default `lite`, and `full` once a week and where the log does not suffice.
         tables: names of tables; by default all.
 
     Raises:
@@ -106,21 +106,21 @@ def vacuum_tables(
     """
     spec = catalog.pipeline(pipeline)
     hours = spec.maintenance.vacuum_retention_hours if retention_hours is None else retention_hours
-    check_asked(hours, below_minimum=below_minimum)
+    check_retention(hours, below_minimum=below_minimum)
     names = _selected(spec, tables)
     run = _Run(spark, catalog, spec, dry_run=dry_run, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
     if dry_run:
         return [run.table(name) for name in names]
     objects = open_objects(catalog.environment.lake)
-    with keeping_alone(objects, pipeline, work="VACUUM") as lock:
+    with exclusive_maintenance(objects, pipeline, work="VACUUM") as lock:
         results = []
         for name in names:
             lock.check()
             results.append(run.table(name))
-            if results[-1].left_out:
-                tell_left_out(objects, pipeline, name, reason=results[-1].reason)
+            if results[-1].skipped:
+                alert_not_vacuumed(objects, pipeline, name, reason=results[-1].reason)
             elif results[-1].mode:
-                tell_vacuumed(objects, pipeline, name)
+                resolve_not_vacuumed(objects, pipeline, name)
     return results
 
 
@@ -150,57 +150,57 @@ class _Run:
         self._held = uncommitted_files(self._lake, self._objects, spec.pipeline)
 
     def table(self, name: str) -> VacuumResult:
-        """Vacuum one table, or say why not."""
-        return unless_held(
+        """Vacuum one table, or return the reason why not."""
+        return run_unless_files_held(
             self._objects,
             self._spec.pipeline,
             name,
             work="VACUUM",
-            do=lambda: self._of(name),
-            left_out=lambda why: VacuumResult(table=name, dry_run=False, reason=why),
+            run=lambda: self._vacuum_table(name),
+            skipped=lambda reason: VacuumResult(table=name, dry_run=False, reason=reason),
             dry_run=self._dry_run,
         )
 
-    def _of(self, name: str) -> VacuumResult:
+    def _vacuum_table(self, name: str) -> VacuumResult:
         started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
         result = VacuumResult(table=name, dry_run=self._dry_run)
         opened = self._lake.open(key)
         if opened is None:
             return replace(result, reason="it does not exist yet")
         if (waiting := _waits(self._held.get(name), self._hours)) is not None:
-            return replace(result, left_out=True, reason=waiting)
-        kept = retention_of(
+            return replace(result, skipped=True, reason=waiting)
+        retention = retention_of(
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=kept_hours(opened),
-            # Asked for each table anew, right before it is vacuumed: others may have taken an hour.
+            # Read right before each table is vacuumed: the tables before it may have taken an hour.
             holds=holds_on(self._catalog, self._lake, self._objects, self._spec.pipeline, name),
             now=utc_now(),
         )
-        if kept.left_out:
-            return replace(result, left_out=True, reason=kept.why)
+        if retention.skipped:
+            return replace(result, skipped=True, reason=retention.why)
         created = opened.metadata().created_time
-        if created is not None and time.time() - created / 1000 < kept.hours * 3600:
-            young = f"it was created less than {kept.hours} h ago"
-            return replace(result, reason="; ".join(text for text in (young, kept.why) if text))
+        if created is not None and time.time() - created / 1000 < retention.hours * 3600:
+            young = f"it was created less than {retention.hours} h ago"
+            return replace(result, reason="; ".join(text for text in (young, retention.why) if text))
         mode, why = self._mode_of(name)
         try:
-            done = self._vacuum(key, name, mode, hours=kept.hours, version=opened.version())
+            deleted = self._vacuum(key, name, mode, hours=retention.hours, version=opened.version())
         except Exception as error:
             if mode == "full" or self._mode is not None or not _NO_LITE.search(str(error)):
                 raise
             mode, why = "full", "its log does not reach back to the last VACUUM"
-            done = self._vacuum(key, name, mode, hours=kept.hours, version=opened.version())
+            deleted = self._vacuum(key, name, mode, hours=retention.hours, version=opened.version())
         if mode == "full" and not self._dry_run:
             _note_full(self._objects, self._spec.pipeline, name)
-        reason = "; ".join(text for text in (kept.why, f"listed: {why}" if mode == "full" and why else "") if text)
-        files, size = done
+        reason = "; ".join(text for text in (retention.why, f"listed: {why}" if mode == "full" and why else "") if text)
+        files, size = deleted
         return replace(
             result,
             files=files,
             bytes=size,
             mode=mode,
-            retention_hours=kept.hours,
+            retention_hours=retention.hours,
             seconds=time.monotonic() - started,
             reason=reason,
         )
@@ -216,28 +216,28 @@ class _Run:
         return "lite", ""
 
     def _vacuum(self, key: str, name: str, mode: Mode, *, hours: int, version: int) -> tuple[int, int]:
-        said = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
-        made = user_metadata(
+        justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
+        metadata = user_metadata(
             pipeline=self._spec.pipeline,
             batch=version,
             operation=OPERATION,
             retention_hours=hours,
             mode=mode,
-            **said,
+            **justification,
         )
         command = f"VACUUM delta.`{self._lake.storage.spark_uri(key)}` {mode.upper()} RETAIN {hours} HOURS"
-        checked = "false" if said else "true"
-        settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: _tasks(self._spark), USER_METADATA: made}
+        checked = "false" if justification else "true"
+        settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: _tasks(self._spark), USER_METADATA: metadata}
         with session_settings(self._spark, settings):
             if self._dry_run:
-                found = [row["path"] for row in self._spark.sql(f"{command} DRY RUN").toLocalIterator()]
-                return _sizes(self._lake, found)
+                uris = [row["path"] for row in self._spark.sql(f"{command} DRY RUN").toLocalIterator()]
+                return _sizes(self._lake, uris)
             self._spark.sql(command).collect()
-        return _deleted(self._lake, key, after_version=version, made=made)
+        return _deleted(self._lake, key, after_version=version, metadata=metadata)
 
 
 def _waits(held: HeldFiles | None, hours: int) -> str | None:
-    """Why a table must not be vacuumed: VACUUM would take files that are yet to be committed for left-overs."""
+    """Why a table must not be vacuumed: VACUUM would delete files that are yet to be committed as orphans."""
     if held is None or held.oldest is None or utc_now() - held.oldest <= _waiting_is_safe(hours):
         return None
     return f"left out: files that wait to be committed since {held.oldest:%Y-%m-%d %H:%M} would be deleted"
@@ -249,34 +249,34 @@ def _waiting_is_safe(hours: int) -> timedelta:
 
 def _last_full(objects: ObjectStore, pipeline: str) -> dict[str, datetime]:
     """When the folder of each table was last listed. A record that cannot be read costs a listing."""
-    found = objects.get(paths.vacuum_record(pipeline))
+    stored = objects.get(paths.vacuum_record(pipeline))
     try:
-        record = json.loads(found.data)["full"] if found is not None else {}
-        said = {name: parse_iso(text) for name, text in record.items()}
+        record = json.loads(stored.data)["full"] if stored is not None else {}
+        times = {name: parse_iso(text) for name, text in record.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {name: at for name, at in said.items() if at is not None}
+    return {name: at for name, at in times.items() if at is not None}
 
 
 def _note_full(objects: ObjectStore, pipeline: str, name: str) -> None:
-    noted = {known: at.isoformat() for known, at in _last_full(objects, pipeline).items()}
-    objects.put(paths.vacuum_record(pipeline), json.dumps({"full": {**noted, name: iso_now()}}).encode())
+    times = {table: at.isoformat() for table, at in _last_full(objects, pipeline).items()}
+    objects.put(paths.vacuum_record(pipeline), json.dumps({"full": {**times, name: iso_now()}}).encode())
 
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
-    known = [table.name for table in spec.tables]
-    known += [live.name for live in spec.live]
-    known += [gold.name for gold in spec.gold.tables]
-    known += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
-    known.append("quarantine")
-    unknown = sorted(set(tables or ()) - set(known))
+    names = [table.name for table in spec.tables]
+    names += [live.name for live in spec.live]
+    names += [gold.name for gold in spec.gold.tables]
+    names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
+    names.append("quarantine")
+    unknown = sorted(set(tables or ()) - set(names))
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its tables are {', '.join(known)}.",
+            hint=f"Its tables are {', '.join(names)}.",
         )
-    return [name for name in known if not tables or name in tables]
+    return [name for name in names if not tables or name in tables]
 
 
 def _tasks(spark: SparkSession) -> str:
@@ -284,20 +284,20 @@ def _tasks(spark: SparkSession) -> str:
 
 
 def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
-    """How many of these are files, folders left out, and their bytes."""
+    """The number of files among these, without folders, and their bytes."""
     # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
-    places = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
-    sizes = [info.size or 0 for info in file_infos(lake, places)]
+    locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
+    sizes = [info.size or 0 for info in file_infos(lake, locations)]
     return len(sizes), sum(sizes)
 
 
-def _deleted(lake: Lake, key: str, *, after_version: int, made: str) -> tuple[int, int]:
-    """What our VACUUM's own commits after a version say: VACUUM START has the bytes, VACUUM END the files."""
+def _deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
+    """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
     opened = lake.open(key)
     newest = opened.version() if opened else after_version
-    ours = read_user_metadata(made)
+    own_metadata = read_user_metadata(metadata)
     metrics: dict[str, Any] = {}
     for commit in commit_history(lake, key, newest=newest, limit=newest - after_version):
-        if commit.operation.startswith("VACUUM") and commit.metadata == ours:
+        if commit.operation.startswith("VACUUM") and commit.metadata == own_metadata:
             metrics |= commit.metrics
     return int(metrics.get("numDeletedFiles", 0)), int(metrics.get("sizeOfDataToDelete", 0))

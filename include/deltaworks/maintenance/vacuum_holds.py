@@ -1,14 +1,14 @@
-"""What keeps VACUUM back: readers and writers that still need files which newer versions have done without.
+"""The holds on a table: readers and writers that still need files which newer versions no longer have.
 
 A reader at a version needs the files of that version and of all after it, however long ago these were replaced. So a
-hold is an instant: no file that was removed later may go. Where a reader stands is read from what it leaves anyway:
+hold is an instant: no file that was removed later may be deleted. The position of a reader is read from its records:
 
 - a stream of this project that reads a Delta table: the ledger's offset, or the checkpoint of its first batch;
 - the query of a live table: its checkpoint;
 - a reader of changes through the change feed: the position in the table that it keeps;
 - a job that merges a table: its write turn;
 - a restore that has begun: the version it goes back to, whoever completes it;
-- anybody else: the word it has given (`control.readers`).
+- any other reader: the hold it has registered (`control.records.readers`).
 
 Needs no JVM.
 """
@@ -39,23 +39,23 @@ from deltaworks.tables.lake import Lake, arrow_path, selected_rows
 from deltaworks.tables.log import read_commits
 from deltaworks.tables.steps import CHECKPOINT_STORE, read_last_completed
 
-#: A turn is taken back after its time; what it wrote until then is committed or given up within this.
+#: After its time a turn is taken back; what its job wrote until then is committed or abandoned within this.
 _TURN_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Somebody needs what the table was at `since`; None where the log no longer says when that was."""
+    """A reader or writer that needs the table as of `since`; None where the log no longer has that time."""
 
     by: str
     since: datetime | None
 
 
 def holds_on(catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, table: str) -> list[Hold]:
-    """Everything that keeps files of this table. Reads small objects, a few commits, and rows of ledgers.
+    """Every hold on the files of this table. Reads small objects, a few commits, and rows of ledgers.
 
     Raises:
-        ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN: what it protects is not known.
+        ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN: a position cannot be read.
         ContractError: a generation or a turn that cannot be read.
     """
     key = paths.table(pipeline, table)
@@ -63,18 +63,20 @@ def holds_on(catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, 
     if opened is None:
         return []
     needed = [*_streams(catalog, lake, objects, pipeline, table), *_live(catalog, objects, pipeline, table)]
-    needed += [*_followers(lake, str(opened.metadata().id)), *_words(objects, pipeline, table)]
+    needed += [*_followers(lake, str(opened.metadata().id)), *_registered(objects, pipeline, table)]
     needed += _restores(objects, pipeline, table)
-    found = [Hold(by=by, since=_made_at(lake, key, version)) for by, version in needed if version <= opened.version()]
-    return [*found, *_turn(objects, pipeline, table)]
+    holds = [
+        Hold(by=by, since=_committed_at(lake, key, version)) for by, version in needed if version <= opened.version()
+    ]
+    return [*holds, *_turn(objects, pipeline, table)]
 
 
-def _made_at(lake: Lake, key: str, version: int) -> datetime | None:
+def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
     ((_, actions),) = read_commits(lake, key, [version])
-    said = next((action["commitInfo"] for action in actions or () if "commitInfo" in action), None)
-    if said is None or "timestamp" not in said:
+    commit_info = next((action["commitInfo"] for action in actions or () if "commitInfo" in action), None)
+    if commit_info is None or "timestamp" not in commit_info:
         return None
-    return datetime.fromtimestamp(int(said["timestamp"]) / 1000, tz=utc_now().tzinfo)
+    return datetime.fromtimestamp(int(commit_info["timestamp"]) / 1000, tz=utc_now().tzinfo)
 
 
 def _streams(
@@ -101,16 +103,16 @@ def _ledger_offset(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str,
     store = lake.open(key)
     if last is None or store is None:
         return None
-    wanted: dict[str, list[Any]] = {"batch_id": [last], "generation": [generation]}
-    rows = selected_rows(lake, key, store, columns=["end_offset"], values=wanted)
+    key_values: dict[str, list[Any]] = {"batch_id": [last], "generation": [generation]}
+    rows = selected_rows(lake, key, store, columns=["end_offset"], values=key_values)
     return _offset(rows[0]["end_offset"]) if rows else None
 
 
 def _first_offset_of(objects: ObjectStore, pipeline: str) -> dict[str, Any] | None:
-    known = read_generations(objects, pipeline)
-    if known is None:
+    generations = read_generations(objects, pipeline)
+    if generations is None:
         return None
-    return _checkpoint_offset(objects, paths.checkpoint(pipeline, known.generation, known.current.ordinal))
+    return _checkpoint_offset(objects, paths.checkpoint(pipeline, generations.generation, generations.current.ordinal))
 
 
 def _live(catalog: Catalog, objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
@@ -126,11 +128,11 @@ def _live(catalog: Catalog, objects: ObjectStore, pipeline: str, table: str) -> 
 
 def _checkpoint_offset(objects: ObjectStore, folder: str) -> dict[str, Any] | None:
     """Where the next batch of a checkpoint begins: the last one's end or, in the first batch, the snapshot it reads."""
-    done = batch_numbers(objects, f"{folder}/commits/")
+    committed = batch_numbers(objects, f"{folder}/commits/")
     started = batch_numbers(objects, f"{folder}/offsets/")
-    number = done[-1] if done else started[0] if started else None
-    found = objects.get(f"{folder}/offsets/{number}") if number is not None else None
-    return _offset(found.data.decode().splitlines()[-1]) if found is not None else None
+    number = committed[-1] if committed else started[0] if started else None
+    stored = objects.get(f"{folder}/offsets/{number}") if number is not None else None
+    return _offset(stored.data.decode().splitlines()[-1]) if stored is not None else None
 
 
 def _offset(text: str | None) -> dict[str, Any] | None:
@@ -149,7 +151,7 @@ def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
             yield f"the reader {info.base_name}", position.version + 1
 
 
-def _words(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+def _registered(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
     now = utc_now()
     for record in read_readers(objects, pipeline):
         if record.table == table and record.counts_at(now):
@@ -157,21 +159,21 @@ def _words(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[st
 
 
 def _restores(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
-    """What is put back, or was being put back when somebody died, with the version it goes back to."""
+    """Restores that are under way or were broken off, with the version they go back to."""
     begun = Rollbacks(objects, pipeline).unfinished()
     if begun is not None and begun.table == table:
         yield f"rollback {begun.ordinal} of the table", begun.to_version
     generation, ended = newest_start_over(objects, pipeline)
     whole = None if ended else read_start_over(objects, pipeline, generation)
-    for each in whole.tables if whole is not None else ():
-        if each.table == table and each.restore_to is not None:
-            yield f"the rollback to generation {generation}", each.restore_to
+    for restored in whole.tables if whole is not None else ():
+        if restored.table == table and restored.restore_to is not None:
+            yield f"the rollback to generation {generation}", restored.restore_to
 
 
 def _turn(objects: ObjectStore, pipeline: str, table: str) -> Iterator[Hold]:
     """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
-    found = objects.get(paths.turn_request(pipeline, table))
-    turn = TurnRecord.decode(found.data) if found is not None else None
+    stored = objects.get(paths.turn_request(pipeline, table))
+    turn = TurnRecord.decode(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.over else None
     if turn is None or granted is None:
         return

@@ -1,10 +1,11 @@
 """The Z-order ledger: what OPTIMIZE did with which partition, a Delta table of each pipeline.
 
-Delta's Z-order rewrites whole partitions each time it runs. The ledger says what it left, so that this is found again
-(`zorder_state`), and how long that took, so that a night can be planned. One row for each partition of each commit.
+Delta's Z-order rewrites whole partitions each time it runs. The ledger records the state it left, so that an ordered
+partition is recognised, and how long that took, so that a night can be planned. One row for each partition of each
+commit.
 
-A run that dies between a commit and its row would order the partition once more. So it first says which commit comes
-next (`begin`), and the run after it looks for that one alone (`settle`): the row is made from the log.
+A run that dies between a commit and its row would order the partition once more. So it first records which commit comes
+next (`begin`), and the next run searches for that commit only (`settle`) and makes the row from the log.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.maintenance.zorder_state import FIRST_GUESS, Action, Ordered, Pace, ZOrderState
+from deltaworks.maintenance.table_health.measure import PartitionHealth
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition, RewrittenPartition, rewritten_partitions
 from deltaworks.tables.commit import Step
@@ -50,15 +51,78 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
         "at": "timestamp",
     }
 )
-#: Paces are those of the newest runs: machines and tables change.
-_RUNS_LOOKED_AT = 30
-#: Below this a command's fixed cost is what is measured, above it how fast bytes are rewritten.
+#: Paces are computed from this many newest runs: machines and tables change.
+_NEWEST_RUNS = 30
+#: Smaller runs measure a command's fixed cost, larger ones the rate at which bytes are rewritten.
 _LARGE_BYTES = 64 << 20
+#: What OPTIMIZE does with a partition: order all its files, or merge its small ones.
+Action = Literal["zorder", "compact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """The state in which Z-order left a partition, and the version it did.
+
+    It is recognised by the count, the bytes and the newest time of its files. While the health of the partition shows
+    these three, no file has been added, removed or restored since. No commit has to be read for it.
+    """
+
+    columns: tuple[str, ...]
+    version: int
+    files: int
+    bytes: int
+    newest_file_at: datetime
+    at: datetime
+
+    def is_as_left(self, health: PartitionHealth) -> bool:
+        """Whether the partition holds exactly the files that Z-order left."""
+        left = (self.files, self.bytes, self.newest_file_at)
+        return left == (health.files, health.bytes, health.newest_file_at)
+
+    def unordered_share(self, health: PartitionHealth) -> float:
+        """The approximate share (0 to 1) of the partition's bytes that is not in order.
+
+        It is the share of new files where files were only added, and 1 where any may have been removed or rewritten.
+        """
+        if self.is_as_left(health):
+            return 0.0
+        fewer = health.files <= self.files or health.bytes <= self.bytes
+        # Without a file as new as the newest one left, that one is gone: the table was restored.
+        if fewer or health.newest_file_at < self.newest_file_at:
+            return 1.0
+        return 1.0 - self.bytes / health.bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The speed of rewriting: a fixed time for each partition, and a rate of bytes."""
+
+    seconds_per_partition: float
+    bytes_per_second: float
+
+    def seconds(self, size: int) -> float:
+        """Seconds to rewrite one partition of `size` bytes."""
+        return self.seconds_per_partition + size / self.bytes_per_second
+
+
+#: Used until a run has been measured: two cores and local disk.
+FIRST_GUESS: Mapping[Action, Pace] = {
+    "zorder": Pace(seconds_per_partition=1.0, bytes_per_second=12e6),
+    "compact": Pace(seconds_per_partition=0.5, bytes_per_second=25e6),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZOrderState:
+    """The state of one table by the ledger: its ordered partitions, and the pace of runs."""
+
+    ordered: Mapping[Partition, Ordered] = field(default_factory=dict)
+    paces: Mapping[Action, Pace] = field(default_factory=lambda: dict(FIRST_GUESS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Partitions of a table that one command takes. `name` is in the commits it makes."""
+    """Partitions of a table that one command rewrites. Its commits carry `name`."""
 
     name: str
     table: str
@@ -70,32 +134,32 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownOrder:
-    """What a pipeline's ledger knows: the order of its tables, and how fast its runs were."""
+class PipelineOrder:
+    """The contents of a pipeline's ledger: the ordered partitions of its tables, and the pace of its runs."""
 
     ordered: Mapping[str, Mapping[Partition, Ordered]]
     paces: Mapping[Action, Pace]
 
     def of(self, table: str) -> ZOrderState:
-        """What it knows of one table, whose rewriting goes at the pipeline's pace."""
+        """The state of one table, with the paces of the whole pipeline."""
         return ZOrderState(ordered=self.ordered.get(table, {}), paces=self.paces)
 
 
-def read_order(lake: Lake, pipeline: str) -> KnownOrder:
-    """What a pipeline's ledger knows. Needs no JVM."""
+def read_order(lake: Lake, pipeline: str) -> PipelineOrder:
+    """Read a pipeline's ledger. Needs no JVM."""
     rows = lake.rows(paths.pipeline_control(pipeline, TABLE))
-    return known_order([] if rows is None else rows.to_pylist())
+    return order_from_rows([] if rows is None else rows.to_pylist())
 
 
-def known_order(rows: Iterable[Mapping[str, Any]]) -> KnownOrder:
-    """What these rows say together: of each partition the newest version that ordered it."""
-    kept = sorted(rows, key=lambda row: (row["version"], row["at"]))
+def order_from_rows(rows: Iterable[Mapping[str, Any]]) -> PipelineOrder:
+    """The order by these rows of a ledger; the newest version that ordered a partition counts."""
+    by_version = sorted(rows, key=lambda row: (row["version"], row["at"]))
     ordered: dict[str, dict[Partition, Ordered]] = {}
-    for row in kept:
-        known = ordered.setdefault(row["table_name"], {})
+    for row in by_version:
+        partitions = ordered.setdefault(row["table_name"], {})
         if row["action"] != "zorder":
             continue
-        known[_partition_of(row["partition"])] = Ordered(
+        partitions[_partition_of(row["partition"])] = Ordered(
             columns=tuple(row["columns"] or ()),
             version=row["version"],
             files=row["files"],
@@ -103,14 +167,14 @@ def known_order(rows: Iterable[Mapping[str, Any]]) -> KnownOrder:
             newest_file_at=row["newest_file_at"],
             at=row["at"],
         )
-    paces: dict[Action, Pace] = {action: _pace(kept, action, guess) for action, guess in FIRST_GUESS.items()}
-    return KnownOrder(ordered=ordered, paces=paces)
+    paces: dict[Action, Pace] = {action: _pace(by_version, action, guess) for action, guess in FIRST_GUESS.items()}
+    return PipelineOrder(ordered=ordered, paces=paces)
 
 
 def _pace(rows: Sequence[Mapping[str, Any]], action: Action, guess: Pace) -> Pace:
-    """How fast the newest runs were. Those that moved little tell the cost of a partition, the others that of bytes."""
+    """The pace of the newest runs: small ones give the cost of a partition, large ones that of bytes."""
     newest = [row for row in sorted(rows, key=lambda row: row["at"]) if row["action"] == action and row["seconds"] > 0]
-    newest = newest[-_RUNS_LOOKED_AT:]
+    newest = newest[-_NEWEST_RUNS:]
     small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_BYTES]
     fixed = statistics.median(small) if small else guess.seconds_per_partition
     rates = [
@@ -128,7 +192,7 @@ class ZOrderLedger:
     """One pipeline's ledger, written by one process at a time under each `writer`. Not safe to share between threads.
 
     Args:
-        writer: tells apart who writes at the same time: the night, and mutations within their write turn.
+        writer: separates concurrent writers: the nightly run, and mutations within their write turn.
     """
 
     def __init__(self, lake: Lake, objects: ObjectStore, pipeline: str, *, writer: str = "maintenance") -> None:
@@ -140,72 +204,72 @@ class ZOrderLedger:
         self._app_id = f"{pipeline}/{TABLE}/{writer}"
 
     def seconds_of_run(self, run: str, round_name: str) -> float:
-        """How long the commands of a round took so far, all tries of a task together; 0 for a run by hand."""
-        whole = run_of_try(run)
-        rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if whole else None
+        """Seconds that the commands of a round took so far in all tries of a task; 0 for a run by hand."""
+        task = run_of_try(run)
+        rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if task else None
         if rows is None:
             return 0.0
-        told = zip(rows.column("run").to_pylist(), rows.column("round").to_pylist(), strict=True)
-        mine = pa.array([(run_of_try(each), kind) == (whole, round_name) for each, kind in told], pa.bool_())
+        runs = zip(rows.column("run").to_pylist(), rows.column("round").to_pylist(), strict=True)
+        mine = pa.array([(run_of_try(name), kind) == (task, round_name) for name, kind in runs], pa.bool_())
         return float(pc.sum(rows.filter(mine).column("seconds")).as_py() or 0.0)
 
     def begin(self, group: Group) -> None:
-        """Say that the commits of a group come next."""
+        """Record that the commits of a group come next."""
         self._objects.put(self._begun, json.dumps(asdict(group)).encode())
 
     def settle(self) -> int:
-        """Make the rows of a group whose run died before it made them, from what it committed; how many partitions."""
-        found = self._objects.get(self._begun)
-        if found is None:
+        """Record a group whose run died after its commits, from the log. Returns the number of its partitions."""
+        begun = self._objects.get(self._begun)
+        if begun is None:
             return 0
-        given = json.loads(found.data)
-        group = Group(**{**given, "columns": tuple(given["columns"])})
+        record = json.loads(begun.data)
+        group = Group(**{**record, "columns": tuple(record["columns"])})
         rewritten = self.rewritten(group)
         self.record(group, rewritten, seconds=0.0)
         return len(rewritten)
 
     def rewritten(self, group: Group) -> list[RewrittenPartition]:
-        """What the commits of a group left in each partition, read from the log of its table."""
+        """The partitions as the commits of a group left them, from the log of its table."""
         key = paths.table(self._pipeline, group.table)
         return rewritten_partitions(self._lake, key, after_version=group.after_version, group=group.name)
 
     def record(self, group: Group, rewritten: Sequence[RewrittenPartition], *, seconds: float) -> None:
-        """Keep what a group did. Its seconds are shared out by bytes."""
+        """Record the result of a group. Its seconds are divided by bytes."""
         if rewritten:
             self._append(self._rows(group, rewritten, seconds))
         self._objects.delete(self._begun)
 
     def _rows(self, group: Group, rewritten: Sequence[RewrittenPartition], seconds: float) -> list[dict[str, Any]]:
         at: datetime = utc_now()
-        # One for each, so that partitions without bytes share too.
-        total = sum(each.bytes_before + 1 for each in rewritten)
+        # One more for each partition, so that those without bytes get a share too.
+        total = sum(partition.bytes_before + 1 for partition in rewritten)
         return [
             {
                 "table_name": group.table,
-                "partition": _name_of(each.partition),
+                "partition": _name_of(partition.partition),
                 "action": group.action,
                 "columns": list(group.columns),
-                "version": each.version,
-                "files_before": each.files_before,
-                "bytes_before": each.bytes_before,
-                "files": each.files,
-                "bytes": each.bytes,
-                "newest_file_at": each.newest_file_at,
-                "seconds": seconds * (each.bytes_before + 1) / total,
+                "version": partition.version,
+                "files_before": partition.files_before,
+                "bytes_before": partition.bytes_before,
+                "files": partition.files,
+                "bytes": partition.bytes,
+                "newest_file_at": partition.newest_file_at,
+                "seconds": seconds * (partition.bytes_before + 1) / total,
                 "round": group.round,
                 "group": group.name,
                 "run": group.run or current_run(),
                 "at": at,
             }
-            for each in rewritten
+            for partition in rewritten
         ]
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        made = user_metadata(pipeline=self._pipeline, batch=rows[0]["group"], operation=OPERATION)
-        table = self._lake.ensure(self._key, ZORDER_LEDGER_SCHEMA, user_metadata=made)
+        metadata = user_metadata(pipeline=self._pipeline, batch=rows[0]["group"], operation=OPERATION)
+        table = self._lake.ensure(self._key, ZORDER_LEDGER_SCHEMA, user_metadata=metadata)
         step = Step(self._app_id, (table.transaction_version(self._app_id) or 0) + 1)
         data = pa.Table.from_pylist(rows, schema=ZORDER_LEDGER_SCHEMA)
-        self._lake.append(table, self._key, data, step=step, user_metadata=made)
+        self._lake.append(table, self._key, data, step=step, user_metadata=metadata)
 
 
 def run_of_try(run: str) -> str:

@@ -1,14 +1,13 @@
 """Applies mutation requests, batch by batch: what a batch covers is fixed first, and it ends whoever completes it.
 
-One process at a time applies the requests of a pipeline; that rests on a lease. Were two at it all the same, the
+One process at a time applies the requests of a pipeline, by an exclusive lock. Should two run all the same, the
 transactions of their commits let each step land once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -16,31 +15,30 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.exclusive import ExclusiveLock, exclusive_lock
+from deltaworks.control.locks.turn import Turn, TurnOf, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import current_generation
 from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationBatches, MutationEnd
 from deltaworks.control.records.start_over import refuse_unfinished_start_over
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance.optimize import Turn
-from deltaworks.mutations.batch_steps import BatchSteps, TurnOf
+from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.bounds import Bounds, declared_mutations
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30
-#: A run that finds more to do leaves it to the next one.
+#: The most batches of one run; the next run continues.
 MAX_BATCHES = 50
-#: Records of old batches are removed with every so many batches.
-TIDIED_EVERY = 100
+#: Records of old batches are removed once in this many batches.
+TIDY_EVERY = 100
 
 
 @dataclass(slots=True)
 class MutationResult:
-    """What a run did. `completed` are batches that an earlier run had begun; the others are its own."""
+    """The batches that a run applied: those an earlier run had begun in `completed`, its own in `batches`."""
 
     pipeline: str
     completed: list[MutationEnd] = field(default_factory=list)
@@ -79,15 +77,15 @@ class MutationRun:
     def run(
         self, *, organisation: str | None = None, everything: bool = False, max_batches: int = MAX_BATCHES
     ) -> MutationResult:
-        """Complete a batch that was left half done, then apply what had come when the run began, batch by batch.
+        """Complete an unfinished batch, then apply what had arrived when the run began, batch by batch.
 
-        What comes meanwhile is for the next run: beside a stream that never rests, a run would never end.
+        What arrives meanwhile is left to the next run: beside a stream that never stops, a run would never end.
 
         Args:
-            organisation: apply the requests of this one alone, ahead of the others.
-            everything: compare all rows with all requests, whatever was applied before, and give up a batch that
+            organisation: apply only the requests of this one, ahead of the others.
+            everything: compare all rows with all requests, whatever was applied before, and abandon a batch that
                 cannot be completed.
-            max_batches: leave what is left to a later run.
+            max_batches: leave the remainder to a later run.
 
         Raises:
             ConfigError: MUTATIONS_UNDECLARED.
@@ -96,24 +94,24 @@ class MutationRun:
                 DELTA_CONFLICT, after which the next run completes the batch.
         """
         result = MutationResult(self._spec.pipeline)
-        with self._alone() as check:
+        with self._exclusive() as lock:
             refuse_unfinished_start_over(self._objects, self._spec.pipeline)
             until = self._bounds.newest()
-            torn = self._torn()
-            if torn is not None:
-                result.completed.append(self._complete(torn, check=check, give_up=everything))
+            unfinished = self._unfinished()
+            if unfinished is not None:
+                result.completed.append(self._complete(unfinished, check=lock.check, give_up=everything))
             while len(result.batches) < max_batches:
                 batch = self._next(until, organisation=organisation, everything=everything)
                 if batch is None:
                     break
-                result.batches.append(self._complete(batch, check=check))
+                result.batches.append(self._complete(batch, check=lock.check))
                 if organisation is not None or everything:
                     break
-            if any(end.number % TIDIED_EVERY == 0 for end in result.batches):
+            if any(end.number % TIDY_EVERY == 0 for end in result.batches):
                 self._batches.tidy()
         return result
 
-    def _torn(self) -> MutationBatch | None:
+    def _unfinished(self) -> MutationBatch | None:
         fixed, ended = self._batches.numbers()
         return self._batches.batch(fixed) if fixed > ended else None
 
@@ -128,7 +126,7 @@ class MutationRun:
 
     def _complete(self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False) -> MutationEnd:
         if give_up or batch.generation != current_generation(self._objects, self._spec.pipeline):
-            # What it covered is covered by the next one, which begins from the start.
+            # The next batch begins from the start and covers what this one covered.
             end = MutationEnd(
                 pipeline=batch.pipeline,
                 number=batch.number,
@@ -161,22 +159,22 @@ class MutationRun:
             max_turn_seconds=self._declared.max_turn_seconds,
         )
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[Callable[[], None]]:
-        """The right to apply requests of this pipeline, and what asks whether it is still there."""
+    def _exclusive(self) -> AbstractContextManager[ExclusiveLock]:
+        """The right to apply requests of this pipeline; its `check` raises MUTATION_LEASE_LOST."""
         pipeline = self._spec.pipeline
-        lease = Lease(self._objects, paths.mutations(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
-        lease.acquire(wait_seconds=self._lease_wait_seconds)
 
-        def check() -> None:
-            if lease.lost:
-                raise ConcurrencyError(
-                    "MUTATION_LEASE_LOST",
-                    f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
-                    hint="Nothing: the batch is completed by the other run, or the next.",
-                )
+        def lost() -> ConcurrencyError:
+            return ConcurrencyError(
+                "MUTATION_LEASE_LOST",
+                f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
+                hint="Nothing: the batch is completed by the other run, or the next.",
+            )
 
-        try:
-            yield check
-        finally:
-            lease.release()
+        return exclusive_lock(
+            self._objects,
+            paths.mutations(pipeline, "lease.json"),
+            name=pipeline,
+            wait_seconds=self._lease_wait_seconds,
+            lost=lost,
+            ttl_seconds=LEASE_SECONDS,
+        )

@@ -1,7 +1,7 @@
-"""What came to a table between two of its versions, read from the Delta log alone: how many rows, and where they lie.
+"""The rows that arrived in a table between two of its versions, from the Delta log alone: how many, and where.
 
-Rows are told by version and not by the batch they were landed in: a table that was held, a replay of quarantined rows
-and a reprocess add rows of old batches late.
+Rows are counted by version and not by the batch they were landed in: a table that was held, a replay of quarantined
+rows and a reprocess add rows of old batches late.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from deltaworks.tables.changes import Partition, within
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, changing_actions, read_commits
 
-#: The column by which rows are told from those that were there before.
+#: The column that separates new rows from those that were there before.
 BATCH_COLUMN = "_batch_id"
-#: More partitions than these are not named one by one.
+#: The most partitions that a condition lists.
 NAMED_PARTITIONS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Rows that came: all of them meet `condition`, and perhaps some that came before.
+    """Rows that arrived. All of them meet `condition`, and perhaps some older ones.
 
-    `everything` says that no condition can be given, `removed` that rows were taken out too. `first_at` is when the
-    first of them were committed.
+    `everything` means that no narrower condition is possible, `removed` that rows were removed too. `first_at` is when
+    the first of them were committed.
     """
 
     rows: int = 0
@@ -52,51 +52,51 @@ class Arrivals:
 
 
 def arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
-    """What came after version `after` and up to `up_to`. Reads one small object per commit.
+    """The rows that arrived after version `after` and up to `up_to`. Reads one small object for each commit.
 
-    What mutations, OPTIMIZE and purges wrote is not counted: they rearrange what was there.
+    Commits of mutations, OPTIMIZE and purges do not count: they rewrite rows that were there.
     """
-    found = _Found()
+    total = _Sum()
     for _, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         if actions is None:
-            return Arrivals(everything=True, rows=found.rows, first_at=found.first_at, removed=True)
-        found.add(actions)
-    return found.arrivals()
+            return Arrivals(everything=True, rows=total.rows, first_at=total.first_at, removed=True)
+        total.add(actions)
+    return total.arrivals()
 
 
 def bounded(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> int:
-    """The newest version up to `up_to` by which at most `max_rows` rows came; one commit at least."""
+    """The newest version up to `up_to` by which at most `max_rows` rows arrived; one commit at least."""
     rows = 0
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
-        came = _Found()
-        came.add(actions or [])
-        if rows and rows + came.rows > max_rows:
+        commit = _Sum()
+        commit.add(actions or [])
+        if rows and rows + commit.rows > max_rows:
             return version - 1
-        rows += came.rows
+        rows += commit.rows
     return up_to
 
 
-class _Found:
+class _Sum:
     """Adds up commits."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.removed = self.unknown = False
+        self.removed = self.unknown_batches = False
         self.first_at: dt.datetime | None = None
         self.partitions: set[Partition] = set()
         self.batches: list[int] = []
 
     def add(self, actions: list[Action]) -> None:
-        said: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-        if read_user_metadata(said.get("userMetadata")).get("operation") in BRINGING_NO_ROWS:
+        commit_info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        if read_user_metadata(commit_info.get("userMetadata")).get("operation") in BRINGING_NO_ROWS:
             return
         changing = list(changing_actions(actions))
         for action in changing:
-            self._one(action)
+            self._add_file(action)
         if changing and self.first_at is None:
-            self.first_at = dt.datetime.fromtimestamp(int(said.get("timestamp", 0)) / 1000, tz=dt.UTC)
+            self.first_at = dt.datetime.fromtimestamp(int(commit_info.get("timestamp", 0)) / 1000, tz=dt.UTC)
 
-    def _one(self, action: Action) -> None:
+    def _add_file(self, action: Action) -> None:
         if "modificationTime" not in action:
             self.removed = True
             return
@@ -105,7 +105,7 @@ class _Found:
         self.partitions.add(tuple(sorted((action.get("partitionValues") or {}).items())))
         least = (stats.get("minValues") or {}).get(BATCH_COLUMN)
         if least is None:
-            self.unknown = True
+            self.unknown_batches = True
         else:
             self.batches.append(int(least))
 
@@ -115,5 +115,5 @@ class _Found:
             removed=self.removed,
             first_at=self.first_at,
             partitions=frozenset(self.partitions),
-            first_batch=None if self.unknown or not self.batches else min(self.batches),
+            first_batch=None if self.unknown_batches or not self.batches else min(self.batches),
         )

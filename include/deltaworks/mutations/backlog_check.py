@@ -1,6 +1,6 @@
 """`python -m deltaworks.mutations.backlog_check`: fails while requests of a pipeline have waited for too long.
 
-It reads the log of the requests' table, so that it also tells of batches that do not run at all. Needs no JVM.
+It reads the log of the requests' table, so that it also reports batches that do not run at all. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
     catalog = load_catalog(tolerant=True)
-    found = backlogs(catalog)
-    print_results(found)
-    refuse_late(catalog, found, now=utc_now())
+    waiting = backlogs(catalog)
+    print_results(waiting)
+    refuse_late(catalog, waiting, now=utc_now())
     return 0
 
 

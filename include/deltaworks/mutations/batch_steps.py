@@ -1,7 +1,7 @@
 """The steps of one mutation batch, in their order: data tables, names, notifications, intervals, end.
 
-The stored intervals are what the batch is compared with, so they are written last: until then whoever goes on after a
-crash finds the same work. Every step is one commit that lands once, and changes nothing where nothing differs.
+The batch is compared with the stored intervals, so they are written last: until then a run that continues after a
+crash computes the same work. Every step is one commit that lands once, and changes nothing where nothing differs.
 """
 
 from __future__ import annotations
@@ -13,32 +13,29 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.locks.turn import Turn, TurnOf
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd, TableMutation
 from deltaworks.maintenance.layout import Layout
-from deltaworks.maintenance.optimize import Turn, optimize_table
+from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.mutations.commits import StepCommits, engine_of, metric
 from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.frames import BatchFrames, Work
 from deltaworks.mutations.kept_tables import ensure_kept_tables, interval_changes, kept_layouts, merge_intervals
-from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting
+from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting, set_deletion_vectors
 from deltaworks.mutations.names import RENAME_NAME, merge_names, name_changes, names_from
-from deltaworks.mutations.notify import changed_rows, notifications
+from deltaworks.mutations.notifications import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
-from deltaworks.mutations.requests import refusal
 from deltaworks.mutations.small_merge import SmallMerge
-from deltaworks.mutations.vectors import set_deletion_vectors
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-TurnOf = Callable[[str], AbstractContextManager[Turn]]
-#: Merges, asking what it is given before each attempt; returns the attempts.
+#: Merges, calling its argument before each attempt; returns the number of attempts.
 Merge = Callable[[Callable[[], None]], int]
 
 
@@ -76,11 +73,11 @@ class BatchSteps:
         self._not_fitting = 0
 
     def apply(self) -> MutationEnd:
-        """Do what is missing of the batch. Idempotent. Returns what it did, which is not on record yet."""
+        """Do what is missing of the batch. Idempotent. Returns the result, which is not recorded yet."""
         ensure_kept_tables(self._lake, self._spec, self._declared)
         with self._phase("resolve"):
             frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
-            counts = self._counts(frames)
+            counts = frames.request_counts()
         self._fault("resolved")
         tables = tuple(self._table(frames, table) for table in self._present())
         with self._phase("names"):
@@ -108,12 +105,6 @@ class BatchSteps:
         key = paths.table
         return [t for t in mutable_tables(self._spec) if self._lake.open(key(self._spec.pipeline, t.name)) is not None]
 
-    def _counts(self, frames: BatchFrames) -> dict[str, int]:
-        """The requests of the batch's span by operation; those that cannot act under an empty name."""
-        told = F.when(refusal().isNull(), F.col("op")).otherwise("")
-        found = frames.new_requests().groupBy(told.alias("op")).count().collect()
-        return {row["op"]: int(row["count"]) for row in found}
-
     def _table(self, frames: BatchFrames, table: TableSpec) -> TableMutation:
         merge: Merge | None = None
         attempts, pause, optimized = 0, 0.0, False
@@ -125,22 +116,21 @@ class BatchSteps:
         to_optimize = self._batch.number % self._declared.optimize_every == 0
         if merge is not None or to_optimize:
             with self._phase("wait"):
-                turn = self._turn_of(table.name)
                 stack = contextlib.ExitStack()
-                held = stack.enter_context(turn)
-            began = time.monotonic()
+                turn = stack.enter_context(self._turn_of(table.name))
+            started = time.monotonic()
             with stack:
                 if merge is not None:
                     with self._phase("merge"):
-                        attempts = merge(held.check)
+                        attempts = merge(turn.check)
                 self._fault(f"merged:{table.name}")
                 if to_optimize:
                     with self._phase("optimize"):
-                        optimized = self._optimize(table, held)
-            pause = time.monotonic() - began
+                        optimized = self._optimize(table, turn)
+            pause = time.monotonic() - started
         self._fault(f"optimized:{table.name}")
-        commit = self._commits.found(table.name) if work.reach.stretches else None
-        done = TableMutation(
+        commit = self._commits.commit_of(table.name) if work.reach.stretches else None
+        result = TableMutation(
             table=table.name,
             rows=metric(commit, "numTargetRowsUpdated"),
             files_removed=metric(commit, "numTargetFilesRemoved"),
@@ -151,14 +141,14 @@ class BatchSteps:
             pause_seconds=round(pause, 3),
             optimized=optimized,
         )
-        if commit is not None and done.rows:
+        if commit is not None and result.rows:
             with self._phase("notify"):
                 self._notify(frames, table, commit.version)
         self._fault(f"notified:{table.name}")
-        return done
+        return result
 
     def _merge(self, table: TableSpec, work: Work) -> Merge:
-        """What merges the batch into a table, made ready before the stream has to wait."""
+        """A function that merges the batch into a table, prepared before the stream has to wait."""
         key, number = paths.table(self._spec.pipeline, table.name), self._batch.number
         bound = self._declared.small_merge_bytes
         plan = plan_merge(self._lake, key, table, work.reach, small_merge_bytes=bound)
@@ -169,7 +159,7 @@ class BatchSteps:
         merge = TableMerge(table, work.stretches, work.reach)
 
         def execute(check: Callable[[], None]) -> int:
-            # A commit of its own, which must not bear the merge's transaction.
+            # A commit of its own, without the merge's transaction.
             set_deletion_vectors(self._session, self._lake, self._spec.pipeline, table, check=check)
             return self._commits.once(
                 table.name,
@@ -181,9 +171,9 @@ class BatchSteps:
         return execute
 
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:
-        """OPTIMIZE within the turn that is held, and of the tables nobody else writes."""
+        """OPTIMIZE the table within the turn that is held, and the tables that only mutations write."""
 
-        def held() -> AbstractContextManager[Turn]:
+        def held(_: str) -> AbstractContextManager[Turn]:
             return contextlib.nullcontext(turn)
 
         results = [
@@ -196,8 +186,8 @@ class BatchSteps:
         name = self._declared.names
         if frames.scope.empty or self._commits.landed(name):
             return
-        wanted = names_from(frames.requests, rule=self._declared.merge_names)
-        changes = local_checkpoint(name_changes(wanted, frames.scope.within(frames.rows(name))))
+        names = names_from(frames.requests, rule=self._declared.merge_names)
+        changes = local_checkpoint(name_changes(names, frames.scope.within(frames.rows(name))))
         if changes.isEmpty():
             return
         number, organisations = self._batch.number, frames.scope.named("target")
@@ -208,27 +198,29 @@ class BatchSteps:
         )
 
     def _notify(self, frames: BatchFrames, table: TableSpec, version: int) -> None:
-        told = self._told_of(table)
-        if told is None or self._commits.landed(told.name):
+        announcing = self._announcing(table)
+        if announcing is None or announcing.announces is None or self._commits.landed(announcing.name):
             return
         rows = notifications(
             changed_rows(frames.rows(table.name), self._batch.number),
             frames.changed,
             data=table,
-            told=told,
+            announcing=announcing,
+            key=announcing.announces.key,
             batch=self._batch.number,
             at=parse_iso(self._batch.at) or utc_now(),
             data_version=version,
         )
-        self._commits.once(told.name, lambda: rows.write.format("delta").mode("append").save(self._uri(told.name)))
+        uri = self._uri(announcing.name)
+        self._commits.once(announcing.name, lambda: rows.write.format("delta").mode("append").save(uri))
 
-    def _told_of(self, table: TableSpec) -> TableSpec | None:
-        """The notification table that tells of a table, where it exists."""
+    def _announcing(self, table: TableSpec) -> TableSpec | None:
+        """The notification table that announces a table, where it exists."""
         name = self._declared.notifications
-        told = None if name is None else self._spec.table(name)
-        if told is None or told.announces is None or told.announces.table != table.name:
+        spec = None if name is None else self._spec.table(name)
+        if spec is None or spec.announces is None or spec.announces.table != table.name:
             return None
-        return told if self._lake.open(paths.table(self._spec.pipeline, told.name)) is not None else None
+        return spec if self._lake.open(paths.table(self._spec.pipeline, spec.name)) is not None else None
 
     def _intervals(self, frames: BatchFrames) -> None:
         name = self._declared.intervals
@@ -252,8 +244,8 @@ class BatchSteps:
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - started

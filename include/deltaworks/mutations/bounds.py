@@ -1,4 +1,4 @@
-"""Which requests and rows the next mutation batch covers, and how many requests wait for one. Needs no JVM."""
+"""The bounds of mutation batches: the requests and rows the next one covers, and the backlog. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.control.records.generations import current_generation
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches, Span
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.arrivals import arrivals, bounded
-from deltaworks.specs.mutation import MutationsSpec
+from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
@@ -23,19 +23,19 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Requests that no complete batch covers: how many, and when the first of them landed."""
+    """Requests that no complete batch covers: their count, and when the oldest landed."""
 
     pipeline: str
     requests: int
     oldest_at: dt.datetime | None
 
     def age_seconds(self, now: dt.datetime) -> float:
-        """How long the oldest has waited; 0 where none waits."""
+        """Seconds the oldest request has waited; 0 where none waits."""
         return 0.0 if self.oldest_at is None else max(0.0, (now - self.oldest_at).total_seconds())
 
 
 def declared_mutations(spec: PipelineSpec) -> MutationsSpec:
-    """How the pipeline's requests are applied.
+    """The declaration of how the pipeline's requests are applied.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -49,13 +49,28 @@ def declared_mutations(spec: PipelineSpec) -> MutationsSpec:
     return spec.mutations
 
 
+def mutable_spec(table: TableSpec) -> MutableSpec:
+    """The declaration of which columns of a table requests change.
+
+    Raises:
+        ConfigError: MUTATIONS_UNDECLARED.
+    """
+    if table.mutable is None:
+        raise ConfigError(
+            "MUTATIONS_UNDECLARED",
+            f"Table {table.name!r} is not declared mutable: its rows do not change.",
+            hint="Declare `mutable` for the table in its pipeline.yaml, or name another table.",
+        )
+    return table.mutable
+
+
 def mutable_tables(spec: PipelineSpec) -> list[TableSpec]:
     """The tables that requests change."""
     return [table for table in spec.tables if table.mutable is not None]
 
 
 class Bounds:
-    """Looks at the logs of a pipeline's tables. Used by one thread."""
+    """Computes bounds from the logs of a pipeline's tables. Used by one thread."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
@@ -65,8 +80,8 @@ class Bounds:
         self._batches = MutationBatches(objects, spec.pipeline)
 
     def newest(self) -> dict[str, int]:
-        """The version that each table which batches read has now; -1 where there is none."""
-        opened = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._read()}
+        """The current version of each table that batches read; -1 where the table does not exist."""
+        opened = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in self._input_tables()}
         return {name: -1 if table is None else table.version() for name, table in opened.items()}
 
     def following(
@@ -77,24 +92,26 @@ class Bounds:
         everything: bool = False,
         until: Mapping[str, int] | None = None,
     ) -> MutationBatch | None:
-        """What batch `number` would cover; None where nothing came since the last one.
+        """The bounds of batch `number`; None where nothing arrived since the last one.
 
         Args:
-            until: versions as of `newest`, beyond which the batch does not look; by default those of now.
+            until: versions as of `newest`, beyond which the batch does not read; by default the current ones.
         """
         generation = current_generation(self._objects, self._spec.pipeline)
         last = self._batches.last_whole()
         if last is None or last.generation != generation:
             last, everything = None, everything or number > 1
-        known = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
-        everything = everything or any(self._made_anew(span) for span in known.values())
-        before = {} if everything else known
+        covered = {} if last is None else {span.table: span for span in (last.requests, *last.tables)}
+        everything = everything or any(self._recreated(span) for span in covered.values())
+        before = {} if everything else covered
         until = self.newest() if until is None else until
         bound = None if everything else self._declared.max_requests
-        spans = [self._span(name, before.get(name), until=until[name], bounded_by=bound) for name in self._read()]
+        spans = [
+            self._span(name, before.get(name), until=until[name], bounded_by=bound) for name in self._input_tables()
+        ]
         requests, *tables = spans
-        asked = everything or organisation is not None
-        if requests.up_to < 0 or not (asked or any(self._came(span) for span in spans)):
+        forced = everything or organisation is not None
+        if requests.up_to < 0 or not (forced or any(self._has_arrivals(span) for span in spans)):
             return None
         return MutationBatch(
             pipeline=self._spec.pipeline,
@@ -111,29 +128,29 @@ class Bounds:
         )
 
     def backlog(self) -> Backlog:
-        """The requests that wait. Reads one small object for each commit since the last batch."""
+        """The waiting requests. Reads one small object for each commit since the last batch."""
         last = self._batches.last_whole()
         key = paths.table(self._spec.pipeline, self._declared.requests)
         table = self._lake.open(key)
         if table is None:
             return Backlog(pipeline=self._spec.pipeline, requests=0, oldest_at=None)
-        known = last is not None and last.requests.table_id == str(table.metadata().id)
-        after = last.requests.up_to if last is not None and known else -1
+        same_table = last is not None and last.requests.table_id == str(table.metadata().id)
+        after = last.requests.up_to if last is not None and same_table else -1
         waiting = arrivals(self._lake, key, after=after, up_to=table.version())
         return Backlog(pipeline=self._spec.pipeline, requests=waiting.rows, oldest_at=waiting.first_at)
 
-    def _read(self) -> tuple[str, ...]:
+    def _input_tables(self) -> tuple[str, ...]:
         return (self._declared.requests, *(table.name for table in mutable_tables(self._spec)))
 
-    def _came(self, span: Span) -> bool:
-        """Whether rows came, beside what mutations and maintenance wrote themselves."""
+    def _has_arrivals(self, span: Span) -> bool:
+        """Whether rows arrived, commits of mutations and maintenance aside."""
         if span.empty:
             return False
         key = paths.table(self._spec.pipeline, span.table)
         return bool(arrivals(self._lake, key, after=span.after, up_to=span.up_to))
 
-    def _made_anew(self, span: Span) -> bool:
-        """Whether there is another table now than the one a batch knew."""
+    def _recreated(self, span: Span) -> bool:
+        """Whether the table was recreated or removed since a batch read it."""
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 

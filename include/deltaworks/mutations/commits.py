@@ -1,4 +1,4 @@
-"""Commits of a mutation batch: each lands once under its transaction, and is tried again after a conflict."""
+"""Commits of a mutation batch: each lands once under its transaction and is retried after a conflict."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
+from deltaworks.errors import ConfigError
 from deltaworks.mutations.merge import transaction
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -19,7 +20,7 @@ from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, se
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
-#: How far back the commit of a step is looked for. Behind a mutation only a stream's catching up comes soon.
+#: Commits searched for that of a step. After a mutation only those of a stream that catches up follow soon.
 LOOKED_BACK = 500
 
 
@@ -46,11 +47,11 @@ class StepCommits:
 
     def landed(self, table: str) -> bool:
         """Whether the table has this batch's step, or that of a later one."""
-        return self._in(self._lake.open(paths.table(self._pipeline, table)), table)
+        return self._has_step(self._lake.open(paths.table(self._pipeline, table)), table)
 
-    def _in(self, opened: DeltaTable | None, table: str) -> bool:
-        found = None if opened is None else opened.transaction_version(self.step(table).app_id)
-        return found is not None and found >= self._batch
+    def _has_step(self, opened: DeltaTable | None, table: str) -> bool:
+        version = None if opened is None else opened.transaction_version(self.step(table).app_id)
+        return version is not None and version >= self._batch
 
     def once(
         self,
@@ -60,20 +61,26 @@ class StepCommits:
         check: Callable[[], None] = lambda: None,
         settings: Mapping[str, str] | None = None,
     ) -> int:
-        """Have `write` make one commit to the table under this batch's step; returns the attempts, 0 if it had landed.
+        """Run `write`, which makes one commit to the table, under this batch's step.
+
+        Returns the number of attempts, 0 where the step had landed before.
 
         Args:
             check: called before each attempt, after `before`.
             settings: further settings of the session for this commit.
 
         Raises:
-            ConcurrencyError: DELTA_CONFLICT when MAX_ATTEMPTS attempts all met another writer; what `check` raises.
+            ConcurrencyError: DELTA_CONFLICT when all attempts met another writer; what `check` raises.
         """
         step = self.step(table)
-        mine = {**(settings or {}), **transaction(step.app_id, step.version), USER_METADATA: self._made(step)}
+        commit_settings = {
+            **(settings or {}),
+            **transaction(step.app_id, step.version),
+            USER_METADATA: self._metadata(step),
+        }
 
         def attempt(opened: DeltaTable | None) -> None:
-            with session_settings(self._session, mine):
+            with session_settings(self._session, commit_settings):
                 write()
 
         return self._attempts(table, attempt, check=check)
@@ -81,15 +88,20 @@ class StepCommits:
     def once_by_delta_rs(
         self, table: str, write: Callable[[DeltaTable, Step, str], None], *, check: Callable[[], None]
     ) -> int:
-        """As `once`, by what is given a snapshot that lacks the step, the step, and the commit's `userMetadata`.
+        """As `once`, for delta-rs: `write` gets a snapshot without the step, the step, and the commit's `userMetadata`.
 
-        `write` commits from that very snapshot and fails with DELTA_CONFLICT where the table has moved on.
+        It commits from that very snapshot and fails with DELTA_CONFLICT where the table has moved on.
         """
         step = self.step(table)
 
         def attempt(opened: DeltaTable | None) -> None:
-            assert opened is not None
-            write(opened, step, self._made(step))
+            if opened is None:
+                raise ConfigError(
+                    "TABLE_UNKNOWN",
+                    f"Table {self._pipeline}.{table} was removed while a mutation batch was merged into it.",
+                    hint="Run the job again: it skips tables that do not exist.",
+                )
+            write(opened, step, self._metadata(step))
 
         return self._attempts(table, attempt, check=check)
 
@@ -97,9 +109,9 @@ class StepCommits:
         attempts = 0
         for attempt in conflicts_retried(table):
             with attempt:
-                # A conflict may have been this very step, made by a process that was given up for dead.
+                # The conflict may be this very step, committed by a process that was taken for dead.
                 opened = self._lake.open(paths.table(self._pipeline, table))
-                if self._in(opened, table):
+                if self._has_step(opened, table):
                     return attempts
                 self._before()
                 check()
@@ -107,7 +119,7 @@ class StepCommits:
                 write(opened)
         return attempts
 
-    def _made(self, step: Step) -> str:
+    def _metadata(self, step: Step) -> str:
         return user_metadata(
             pipeline=self._pipeline,
             batch=self._batch,
@@ -116,8 +128,8 @@ class StepCommits:
             step_version=step.version,
         )
 
-    def found(self, table: str) -> CommitInfo | None:
-        """The commit of this batch's step, from the table's log."""
+    def commit_of(self, table: str) -> CommitInfo | None:
+        """The commit of this batch's step, from the table's log; None where there is none."""
         key, step = paths.table(self._pipeline, table), self.step(table)
         opened = self._lake.open(key)
         for commit in commit_history(self._lake, key, newest=opened.version(), limit=LOOKED_BACK) if opened else ():
@@ -127,13 +139,13 @@ class StepCommits:
 
 
 def metric(commit: CommitInfo | None, name: str) -> int:
-    """A figure of a merge by the name Spark gives it, which delta-rs has in snake case; 0 where there is none."""
+    """A metric of a merge by Spark's name for it, which delta-rs has in snake case; 0 without a commit or metric."""
     snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
     return 0 if commit is None else int(commit.metrics.get(name, commit.metrics.get(snake, 0)))
 
 
 def engine_of(commit: CommitInfo | None) -> str:
-    """Who made a commit: `spark`, `delta_rs`, or nobody."""
+    """The engine that made a commit: `spark`, `delta_rs`, or an empty text without one."""
     if commit is None:
         return ""
     return "delta_rs" if commit.engine.startswith("delta-rs") else "spark"

@@ -1,7 +1,8 @@
-"""What a batch has to change: stretches of time of ids with another outcome than before, or with rows that came late.
+"""What a batch has to change: stretches of time of ids whose outcome differs from before, or with late rows.
 
-Every frame here has org_id, id (as it arrived), valid_from (null: ever) and valid_to (null: for ever, excluded). An
-outcome is what becomes of rows: final_id, deleted and the fields that were set; null where they stay as they arrived.
+Every frame here has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (excluded; null: unbounded).
+An outcome is the final state of rows: final_id, deleted and the fields that were set; null where rows stay as they
+arrived.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ _ENTRIES = "array<struct<key:string,value:string>>"
 
 
 def outcome() -> Column:
-    """The outcome of an interval as a value that can be compared; null where it changes nothing."""
+    """The outcome of an interval as a comparable value; null where it changes nothing."""
     set_fields = F.array_sort(F.map_entries(F.map_filter("fields", lambda _, value: value.isNotNull()))).cast(_ENTRIES)
     nothing = (F.col("final_id") == F.col("id")) & ~F.col("deleted") & (F.size(set_fields) == 0)
-    told = F.struct(F.col("final_id"), F.col("deleted"), set_fields.alias("fields"))
-    return F.when(~F.coalesce(nothing, F.lit(False)), told)
+    state = F.struct(F.col("final_id"), F.col("deleted"), set_fields.alias("fields"))
+    return F.when(~F.coalesce(nothing, F.lit(False)), state)
 
 
 def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Where two sets of intervals come to different outcomes.
+    """The stretches where two sets of intervals have different outcomes.
 
     Columns: the key, valid_from, valid_to, `before` and `after` (outcomes), and `start` and `end`, the new interval the
     stretch lies in (both null where it lies in none). Stretches of an id do not overlap. One window over the edges of
@@ -35,7 +36,7 @@ def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
     )
     in_time = Window.partitionBy(*KEY).orderBy(F.col("at").asc_nulls_first())
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known = at_once.select(
+    both = at_once.select(
         *KEY,
         F.col("at").alias("valid_from"),
         F.lead("at").over(in_time).alias("valid_to"),
@@ -43,7 +44,7 @@ def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
         F.last("new", ignorenulls=True).over(so_far).alias("new"),
     )
     inside = F.coalesce(F.col("new.begins"), F.lit(False))
-    return known.where(~F.col("old.outcome").eqNullSafe(F.col("new.outcome"))).select(
+    return both.where(~F.col("old.outcome").eqNullSafe(F.col("new.outcome"))).select(
         *KEY,
         "valid_from",
         "valid_to",
@@ -56,7 +57,7 @@ def changed_stretches(old: DataFrame, new: DataFrame) -> DataFrame:
 
 
 def _edges(intervals: DataFrame, side: str) -> DataFrame:
-    """Where intervals begin and end. A beginning counts where one ends and the next begins at the same time."""
+    """The beginnings and ends of intervals. Where one ends as the next begins, the beginning counts."""
     begins = F.struct(
         F.lit(True).alias("begins"),
         F.col("valid_from").alias("start"),
@@ -78,7 +79,7 @@ def _edges(intervals: DataFrame, side: str) -> DataFrame:
 
 
 def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
-    """The intervals that rows which arrived fall into, no wider than these rows.
+    """The intervals that newly arrived rows fall into, cut to the time range of these rows.
 
     Args:
         arrived: org_id, id (as it arrived) and `time` of rows.
@@ -93,8 +94,8 @@ def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
         & (start.isNull() | (F.col("row.time") >= start))
         & (end.isNull() | (F.col("row.time") < end))
     )
-    met = row.join(interval.where(F.col("interval.outcome").isNotNull()), inside)
-    by_interval = met.groupBy("interval.org_id", "interval.id", start.alias("start"), end.alias("end")).agg(
+    joined_rows = row.join(interval.where(F.col("interval.outcome").isNotNull()), inside)
+    by_interval = joined_rows.groupBy("interval.org_id", "interval.id", start.alias("start"), end.alias("end")).agg(
         F.min("row.time").alias("valid_from"),
         (F.max("row.time") + F.expr("INTERVAL 1 MICROSECOND")).alias("valid_to"),
         F.first("interval.outcome").alias("after"),
@@ -103,10 +104,10 @@ def late_stretches(arrived: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def joined(changed: DataFrame, late: DataFrame) -> DataFrame:
-    """Both as stretches that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
+    """Both sets as stretches that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
 
-    Within one new interval the outcome is the same everywhere, so what lies in it becomes one stretch over all of it.
-    Rows between, which have that outcome already, are not changed: the merge looks at each.
+    Within one new interval the outcome is the same everywhere, so the stretches in it become one. Rows between them,
+    which have that outcome already, do not change: the merge compares each row.
     """
     both = changed.where("inside").drop("before").unionByName(late)
     ever, for_ever = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
@@ -128,14 +129,14 @@ def joined(changed: DataFrame, late: DataFrame) -> DataFrame:
 
 
 def whole_cover(intervals: DataFrame, touched: DataFrame) -> DataFrame:
-    """Every interval, and the time around the intervals of ids whose rows were changed before: what all rows come to.
+    """The outcome of all rows: every interval, and the time around them for ids whose rows were changed before.
 
     Args:
-        touched: org_id and id of rows that a mutation has changed.
+        touched: org_id and id of rows that carry a mutation.
 
     Columns as of `joined`.
     """
-    # Against nothing, every interval with an outcome differs; a line at the beginning of time covers what lies between.
+    # A mark at the beginning of time opens the stretch before the first interval of each id.
     ids = intervals.select(*KEY).unionByName(touched.select(*KEY)).distinct()
     line = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
     edges = _edges(intervals, "new").select(*KEY, "at", "edge")

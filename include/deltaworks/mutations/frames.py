@@ -1,10 +1,10 @@
-"""What a batch reads, as frames: its requests, what they come to, what they came to before, and rows that arrived."""
+"""The input of a batch as frames: its requests, their resolved intervals, the former intervals, and late rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
@@ -12,15 +12,13 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.records.mutation import MutationBatch, Span
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import files_by_partition
-from deltaworks.mutations import scope as scopes
 from deltaworks.mutations.arrivals import Arrivals, arrivals
-from deltaworks.mutations.bounds import declared_mutations
+from deltaworks.mutations.bounds import declared_mutations, mutable_spec
 from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
 from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
-from deltaworks.mutations.planning import resolving
 from deltaworks.mutations.pointers import local_checkpoint
+from deltaworks.mutations.requests import refusal, resolving
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
-from deltaworks.mutations.scope import Scope, scope_of
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -28,19 +26,66 @@ from deltaworks.tables.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """The organisations with new requests, which a batch reads.
+
+    They are `names` while they are few, else the rows of `frame`. Without either, all organisations are read.
+    """
+
+    names: tuple[str, ...] | None
+    frame: DataFrame | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no organisation."""
+        return self.names == ()
+
+    def within(self, rows: DataFrame) -> DataFrame:
+        """The rows of these organisations."""
+        if self.names is not None:
+            return rows.where(F.col(ORG_COLUMN).isin(*self.names)) if self.names else rows.limit(0)
+        return rows if self.frame is None else rows.join(self.frame, ORG_COLUMN, "left_semi")
+
+    def outside(self, rows: DataFrame) -> DataFrame:
+        """The rows of all others."""
+        if self.names is not None:
+            return rows.where(~F.col(ORG_COLUMN).isin(*self.names)) if self.names else rows
+        return rows.limit(0) if self.frame is None else rows.join(self.frame, ORG_COLUMN, "left_anti")
+
+    def named(self, prefix: str) -> Column:
+        """The condition that prunes a table by organisation; true where they are too many to list."""
+        return F.lit(True) if not self.names else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.names)
+
+
+EVERYTHING = Scope(None)
+
+
+def scope_of(requests: DataFrame, arrived: Arrivals, condition: str) -> Scope:
+    """The organisations of new requests; all where requests were removed too, since nothing says whose those were."""
+    if arrived.everything or arrived.removed:
+        return EVERYTHING
+    if not arrived.partitions:
+        return Scope(())
+    touched = requests.where(condition).where(F.col(ORG_COLUMN).isNotNull()).select(ORG_COLUMN).distinct()
+    named = [row[0] for row in touched.limit(NAMED_ORGANISATIONS + 1).collect()]
+    return Scope(tuple(sorted(named))) if len(named) <= NAMED_ORGANISATIONS else Scope(None, touched.localCheckpoint())
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """What a batch does to one table, materialised."""
+    """The stretches that a batch changes in one table, materialised."""
 
     stretches: DataFrame
     reach: Reach
 
 
 class BatchFrames:
-    """The frames of one batch, each made once. They are the same however often a batch is begun, up to its end.
+    """The frames of one batch, each computed once. They are the same each time a batch is begun, until it has ended.
 
-    Requests are read at the version the batch fixed. Rows that arrived are read as the table is now: those that came
-    since do no harm, and are looked at again by the next batch. What is used more than once is kept on the executors,
-    where a merge of the table it was made from leaves it alone; a lost executor fails the batch, which is repeated.
+    Requests are read at the version the batch fixed. Arrived rows are read from the current table: those that arrived
+    since do no harm, and the next batch reads them again. Frames that are used repeatedly are kept on the executors,
+    where a merge into the table they were computed from does not change them; a lost executor fails the batch, which
+    is repeated.
     """
 
     def __init__(self, session: SparkSession, lake: Lake, spec: PipelineSpec, batch: MutationBatch) -> None:
@@ -49,7 +94,7 @@ class BatchFrames:
         self._spec = spec
         self._batch = batch
         self._declared = declared_mutations(spec)
-        self.came = self._arrivals(batch.requests)
+        self.arrivals = self._arrivals(batch.requests)
         self.scope = self._scope()
         self.requests = self._requests(self.scope)
         if not self.scope.empty:
@@ -61,25 +106,33 @@ class BatchFrames:
             self.changed = local_checkpoint(changed_stretches(self.scope.within(self.stored), self.resolved))
 
     def rows(self, table: str) -> DataFrame:
-        """The rows of a table as it is now."""
+        """The rows of the current version of a table."""
         return self._session.read.format("delta").load(self._lake.storage.spark_uri(self._key(table)))
 
     def new_requests(self) -> DataFrame:
-        """The requests of the batch's own span."""
+        """The requests that arrived in the batch's own span."""
         spec = self._spec.table(self._batch.requests.table)
-        return self._requests(self.scope, condition=self.came.condition(spec.column_types()) if self.came else "false")
+        return self._requests(
+            self.scope, condition=self.arrivals.condition(spec.column_types()) if self.arrivals else "false"
+        )
+
+    def request_counts(self) -> dict[str, int]:
+        """The number of new requests by operation; ineffective ones are counted under an empty name."""
+        operation = F.when(refusal().isNull(), F.col("op")).otherwise("")
+        counts = self.new_requests().groupBy(operation.alias("op")).count().collect()
+        return {row["op"]: int(row["count"]) for row in counts}
 
     def work(self, table: TableSpec) -> Work:
-        """What the batch does to a mutable table."""
+        """The stretches that the batch changes in a mutable table."""
         if self._batch.everything:
             stretches = whole_cover(self.resolved, self._touched_before(table))
         elif not self._with_intervals:
-            # Every interval is new, so that no row is in one which is not looked at anyway.
+            # Every interval is new, so that its rows are compared in any case.
             stretches = joined(self.changed, late_stretches(self._arrived(table).limit(0), self.resolved))
         else:
             stretches = joined(self.changed, late_stretches(self._arrived(table), self._current()))
-        kept = local_checkpoint(stretches)
-        return Work(kept, reach_of(kept))
+        stretches = local_checkpoint(stretches)
+        return Work(stretches, reach_of(stretches))
 
     def _key(self, table: str) -> str:
         return paths.table(self._spec.pipeline, table)
@@ -91,11 +144,11 @@ class BatchFrames:
 
     def _scope(self) -> Scope:
         if self._batch.organisation is not None:
-            return scopes.one(self._batch.organisation)
+            return Scope((self._batch.organisation,))
         if self._batch.everything:
-            return scopes.everything()
+            return EVERYTHING
         types = self._spec.table(self._batch.requests.table).column_types()
-        return scope_of(self._all_requests(), self.came, self.came.condition(types))
+        return scope_of(self._all_requests(), self.arrivals, self.arrivals.condition(types))
 
     def _all_requests(self) -> DataFrame:
         span = self._batch.requests
@@ -106,51 +159,51 @@ class BatchFrames:
             raise _bounds_gone(self._batch, error) from error
 
     def _requests(self, scope: Scope, *, condition: str = "true") -> DataFrame:
-        """Requests as `resolve` takes them, with the name they may give."""
+        """Requests as `resolve` reads them, and the name they may assign."""
         columns = [F.col(name) for name in REQUEST_COLUMNS]
         return scope.within(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))
 
     def _stored(self) -> DataFrame:
-        """The intervals as the last batch left them. They are written last, and stay as they are until then."""
+        """The intervals as the last batch left them. A batch writes them last."""
         name = self._declared.intervals
         if self._lake.open(self._key(name)) is None:
             return self._session.createDataFrame([], INTERVAL_SCHEMA)
         return self.rows(name)
 
     def _current(self) -> DataFrame:
-        """The intervals as they are with this batch, of all organisations."""
+        """The intervals with this batch, of all organisations."""
         return self.scope.outside(self.stored).unionByName(self.resolved)
 
     def _arrived(self, table: TableSpec) -> DataFrame:
-        """Organisation, id and time of rows that came since the last batch."""
-        assert table.mutable is not None
-        span = next((each for each in self._batch.tables if each.table == table.name), None)
+        """Organisation, id and time of rows that arrived since the last batch."""
+        span = next((span for span in self._batch.tables if span.table == table.name), None)
         rows = self.rows(table.name)
-        came = Arrivals() if span is None else self._arrivals(span)
-        if not came:
+        new_rows = Arrivals() if span is None else self._arrivals(span)
+        if not new_rows:
             rows = rows.limit(0)
         elif self._batch.organisation is not None:
             rows = rows.where(F.col(ORG_COLUMN) == self._batch.organisation)
         elif self.scope.names is not None:
-            # Nowhere else is there an interval a row could fall into.
+            # No other organisation has an interval that a row could fall into.
             rows = _within(rows, self._with_intervals | set(self.scope.names))
-        found = rows.where(came.condition(table.column_types()))
-        return found.select(ORG_COLUMN, F.col(table.mutable.origin).alias("id"), F.col("event_time").alias("time"))
+        arrived = rows.where(new_rows.condition(table.column_types()))
+        return arrived.select(
+            ORG_COLUMN, F.col(mutable_spec(table).origin).alias("id"), F.col("event_time").alias("time")
+        )
 
-    def _organisations_of(self, kept: str) -> set[str]:
-        """The organisations that have rows in one of the tables mutations keep, from its log."""
-        places = files_by_partition(self._lake, self._key(kept))
-        return {str(dict(place)[ORG_COLUMN]) for place in places}
+    def _organisations_of(self, table: str) -> set[str]:
+        """The organisations that have rows in a table that mutations maintain, from its log."""
+        partitions = files_by_partition(self._lake, self._key(table))
+        return {str(dict(partition)[ORG_COLUMN]) for partition in partitions}
 
     def may_have_names(self) -> bool:
-        """Whether an organisation the batch looks at has names already."""
-        known = self._organisations_of(self._declared.names)
-        return bool(known) if self.scope.names is None else not known.isdisjoint(self.scope.names)
+        """Whether an organisation the batch reads has names already."""
+        named = self._organisations_of(self._declared.names)
+        return bool(named) if self.scope.names is None else not named.isdisjoint(self.scope.names)
 
     def _touched_before(self, table: TableSpec) -> DataFrame:
-        assert table.mutable is not None
         touched = self.scope.within(self.rows(table.name)).where(F.col(MUTATION_COLUMN).isNotNull())
-        return touched.select(ORG_COLUMN, F.col(table.mutable.origin).alias("id")).distinct()
+        return touched.select(ORG_COLUMN, F.col(mutable_spec(table).origin).alias("id")).distinct()
 
 
 def _within(rows: DataFrame, organisations: set[str]) -> DataFrame:
@@ -159,13 +212,13 @@ def _within(rows: DataFrame, organisations: set[str]) -> DataFrame:
 
 
 def _bounds_gone(batch: MutationBatch, error: Exception) -> Exception:
-    own = as_deltaworks_error(error)
-    if own.condition != "JOB_FAILED":
-        return own
+    mapped = as_deltaworks_error(error)
+    if mapped.condition != "JOB_FAILED":
+        return mapped
     return ContractError(
         "MUTATION_BOUNDS_GONE",
         f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
-        f"{batch.requests.up_to}, which is not there any more: {own.message}",
+        f"{batch.requests.up_to}, which is not there any more: {mapped.message}",
         hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` gives it up and compares all rows "
         "with all requests anew.",
     )

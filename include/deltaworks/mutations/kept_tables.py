@@ -1,4 +1,4 @@
-"""The tables that mutations make and keep themselves: the resolved intervals, and the mapping from ids to names."""
+"""The tables that mutations maintain themselves: the resolved intervals, and the mapping from ids to names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = (ORG_COLUMN, "id", "valid_from")
 
 
 def kept_layouts(declared: MutationsSpec) -> list[Layout]:
-    """How both tables lie."""
+    """The layout of both tables."""
     columns: dict[str, Mapping[str, str]] = {
         declared.intervals: INTERVALS_COLUMNS,
         declared.names: NAMES_COLUMNS,
@@ -32,27 +32,27 @@ def kept_layouts(declared: MutationsSpec) -> list[Layout]:
 
 def ensure_kept_tables(lake: Lake, spec: PipelineSpec, declared: MutationsSpec) -> None:
     """Create both tables where they are missing."""
-    made = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
+    metadata = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
     properties = spec.maintenance.table_properties()
     for layout in kept_layouts(declared):
         schema = arrow_schema(layout.types)
         key = paths.table(spec.pipeline, layout.name)
         partition_by = list(layout.partition_by)
-        lake.ensure(key, schema, user_metadata=made, partition_by=partition_by, properties=properties)
+        lake.ensure(key, schema, user_metadata=metadata, partition_by=partition_by, properties=properties)
 
 
-def interval_changes(stored: DataFrame, wanted: DataFrame) -> DataFrame:
-    """What the table of intervals lacks: rows of `wanted` that are not there so; with `gone`, those to remove."""
+def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:
+    """The difference of the stored intervals from `resolved`: rows to write, and those to remove with `gone` true."""
     columns = [name for name in INTERVALS_COLUMNS if name not in _KEY]
-    same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"wanted.{name}")) for name in _KEY]
-    both = stored.alias("stored").join(wanted.alias("wanted"), same_key, "full_outer")
-    gone, new = F.col(f"wanted.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
-    alike = [_comparable("stored", name).eqNullSafe(_comparable("wanted", name)) for name in columns]
+    same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _KEY]
+    both = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
+    gone, new = F.col(f"resolved.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
+    equal_columns = [_comparable("stored", name).eqNullSafe(_comparable("resolved", name)) for name in columns]
     changed = gone | new
-    for each in alike:
-        changed = changed | ~each
-    key = [F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"wanted.{name}")).alias(name) for name in _KEY]
-    return both.where(changed).select(*key, *(F.col(f"wanted.{name}") for name in columns), gone.alias("gone"))
+    for equal in equal_columns:
+        changed = changed | ~equal
+    key = [F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"resolved.{name}")).alias(name) for name in _KEY]
+    return both.where(changed).select(*key, *(F.col(f"resolved.{name}") for name in columns), gone.alias("gone"))
 
 
 def _comparable(side: str, name: str) -> Column:
@@ -61,7 +61,7 @@ def _comparable(side: str, name: str) -> Column:
 
 
 def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, organisations: Column) -> None:
-    """Put the changes into the table of intervals, as one commit."""
+    """Write the changes to the table of intervals, as one commit."""
     same = organisations
     for name in _KEY:
         same = same & F.col(f"target.{name}").eqNullSafe(F.col(f"source.{name}"))

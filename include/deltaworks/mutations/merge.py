@@ -1,8 +1,11 @@
-"""One MERGE of a batch's stretches into one mutable table: narrow in what it reads, and nothing where nothing differs.
+"""Merges a batch's stretches into one mutable table by Spark: few files are read, and equal rows stay.
 
-Values of the source never prune a MERGE's target, literals over the target's columns do. So the organisations, the time
-and the ids that occur in the batch are told to Delta as literals. What is rewritten is written by partition: a small
-partition becomes one file, a huge one is split.
+Values of the source never prune a MERGE's target; literals over the target's columns do. So the organisations, the time
+range and the id range that occur in the batch are passed to Delta as literals. Rewritten rows are written by partition:
+a small partition becomes one file, a huge one is split.
+
+With deletion vectors a merge marks the rows it changes and writes them again in a small file, instead of rewriting
+every file that has one of them. Reads pay for it until OPTIMIZE has removed the marked rows.
 """
 
 from __future__ import annotations
@@ -10,32 +13,38 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from deltaworks.control import paths
+from deltaworks.control.provenance import MUTATE, user_metadata
+from deltaworks.mutations.bounds import mutable_spec
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
-#: As many organisations are named one by one; beyond that the least and the greatest are.
+#: The most organisations listed in a condition; beyond that it has their range.
 NAMED_ORGANISATIONS = 2_000
-#: A task of the rewrite takes about this much of the target, which is what becomes of it in a file at most.
+#: Bytes of the target that one task rewrites, which is also the largest file it makes.
 BYTES_PER_TASK = 128 << 20
 MAX_TASKS = 2_000
 TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 TARGET, SOURCE = "target", "source"
+DELETION_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What a batch can touch, in values that occur in it. `organisations` is None where they are too many to name.
+    """The range of rows that a batch can change. `organisations` is None where they are too many to list.
 
-    A null time is no bound. `stretches` is 0 where there is nothing to do.
+    A null time is no bound. `stretches` counts them; 0 means that there is nothing to do.
     """
 
     stretches: int
@@ -49,9 +58,9 @@ class Reach:
 
 
 def reach_of(stretches: DataFrame) -> Reach:
-    """What these stretches can touch. Two small jobs; at most NAMED_ORGANISATIONS + 1 rows come to the driver."""
+    """The range of these stretches. Two small jobs; at most NAMED_ORGANISATIONS + 1 rows are collected."""
     org, start, end = F.col(ORG_COLUMN), F.col("valid_from"), F.col("valid_to")
-    found = stretches.agg(
+    bounds = stretches.agg(
         F.count("*").alias("stretches"),
         F.min(org).alias("first_organisation"),
         F.max(org).alias("last_organisation"),
@@ -59,16 +68,14 @@ def reach_of(stretches: DataFrame) -> Reach:
         F.max("id").alias("last_id"),
         F.when(~F.max(start.isNull()), F.min(start)).alias("since"),
         F.when(~F.max(end.isNull()), F.max(end)).alias("until"),
-    ).first()
-    assert found is not None
+    ).collect()[0]
     named = [row[0] for row in stretches.select(org).distinct().limit(NAMED_ORGANISATIONS + 1).collect()]
     organisations = tuple(sorted(named)) if len(named) <= NAMED_ORGANISATIONS else None
-    return Reach(organisations=organisations, **found.asDict())
+    return Reach(organisations=organisations, **bounds.asDict())
 
 
 def reached(reach: Reach, table: TableSpec, prefix: str = TARGET) -> Column:
-    """The rows of a table that a batch can touch, told by literals alone."""
-    assert table.mutable is not None
+    """The condition on rows that a batch can change, as literals over the table's columns."""
 
     def column(name: str) -> Column:
         return F.col(f"{prefix}.{name}")
@@ -77,7 +84,7 @@ def reached(reach: Reach, table: TableSpec, prefix: str = TARGET) -> Column:
         conditions = [column(ORG_COLUMN).isin(*reach.organisations)]
     else:
         conditions = [column(ORG_COLUMN).between(F.lit(reach.first_organisation), F.lit(reach.last_organisation))]
-    conditions.append(column(table.mutable.origin).between(F.lit(reach.first_id), F.lit(reach.last_id)))
+    conditions.append(column(mutable_spec(table).origin).between(F.lit(reach.first_id), F.lit(reach.last_id)))
     if reach.since is not None:
         conditions += [column("event_time") >= F.lit(reach.since), column("event_date") >= F.lit(reach.since.date())]
     if reach.until is not None:
@@ -93,15 +100,14 @@ class TableMerge:
     """
 
     def __init__(self, table: TableSpec, stretches: DataFrame, reach: Reach) -> None:
-        assert table.mutable is not None
         self._table = table
-        self._mutable = table.mutable
+        self._mutable = mutable_spec(table)
         self._stretches = stretches
         self._reach = reach
         self._types = table.column_types()
 
     def execute(self, session: SparkSession, uri: str, *, batch: int) -> None:
-        """Merge, as one commit. Settings of the commit are the session's."""
+        """Merge, as one commit with the settings of the session."""
         (
             DeltaTable.forPath(session, uri)
             .alias(TARGET)
@@ -111,14 +117,14 @@ class TableMerge:
         )
 
     def condition(self) -> Column:
-        """The rows that come to something else than they are."""
-        return _all_of([reached(self._reach, self._table), self._same(), self._differs()])
+        """The condition on pairs of rows and stretches whose values differ."""
+        return _all_of([reached(self._reach, self._table), self._in_stretch(), self._differs()])
 
     def touched(self, rows: DataFrame) -> DataFrame:
-        """The rows of the table that `execute` would change, for people."""
+        """The rows of the table that `execute` would change."""
         return rows.alias(TARGET).join(self._stretches.alias(SOURCE), self.condition())
 
-    def _same(self) -> Column:
+    def _in_stretch(self) -> Column:
         start, end = F.col(f"{SOURCE}.valid_from"), F.col(f"{SOURCE}.valid_to")
         time = F.col(f"{TARGET}.event_time")
         return _all_of(
@@ -138,11 +144,11 @@ class TableMerge:
         return F.coalesce(present, F.lit(False)) if name == DELETED_COLUMN else present
 
     def _values(self) -> dict[str, Column]:
-        """What the row's columns come to: the id, each field as it was set or else as it arrived, deleted or not."""
+        """The new values: the id, each field as it was set or else as it arrived, and whether the row is deleted."""
         values = {self._mutable.id: F.col(f"{SOURCE}.final_id")}
         for name, origin in self._mutable.fields.items():
-            given = F.col(f"{SOURCE}.fields")[F.lit(name)]
-            values[name] = F.coalesce(as_type(given, self._types[name]), F.col(f"{TARGET}.{origin}"))
+            text = F.col(f"{SOURCE}.fields")[F.lit(name)]
+            values[name] = F.coalesce(as_type(text, self._types[name]), F.col(f"{TARGET}.{origin}"))
         return {**values, DELETED_COLUMN: F.col(f"{SOURCE}.deleted")}
 
     def _changes(self, batch: int) -> dict[str, str | Column]:
@@ -150,31 +156,30 @@ class TableMerge:
         return {**values, f"`{MUTATION_COLUMN}`": F.lit(batch).cast("long")}
 
 
-def as_type(given: Column, kind: str) -> Column:
-    """A text as a value of a column's type, null where it is none; a list, map or struct is given as JSON."""
+def as_type(text: Column, kind: str) -> Column:
+    """Parse a text as a column's type, null where it does not parse; a list, map or struct is JSON."""
     if kind == "string":
-        return given
-    return given.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(given, kind)
+        return text
+    return text.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(text, kind)
 
 
 def not_fitting(stretches: DataFrame, table: TableSpec) -> int:
-    """How many values that updates set are none of their column's type. Rows keep what arrived then."""
-    assert table.mutable is not None
+    """Count the values set by updates that do not fit their column's type. Rows keep what arrived then."""
     types = table.column_types()
-    given = F.col("fields")
+    texts = F.col("fields")
     wrong = [
-        F.when(given[F.lit(name)].isNotNull() & as_type(given[F.lit(name)], types[name]).isNull(), 1).otherwise(0)
-        for name in table.mutable.fields
+        F.when(texts[F.lit(name)].isNotNull() & as_type(texts[F.lit(name)], types[name]).isNull(), 1).otherwise(0)
+        for name in mutable_spec(table).fields
         if types[name] != "string"
     ]
     if not wrong:
         return 0
-    found = stretches.agg(F.sum(functools.reduce(operator.add, wrong))).first()
-    return int(found[0] or 0) if found is not None else 0
+    total = stretches.agg(F.sum(functools.reduce(operator.add, wrong))).collect()[0][0]
+    return int(total or 0)
 
 
 def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
-    """Settings of the session a MERGE runs in: parallelism from the bytes it may rewrite, files by partition."""
+    """Session settings of a MERGE: parallelism by the bytes it may rewrite, files by partition."""
     tasks = max(cores, min(MAX_TASKS, -(-target_bytes // BYTES_PER_TASK)))
     return {
         "spark.sql.shuffle.partitions": str(tasks),
@@ -185,8 +190,39 @@ def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
 
 
 def transaction(app_id: str, version: int) -> Mapping[str, str]:
-    """Settings under which the next commit of a session lands once."""
+    """Session settings that make the next commit land once, under an application transaction."""
     return {TRANSACTION_APP: app_id, TRANSACTION_VERSION: str(version)}
+
+
+def set_deletion_vectors(
+    session: SparkSession, lake: Lake, pipeline: str, table: TableSpec, *, check: Callable[[], None]
+) -> bool:
+    """Switch deletion vectors of a table on or off as declared. Returns whether that changed the table.
+
+    Idempotent; a commit of its own, within the table's write turn. After switching off, marked rows stay marked until
+    OPTIMIZE or a merge rewrites their files.
+
+    Args:
+        check: called before the commit; what it raises is raised.
+
+    Raises:
+        ConcurrencyError: DELTA_CONFLICT after repeated conflicts with other writers.
+    """
+    key = paths.table(pipeline, table.name)
+    enabled = None if table.mutable is None else table.mutable.deletion_vectors
+    if enabled is None:
+        return False
+    metadata = user_metadata(pipeline=pipeline, batch="none", operation=MUTATE)
+    for attempt in conflicts_retried(table.name):
+        with attempt:
+            opened = lake.open(key)
+            if opened is None or (opened.metadata().configuration.get(DELETION_VECTORS) == "true") == enabled:
+                return False
+            check()
+            with session_settings(session, {USER_METADATA: metadata}):
+                uri, value = lake.storage.spark_uri(key), str(enabled).lower()
+                session.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('{DELETION_VECTORS}' = '{value}')").collect()
+    return True
 
 
 def _all_of(conditions: Sequence[Column]) -> Column:

@@ -1,7 +1,7 @@
-"""Takes rows out for good that a mutation deleted long ago, beyond which no late request can bring them back.
+"""Purges rows that a mutation deleted long ago, after which no late request can restore them.
 
-A deleted row stays, marked, so that a request that arrives late can still undo the deletion. After `purge_after_days`
-it is removed; its bytes go with the VACUUM that follows the table's retention.
+A deleted row stays, marked, so that a late request can still undo the deletion. After `purge_after_days` it is removed;
+its bytes go with the VACUUM after the table's retention.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
-#: A run takes the rows of so many organisations; the next one goes on.
+#: The most organisations whose rows one run removes; the next run continues.
 MAX_ORGANISATIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Rows of one table that were removed, or would be in a dry run, and of how many organisations."""
+    """Rows of one table that were removed (in a dry run: would be), and the number of their organisations."""
 
     table: str
     dry_run: bool
@@ -53,7 +53,7 @@ def purge_deleted(
 ) -> list[PurgeResult]:
     """Remove the rows of a pipeline's mutable tables that were deleted `purge_after_days` ago or earlier.
 
-    Idempotent; takes each table's write turn. How long ago is told by the batch that deleted a row, and when it ended.
+    Idempotent; takes each table's write turn. The time of a deletion is the end of the batch that made it.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -71,7 +71,7 @@ def purge_deleted(
 
 
 class _Purge:
-    """What was deleted by batch `newest` or one before it."""
+    """Purges the rows that batch `newest` or an earlier one deleted."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Purge:
         self._max_organisations = max_organisations
 
     def table(self, name: str, *, dry_run: bool) -> PurgeResult:
-        began = time.monotonic()
+        started = time.monotonic()
         key = paths.table(self._spec.pipeline, name)
         if self._lake.open(key) is None:
             return PurgeResult(name, dry_run, 0, 0, 0.0, "it does not exist yet")
@@ -103,19 +103,19 @@ class _Purge:
         uri = self._lake.storage.spark_uri(key)
         rows = self._session.read.format("delta").load(uri).where(self._old())
         counted = rows.groupBy(ORG_COLUMN).count().orderBy(ORG_COLUMN).limit(self._max_organisations).collect()
-        found = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
-        if found and not dry_run:
-            self._delete(name, uri, F.col(ORG_COLUMN).isin(*found) & self._old())
-        return PurgeResult(name, dry_run, sum(found.values()), len(found), time.monotonic() - began)
+        rows_by_org = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
+        if rows_by_org and not dry_run:
+            self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._old())
+        return PurgeResult(name, dry_run, sum(rows_by_org.values()), len(rows_by_org), time.monotonic() - started)
 
     def _old(self) -> Column:
         return (F.col(MUTATION_COLUMN) <= self._newest) & F.col(DELETED_COLUMN)
 
     def _delete(self, name: str, uri: str, condition: Column) -> None:
-        made = user_metadata(pipeline=self._spec.pipeline, batch=self._newest, operation=PURGE_DELETED)
-        longest = self._declared.max_turn_seconds
-        with write_turn(self._objects, self._spec.pipeline, name, by=current_run(), max_turn_seconds=longest) as turn:
+        metadata = user_metadata(pipeline=self._spec.pipeline, batch=self._newest, operation=PURGE_DELETED)
+        limit = self._declared.max_turn_seconds
+        with write_turn(self._objects, self._spec.pipeline, name, by=current_run(), max_turn_seconds=limit) as turn:
             for attempt in conflicts_retried(name):
-                with attempt, session_settings(self._session, {USER_METADATA: made}):
+                with attempt, session_settings(self._session, {USER_METADATA: metadata}):
                     turn.check()
                     DeltaTable.forPath(self._session, uri).delete(condition)

@@ -1,80 +1,46 @@
-"""Reads what changed in a table since a position: each changed row once, as it is now.
+"""Reads what changed in a table since a position: each changed row once, in its current state.
 
-A row belongs to its last change: the mutation batch it bears or, where none has touched it, the batch it came with. It
-is read when that change was notified after the position. Data is committed before its notification, so a snapshot of
-the data that is taken after one of the notifications has all that these tell of; a row that has been changed again
-since, by a batch that has not been notified yet, comes with that notification and not before. So every row a reader has
-to know of comes, and none comes twice in one state, whatever a stream and a mutation batch are doing meanwhile.
+A row belongs to its last change: the mutation batch it carries or, where none has touched it, the batch it came with.
+It is read when that change was notified after the position. Data is committed before its notification, so a snapshot of
+the data taken after one of the notifications contains everything they announce. A row that has been changed again, by a
+batch that is not notified yet, comes with that notification and not before. So every changed row comes, and none comes
+twice in one state, whatever a stream and a mutation batch do meanwhile.
+
+Delta's change data feed is the other way to read: exact to the commit, but each write adds change files. The feed has
+every change of each row; here a row that changed several times comes once, in its last state. It needs the table
+property `delta.enableChangeDataFeed`, from before the changes that are read.
+
+A reader that writes a Delta table keeps its position in the commit that has the output (`keeping`). Neither exists
+without the other, and a reader that is killed anywhere resumes exactly where its table ends.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.mutations.notified import Notified, notified_between, notified_ever
+from deltaworks.mutations.followed import Changes, FollowedTable, followed_table, position_after
+from deltaworks.mutations.notifications import Notified, notified_between, notified_ever
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
-from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.table import TableSpec
-from deltaworks.tables.changes import ChangePosition, Through
-from deltaworks.tables.lake import Lake
+from deltaworks.tables.changes import ChangePosition, Through, kept_position
+from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
-#: More organisations than these are not listed in a query: the batches bound it too.
+__all__ = ["Changes", "keeping", "kept_position", "read_changes"]
+
+#: With more organisations a query does not list them: the batches bound it too.
 _LISTED_ORGS = 1_000
 _BATCH_COLUMN = "_batch_id"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What changed. `rows` are lazy and stay those of `data_version`; `position` is where the next read begins.
-
-    `snapshot` is the whole table at that version, deleted rows left out: what a reader recounts its figures from.
-    `nothing` says that no change was told of; the position may have moved all the same. Where the table does not exist
-    yet there are neither rows nor a snapshot, and `data_version` is None.
-    """
-
-    rows: DataFrame
-    snapshot: DataFrame
-    position: ChangePosition
-    data_version: int | None
-    nothing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedTable:
-    """A table whose changes are read. `told` is None where no notification table announces it."""
-
-    spark: SparkSession
-    lake: Lake
-    pipeline: PipelineSpec
-    data: TableSpec
-    told: TableSpec | None
-
-    def key(self, table: TableSpec) -> str:
-        """Where one of the two is."""
-        return paths.table(self.pipeline.pipeline, table.name)
-
-    def at(self, version: int | None) -> DataFrame:
-        """The data at a version, deleted rows too; no rows where there is no table yet."""
-        if version is None:
-            ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.data.column_types().items())
-            return self.spark.createDataFrame([], ddl)
-        uri = self.lake.storage.spark_uri(self.key(self.data))
-        return self.spark.read.format("delta").option("versionAsOf", version).load(uri)
-
-    def living(self, rows: DataFrame) -> DataFrame:
-        """Without the rows that requests deleted."""
-        if self.data.mutable is None:
-            return rows
-        return rows.where(~F.coalesce(F.col(DELETED_COLUMN), F.lit(False)))
+_FEED_PROPERTY = "delta.enableChangeDataFeed"
+#: The columns that identify a row of a table, whatever else is changed in it.
+_ROW = ("_batch_id", "_seq", "_position")
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 def read_changes(
@@ -86,18 +52,18 @@ def read_changes(
     through: Through = "notifications",
     catalog: Catalog | None = None,
 ) -> Changes:
-    """The rows of `table` that were inserted or changed since a position, each once and as it is now.
+    """The rows of `table` that were inserted or changed since a position, each once and in its current state.
 
-    A reader is exact when it keeps `position` in the same transaction as what it made of the rows: after a crash it
-    reads the same rows again, since nothing else moves its position. Reads only; any number of readers at once, beside
-    a stream, mutation batches and OPTIMIZE.
+    A reader is exact when it keeps `position` in the same transaction as its output: after a crash it reads the same
+    rows again, since nothing else moves its position. Reads only; safe for any number of readers beside a stream,
+    mutation batches and OPTIMIZE.
 
     Args:
         table: `<pipeline>.<table>`, a table that a notification table announces.
-        since: where an earlier read ended, or None for everything there is.
-        tombstones: deleted rows come too, with `_deleted` true; they come while requests may still bring them back,
-            which is `mutations.purge_after_days`.
-        through: `change_feed` follows Delta's change data feed of the table instead, which has to be switched on.
+        since: where an earlier read ended, or None for everything.
+        tombstones: include deleted rows, with `_deleted` true, for as long as requests may still restore them
+            (`mutations.purge_after_days`).
+        through: `change_feed` reads Delta's change data feed of the table instead, which has to be enabled.
         catalog: by default that of this project and environment.
 
     Raises:
@@ -107,88 +73,45 @@ def read_changes(
     followed = followed_table(spark, catalog or load_catalog(tolerant=True), table)
     position = ChangePosition.parse(since) if isinstance(since, str) else since
     if through == "change_feed":
-        from deltaworks.mutations.change_feed import read_feed
-
-        return read_feed(followed, position, tombstones=tombstones)
+        return _read_feed(followed, position, tombstones=tombstones)
     return _read_notified(followed, position, tombstones=tombstones)
 
 
-def followed_table(spark: SparkSession, catalog: Catalog, table: str) -> FollowedTable:
-    """The table called `<pipeline>.<table>` and the one that announces it.
-
-    Raises:
-        ConfigError: PIPELINE_UNKNOWN, TABLE_UNKNOWN.
-    """
-    pipeline, _, name = table.partition(".")
-    spec = catalog.pipeline(pipeline)
-    known = {each.name: each for each in spec.tables if each.announces is None}
-    if name not in known:
-        raise ConfigError(
-            "TABLE_UNKNOWN",
-            f"There is no bronze table {table!r}.",
-            hint=f"Name it as <pipeline>.<table>; {pipeline} has {', '.join(known)}.",
-        )
-    told = [each for each in spec.tables if each.announces is not None and each.announces.table == name]
-    return FollowedTable(spark, Lake(catalog.environment.lake), spec, known[name], told[0] if told else None)
-
-
-def position_after(
-    table: DeltaTable | None, since: ChangePosition | None, through: Through
-) -> tuple[ChangePosition, int | None]:
-    """Where a read of the open table ends, and the version it begins after: None for everything.
-
-    Raises:
-        ContractError: CHANGES_STARTED_OVER where the position is another table's.
-    """
-    if table is None:
-        return since or ChangePosition(through=through, table_id="", version=-1), None
-    now = ChangePosition(through=through, table_id=str(table.metadata().id), version=table.version())
-    if since is None or not since.table_id:
-        return now, None
-    if (since.through, since.table_id) != (now.through, now.table_id) or since.version > now.version:
-        raise ContractError(
-            "CHANGES_STARTED_OVER",
-            f"The position {since} is none of {table.table_uri} at version {now.version}: that table was made anew or "
-            "restored, or the position was kept by a reader of another one.",
-            hint="Empty what was derived and read everything anew with since=None.",
-        )
-    return now, since.version
-
-
 def _read_notified(followed: FollowedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
-    if followed.told is None:
+    if followed.announcing is None:
         raise ConfigError(
             "CHANGES_NOT_ANNOUNCED",
             f"No table of {followed.pipeline.pipeline} announces {followed.data.name!r}: nothing tells what changed.",
             hint="Declare one with `announces`, or switch on Delta's change data feed and read through it.",
         )
-    key, lake = followed.key(followed.told), followed.lake
-    told = lake.open(key)
-    position, after = position_after(told, since, "notifications")
-    if told is None:
-        found, everything = Notified(), True
+    key, lake = followed.key(followed.announcing), followed.lake
+    announcing = lake.open(key)
+    position, after = position_after(announcing, since, "notifications")
+    everything = after is None
+    if announcing is None:
+        notified = Notified()
     elif after is None:
-        found, everything = notified_ever(lake, key, followed.told, told), True
+        notified = notified_ever(lake, key, followed.announcing, announcing)
     else:
-        found, everything = notified_between(lake, key, followed.told, after=after, up_to=position.version), False
-    # Opened after the notifications: data is committed before what tells of it.
+        notified = notified_between(lake, key, followed.announcing, after=after, up_to=position.version)
+    # Opened after the notifications: data is committed before them.
     data = lake.open(followed.key(followed.data))
     version = data.version() if data is not None else None
     snapshot = followed.at(version)
-    changed = snapshot.where(_last_change(followed, found, everything=everything) & _bounds(found, everything))
+    changed = snapshot.where(_last_change(followed, notified, everything=everything) & _bounds(notified, everything))
     living = followed.living(snapshot)
     return Changes(
         rows=changed if tombstones else followed.living(changed),
         snapshot=living,
         position=position,
         data_version=version,
-        nothing=not found,
+        nothing=not notified,
     )
 
 
-def _last_change(followed: FollowedTable, found: Notified, *, everything: bool) -> Column:
+def _last_change(followed: FollowedTable, notified: Notified, *, everything: bool) -> Column:
     """Whether the last change of a row was notified."""
-    batches = {kind: _ranges(numbers) for kind, numbers in found.batches.items()}
+    batches = {kind: _ranges(numbers) for kind, numbers in notified.batches.items()}
     if everything:
         # Rows that came before anything was announced are part of everything.
         batches = {kind: [(None, ranges[-1][1])] for kind, ranges in batches.items()}
@@ -199,18 +122,18 @@ def _last_change(followed: FollowedTable, found: Notified, *, everything: bool) 
     return (F.col(MUTATION_COLUMN).isNull() & arrived) | mutated
 
 
-def _bounds(found: Notified, everything: bool) -> Column:
-    """What lets files be skipped: the organisations and dates of the notifications."""
+def _bounds(notified: Notified, everything: bool) -> Column:
+    """The organisations and dates of the notifications, so that files can be skipped."""
     bounds = F.lit(True)
     if everything:
         return bounds
-    if found.orgs is not None and len(found.orgs) <= _LISTED_ORGS:
-        bounds &= F.col(ORG_COLUMN).isin(sorted(found.orgs))
-    for name, dates in found.dates.items():
-        told = sorted(date for date in dates or () if date is not None)
-        if dates is None or not told:
+    if notified.orgs is not None and len(notified.orgs) <= _LISTED_ORGS:
+        bounds &= F.col(ORG_COLUMN).isin(sorted(notified.orgs))
+    for name, dates in notified.dates.items():
+        values = sorted(date for date in dates or () if date is not None)
+        if dates is None or not values:
             continue
-        within = F.col(name).between(_date(told[0]), _date(told[-1]))
+        within = F.col(name).between(_date(values[0]), _date(values[-1]))
         bounds &= (within | F.col(name).isNull()) if None in dates else within
     return bounds
 
@@ -220,7 +143,7 @@ def _date(value: dt.date) -> Column:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
-    """Numbers as inclusive ranges: batches come one behind the other, so these are few."""
+    """Numbers as inclusive ranges; batches are mostly consecutive, so these are few."""
     ranges: list[tuple[int | None, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -231,8 +154,74 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
 
 
 def _within(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
-    """Whether a column is in one of the ranges, in terms that files can be skipped by."""
-    found = F.lit(False)
+    """Whether a column is in one of the ranges, as conditions that let files be skipped."""
+    condition = F.lit(False)
     for least, greatest in ranges:
-        found |= (column <= greatest) if least is None else column.between(least, greatest)
-    return found
+        condition |= (column <= greatest) if least is None else column.between(least, greatest)
+    return condition
+
+
+def _read_feed(followed: FollowedTable, since: ChangePosition | None, *, tombstones: bool) -> Changes:
+    table = followed.lake.open(followed.key(followed.data))
+    position, after = position_after(table, since, "change_feed")
+    if table is not None and table.metadata().configuration.get(_FEED_PROPERTY) != "true":
+        raise ConfigError(
+            "CHANGE_FEED_OFF",
+            f"{table.table_uri} has no change data feed.",
+            hint=f"ALTER TABLE ... SET TBLPROPERTIES ('{_FEED_PROPERTY}' = 'true') while nothing writes to it, and "
+            "read everything once; or read through notifications.",
+        )
+    version = None if table is None else position.version
+    snapshot = followed.at(version)
+    if after is None:
+        changed, nothing = snapshot, table is None
+    elif after == position.version:
+        changed, nothing = snapshot.where(F.lit(False)), True
+    else:
+        changed, nothing = _newest_in_feed(followed, after + 1, position.version), False
+    return Changes(
+        rows=changed if tombstones else followed.living(changed),
+        snapshot=followed.living(snapshot),
+        position=position,
+        data_version=version,
+        nothing=nothing,
+    )
+
+
+def _newest_in_feed(followed: FollowedTable, first: int, last: int) -> DataFrame:
+    uri = followed.lake.storage.spark_uri(followed.key(followed.data))
+    reader = followed.spark.read.format("delta").option("readChangeFeed", "true")
+    try:
+        feed = reader.option("startingVersion", first).option("endingVersion", last).load(uri)
+    except Exception as error:  # Delta reports missing commits by many classes
+        raise ContractError(
+            "CHANGES_EXPIRED",
+            f"The feed of {uri} cannot be read from version {first} to {last}: {str(error).splitlines()[0][:500]}",
+            hint="Read everything anew with since=None, and poll more often than the log and VACUUM's retention allow.",
+        ) from error
+    feed = feed.where(F.col("_change_type") != "update_preimage")
+    # A commit that removes a row and adds it again leaves it in the table.
+    order = [F.col("_commit_version").desc(), (F.col("_change_type") == "delete").asc()]
+    newest = feed.withColumn("_rank", F.row_number().over(Window.partitionBy(*_ROW).orderBy(*order)))
+    rows = newest.where(F.col("_rank") == 1)
+    gone = F.col("_change_type") == "delete"
+    if followed.data.mutable is None:
+        return rows.where(~gone).drop("_rank", *_FEED_COLUMNS)
+    # Purges remove rows long after requests deleted them; the deletion was reported then.
+    already_deleted = gone & F.coalesce(F.col(DELETED_COLUMN), F.lit(False))
+    deleted = F.when(gone, F.lit(True)).otherwise(F.col(DELETED_COLUMN))
+    return rows.where(~already_deleted).withColumn(DELETED_COLUMN, deleted).drop("_rank", *_FEED_COLUMNS)
+
+
+@contextmanager
+def keeping(spark: SparkSession, reader: str, position: ChangePosition) -> Iterator[None]:
+    """Have commits of this session within the block carry `position`. Make one commit with all of the output.
+
+    Args:
+        reader: the name of the reader, for the history of the table.
+    """
+    metadata = user_metadata(
+        pipeline=reader, batch=position.version, operation="follow_changes", changes_position=position
+    )
+    with session_settings(spark, {USER_METADATA: metadata}):
+        yield

@@ -1,4 +1,4 @@
-"""What a mutation batch would do, for people: requests, chains, components, and the rows and files it would touch."""
+"""The forecast of a mutation batch: its requests, chains, components, and the rows and files it would change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches
 from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations.bounds import Bounds, mutable_tables
-from deltaworks.mutations.components import components, edges
+from deltaworks.mutations.entities import components, edges
 from deltaworks.mutations.frames import BatchFrames
 from deltaworks.mutations.merge import TARGET, TableMerge
-from deltaworks.mutations.requests import refusal
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -24,7 +23,7 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True)
 class TableForecast:
-    """What a batch would change of one table. `files` are those it would rewrite, of `of_files`."""
+    """What a batch would change in one table: it would rewrite `files` of its `of_files` files."""
 
     table: str
     rows: int
@@ -35,7 +34,7 @@ class TableForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a batch would do. Chains are of the organisations it looks at; a chain has two moves or more."""
+    """What a batch would do. Chains, of two moves or more, are counted in the organisations it reads."""
 
     pipeline: str
     number: int
@@ -53,7 +52,7 @@ class Forecast:
 def forecast(
     spark: SparkSession, catalog: Catalog, pipeline: str, *, organisation: str | None = None, everything: bool = False
 ) -> Forecast | None:
-    """What the next batch would do, or the one that was left half done; None where nothing came. Reads only.
+    """What the unfinished batch or else the next one would do; None where nothing arrived. Reads only.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -75,18 +74,14 @@ def forecast(
 def _forecast(
     lake: Lake, spec: PipelineSpec, batch: MutationBatch, frames: BatchFrames, *, unfinished: bool
 ) -> Forecast:
-    told = F.when(refusal().isNull(), F.col("op")).otherwise("")
-    counts = {row["op"]: int(row["count"]) for row in frames.new_requests().groupBy(told.alias("op")).count().collect()}
+    counts = frames.request_counts()
     refused = counts.pop("", 0)
     long = F.col("hops") >= 2
-    chains = frames.resolved.agg(F.count_if(long).alias("chains"), F.max("hops").alias("longest")).first()
+    chains = frames.resolved.agg(F.count_if(long).alias("chains"), F.max("hops").alias("longest")).collect()[0]
     members = components(edges(frames.requests))
     sizes = members.select("org_id", "component_id", "component_size").distinct()
-    grouped = sizes.agg(F.count("*").alias("components"), F.max("component_size").alias("largest")).first()
-    organisations = frames.requests.select(F.count_distinct("org_id")).first()
-    assert chains is not None
-    assert grouped is not None
-    assert organisations is not None
+    grouped = sizes.agg(F.count("*").alias("components"), F.max("component_size").alias("largest")).collect()[0]
+    organisations = frames.requests.select(F.count_distinct("org_id")).collect()[0]
     present = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
     return Forecast(
         pipeline=spec.pipeline,
@@ -110,13 +105,12 @@ def _table(lake: Lake, spec: PipelineSpec, frames: BatchFrames, table: TableSpec
     if work.reach.stretches == 0:
         return TableForecast(table.name, 0, 0, of_files, 0)
     rows = frames.rows(table.name).withColumn("file", F.col("_metadata.file_path"))
-    place = F.struct(*(f"{TARGET}.{name}" for name in table.partition_by)) if table.partition_by else F.lit(0)
-    found = (
+    partition = F.struct(*(f"{TARGET}.{name}" for name in table.partition_by)) if table.partition_by else F.lit(0)
+    counts = (
         TableMerge(table, work.stretches, work.reach)
         .touched(rows)
-        .select("file", place.alias("place"))
-        .agg(F.count("*"), F.count_distinct("file"), F.count_distinct("place"))
-        .first()
+        .select("file", partition.alias("partition"))
+        .agg(F.count("*"), F.count_distinct("file"), F.count_distinct("partition"))
+        .collect()[0]
     )
-    assert found is not None
-    return TableForecast(table.name, int(found[0]), int(found[1]), of_files, int(found[2]))
+    return TableForecast(table.name, int(counts[0]), int(counts[1]), of_files, int(counts[2]))

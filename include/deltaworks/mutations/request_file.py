@@ -1,4 +1,4 @@
-"""Reads a file of requests that anyone may have: CSV with a header, one request a row.
+"""Reads requests from a CSV file with a header, one request a row.
 
 Columns: `ts` (seconds since 1970 or ISO 8601), `old_id`, `new_id`, and optionally `org_id`, `seq`, `commit`, `op` (by
 default a rename) and `fields` (a JSON object, for an update). Rows of one commit are simultaneous; commits of one time
@@ -44,8 +44,9 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFile:
-    """What a file holds. A request's time is its place among all moments of the file, so that commits of one time stay
-    apart: `written` has the time of each moment as the file writes it, and `ignored` the columns nobody asked for."""
+    """The requests of a file. A request's time is the ordinal of its moment in the file, so that commits of one time
+    stay apart. `written` has the time of each moment as the file writes it, `ignored` the columns that are not read.
+    """
 
     requests: pa.Table
     written: tuple[str, ...]
@@ -58,7 +59,7 @@ class RequestFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """One row. `at` is its time in seconds; without a column for it, `seq` is the place in the file."""
+    """One row. `at` is its time in seconds; without a `seq` column, `seq` is the line number."""
 
     line: int
     at: Decimal
@@ -76,7 +77,7 @@ def read_request_file(path: Path) -> RequestFile:
     """Read the requests of a file.
 
     Raises:
-        ConfigError: MUTATION_FILE_UNREADABLE, MUTATION_FILE_INVALID (every mistake with its line, the first ten).
+        ConfigError: MUTATION_FILE_UNREADABLE, MUTATION_FILE_INVALID (the first ten mistakes, with their lines).
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -94,12 +95,12 @@ def read_request_file(path: Path) -> RequestFile:
     mistakes += _split_commits(requests)
     if mistakes:
         raise _invalid(path, sorted(mistakes))
-    known = {*_REQUIRED, *_OPTIONAL}
+    expected = {*_REQUIRED, *_OPTIONAL}
     moments = _moments(requests)
     return RequestFile(
         requests=_table(requests, moments),
         written=_written(requests, moments),
-        ignored=tuple(name for name in columns if name not in known),
+        ignored=tuple(name for name in columns if name not in expected),
     )
 
 
@@ -122,7 +123,7 @@ def _rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_Reques
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            # Where the quotes are wrong, the rows behind them cannot be told apart.
+            # Behind wrong quotes the rows cannot be separated.
             return requests, [*mistakes, (line, f"this is no CSV: {error}")]
         if cells is None:
             return requests, mistakes
@@ -193,33 +194,33 @@ def _fields(op: str, text: str) -> Mapping[str, str | None] | None:
             raise ValueError(f"{op} takes no fields")
         return None
     try:
-        found = json.loads(text or "null")
+        fields = json.loads(text or "null")
     except ValueError as error:
         raise ValueError(f"fields is no JSON: {error}") from None
-    if not isinstance(found, dict) or not found:
+    if not isinstance(fields, dict) or not fields:
         raise ValueError('an update sets fields, such as {"stage": "won"}')
-    if not all(value is None or isinstance(value, str) for value in found.values()):
+    if not all(value is None or isinstance(value, str) for value in fields.values()):
         raise ValueError("a value of fields is neither text nor null")
-    return found
+    return fields
 
 
 def _split_commits(requests: list[_Request]) -> list[tuple[int, str]]:
-    """Rows of one commit that have different times."""
+    """Find rows of one commit that have different times."""
     first: dict[tuple[str, str], _Request] = {}
     mistakes = []
     for request in requests:
-        known = first.setdefault((request.org, request.commit), request)
-        if request.commit and known.at != request.at:
-            mistakes.append((request.line, f"commit {request.commit} has another ts on line {known.line}: {known.ts}"))
+        other = first.setdefault((request.org, request.commit), request)
+        if request.commit and other.at != request.at:
+            mistakes.append((request.line, f"commit {request.commit} has another ts on line {other.line}: {other.ts}"))
     return mistakes
 
 
 def _moments(requests: list[_Request]) -> dict[tuple[Decimal, str, str], int]:
-    """What is simultaneous, in order: by time, within a time by the least sequence, then as the file has it."""
+    """The ordinal of each moment: by time, within a time by the least sequence, then by the order in the file."""
     first: dict[tuple[Decimal, str, str], tuple[bool, int, int]] = {}
     for request in requests:
-        key, place = _moment(request), (request.seq is not None, request.seq or 0, request.line)
-        first[key] = min(first.get(key, place), place)
+        key, order = _moment(request), (request.seq is not None, request.seq or 0, request.line)
+        first[key] = min(first.get(key, order), order)
     return {key: number for number, key in enumerate(sorted(first, key=lambda key: (key[0], first[key])))}
 
 
@@ -237,13 +238,13 @@ def _written(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str]
 def _table(requests: list[_Request], moments: Mapping[tuple[Decimal, str, str], int]) -> pa.Table:
     return pa.table(
         {
-            "org_id": [each.org for each in requests],
-            "op": [each.op for each in requests],
-            "id": [each.old for each in requests],
-            "new_id": [each.new for each in requests],
-            "fields": [None if each.fields is None else list(each.fields.items()) for each in requests],
-            "seq": [each.seq for each in requests],
-            "time": [moments[_moment(each)] for each in requests],
+            "org_id": [request.org for request in requests],
+            "op": [request.op for request in requests],
+            "id": [request.old for request in requests],
+            "new_id": [request.new for request in requests],
+            "fields": [None if request.fields is None else list(request.fields.items()) for request in requests],
+            "seq": [request.seq for request in requests],
+            "time": [moments[_moment(request)] for request in requests],
         },
         schema=_ARROW,
     )

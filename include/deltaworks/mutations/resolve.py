@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.effects import UPDATES, last_updates, overridden, with_updates_after
 from deltaworks.mutations.pointers import Checkpoint, local_checkpoint, moves, settle
-from deltaworks.mutations.timeline import DEPARTURE, timeline
+from deltaworks.mutations.timeline import (
+    DEPARTURE,
+    UPDATES,
+    last_updates,
+    overridden,
+    timeline,
+    with_updates_after,
+)
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 
 #: What resolve gives, as a DDL string: rows that arrived as `id` at `valid_from` (null: ever) or later and before

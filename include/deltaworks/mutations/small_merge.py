@@ -1,8 +1,8 @@
-"""The merge of a batch by delta-rs, in this process: on a machine's own cores it is several times as fast as Spark's.
+"""Merges a batch by delta-rs in this process, which on one machine's cores is several times as fast as Spark.
 
-The same rows come to the same values as by `merge.TableMerge`. delta-rs enforces no transactions, so a merge is made
-from the very snapshot in which its step was looked for, without retries of its own: whatever is committed meanwhile
-makes it fail, and the next attempt looks again.
+Rows get the same values as from `merge.TableMerge`. delta-rs does not enforce application transactions, so a merge is
+made from the very snapshot in which its step was searched for, without retries of its own: any commit in between makes
+it fail, and the next attempt checks again.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaworks.errors import ConcurrencyError
+from deltaworks.mutations.bounds import mutable_spec
 from deltaworks.mutations.merge import SOURCE, TARGET, Reach, as_type
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.commit import Step, commit_step
 
-#: What an update sets, as columns of the source: a field may be called like one of its other columns.
+#: Prefix of the source columns with the values that updates set: a field may have the name of another source column.
 _SET = "set_"
 
 
 class SmallMerge:
-    """Merges stretches, which are collected here, into one mutable table.
+    """Merges stretches, which the constructor collects, into one mutable table.
 
     Args:
         stretches: as of `TableMerge`, few enough to be collected.
     """
 
     def __init__(self, table: TableSpec, stretches: DataFrame, reach: Reach, *, batch: int) -> None:
-        assert table.mutable is not None
+        mutable = mutable_spec(table)
         types = table.column_types()
-        given = [
-            as_type(F.col("fields")[F.lit(name)], types[name]).alias(f"{_SET}{name}") for name in table.mutable.fields
+        set_values = [
+            as_type(F.col("fields")[F.lit(name)], types[name]).alias(f"{_SET}{name}") for name in mutable.fields
         ]
         plain = (ORG_COLUMN, "id", "valid_from", "valid_to", "final_id", "deleted")
-        self._mutable = table.mutable
+        self._mutable = mutable
         self._reach = reach
         self._batch = batch
-        self._source: pa.Table = stretches.select(*plain, *given).toArrow()
+        self._source: pa.Table = stretches.select(*plain, *set_values).toArrow()
 
     def execute(self, opened: DeltaTable, step: Step, user_metadata: str) -> None:
-        """Merge into the table as `opened` has it, as one commit under `step`, which it must not have yet.
+        """Merge into the snapshot `opened`, which must not have `step`, as one commit under it.
 
         Raises:
-            ConcurrencyError: DELTA_CONFLICT, the table has got another commit since.
+            ConcurrencyError: DELTA_CONFLICT, the table has had another commit since.
         """
         changes = {name: value for name, _, value in self._values()}
         merger = opened.merge(
@@ -65,19 +66,21 @@ class SmallMerge:
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
         )
         try:
-            done = merger.when_matched_update({**changes, MUTATION_COLUMN: f"CAST({self._batch} AS BIGINT)"}).execute()
+            metrics = merger.when_matched_update(
+                {**changes, MUTATION_COLUMN: f"CAST({self._batch} AS BIGINT)"}
+            ).execute()
         except CommitFailedError as error:
             raise ConcurrencyError(
                 "DELTA_CONFLICT",
                 f"Another writer committed to {opened.table_uri} while it was merged: {error}",
                 hint="Run the job again; it starts from the table as it is then.",
             ) from error
-        if not done["num_target_files_removed"]:
-            # Nothing differed, so nothing was committed. That this step is done is said all the same, as Spark does.
+        if not metrics["num_target_files_removed"]:
+            # Nothing differed, so delta-rs committed nothing. The step is recorded all the same, as Spark does.
             commit_step(opened, [], step=step, user_metadata=user_metadata)
 
     def condition(self) -> str:
-        """The rows that come to something else than they are, as SQL."""
+        """The SQL condition on pairs of rows and stretches whose values differ."""
         time, start, end = f'{TARGET}."event_time"', f'{SOURCE}."valid_from"', f'{SOURCE}."valid_to"'
         differs = [f"({present} IS DISTINCT FROM {value})" for _, present, value in self._values()]
         return " AND ".join(
@@ -92,7 +95,7 @@ class SmallMerge:
         )
 
     def _values(self) -> list[tuple[str, str, str]]:
-        """The columns that change, each with what it is and what it comes to."""
+        """The columns that change, each with its present and its new value."""
         fields = [
             (name, f'{TARGET}."{name}"', f'coalesce({SOURCE}."{_SET}{name}", {TARGET}."{origin}")')
             for name, origin in self._mutable.fields.items()
@@ -104,24 +107,24 @@ class SmallMerge:
         ]
 
     def _reached(self) -> list[str]:
-        """The literals that tell which files there is nothing to do in."""
+        """The conditions with literals by which files are skipped."""
         reach, org, origin = self._reach, f'{TARGET}."{ORG_COLUMN}"', f'{TARGET}."{self._mutable.origin}"'
         if reach.organisations is not None:
             named = f"{org} IN ({', '.join(map(_text, reach.organisations))})"
         else:
             named = f"{org} BETWEEN {_text(reach.first_organisation)} AND {_text(reach.last_organisation)}"
-        found = [named, f"{origin} BETWEEN {_text(reach.first_id)} AND {_text(reach.last_id)}"]
+        conditions = [named, f"{origin} BETWEEN {_text(reach.first_id)} AND {_text(reach.last_id)}"]
         if reach.since is not None:
-            found += [
+            conditions += [
                 f'{TARGET}."event_time" >= {_time(reach.since)}',
                 f'{TARGET}."event_date" >= {_date(reach.since)}',
             ]
         if reach.until is not None:
-            found += [
+            conditions += [
                 f'{TARGET}."event_time" < {_time(reach.until)}',
                 f'{TARGET}."event_date" <= {_date(reach.until)}',
             ]
-        return found
+        return conditions
 
 
 def _text(value: str | None) -> str:
@@ -129,7 +132,7 @@ def _text(value: str | None) -> str:
 
 
 def _time(value: dt.datetime) -> str:
-    # A literal of SQL would have nanoseconds, which end in 2262.
+    # A SQL literal would have nanoseconds, whose range ends in 2262.
     text = value.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"arrow_cast('{text}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.table_files import files_leases
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.generations import begin_generation, current_generation
@@ -143,13 +143,10 @@ class _Operation:
     @contextmanager
     def leases(self) -> Iterator[None]:
         """Nobody else lands, replays or reprocesses meanwhile."""
-        self._lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5)
-        try:
-            alone = files_leases(self._objects, self._pipeline, self._put_back(), work="The restore")
-            with rereading(self._catalog, self._pipeline, starting_over=True), alone:
+        with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
+            exclusive = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
+            with rereading(self._catalog, self._pipeline, starting_over=True), exclusive:
                 yield
-        finally:
-            self._lease.release()
 
     def _put_back(self) -> list[str]:
         """The tables whose files of an earlier version are to be there again."""

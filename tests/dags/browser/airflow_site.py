@@ -18,10 +18,10 @@ from pathlib import Path
 
 import httpx
 
-from sandbox.airflow_home import airflow_settings, database_path, passwords_path
-from sandbox.home import StackHome
-from sandbox.ports import HOST, choose_ports
-from sandbox.stack_secrets import ADMIN_USER, keep_secrets, write_private
+from sandbox.airflow.settings import airflow_settings, database_path, passwords_path
+from sandbox.stack.home import StackHome
+from sandbox.stack.ports import HOST, choose_ports
+from sandbox.stack.secrets import ADMIN_USER, keep_secrets, write_private
 from tests.dags.airflow_project import HOME, REPOSITORY
 from tests.waiting import eventually
 

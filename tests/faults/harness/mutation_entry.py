@@ -13,8 +13,8 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
+from deltaworks.control.locks.turn import free_turn
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches
-from deltaworks.maintenance.optimize import free_turn
 from deltaworks.mutations import apply, commits, engine
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.catalog import load_catalog
@@ -42,7 +42,7 @@ def switch_off(names: str) -> None:
 
 def _turn() -> None:
     """Whoever merges does so at once."""
-    apply.write_turn = lambda *_, **__: free_turn()  # type: ignore[assignment]
+    apply.write_turn = lambda *_, **__: free_turn("")  # type: ignore[assignment]
 
 
 def _transactions() -> None:
@@ -59,7 +59,7 @@ def _bounds() -> None:
         return batch
 
     MutationBatches.fix = put  # type: ignore[method-assign]
-    MutationRun._torn = lambda _: None  # type: ignore[method-assign]
+    MutationRun._unfinished = lambda _: None  # type: ignore[method-assign]
 
 
 def _die_in_merge(table: Path) -> None:

@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import clock
 from deltaworks.control.job import run_job
+from deltaworks.control.locks.turn import free_turn
 from deltaworks.maintenance import vacuum
-from deltaworks.maintenance.optimize import free_turn
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.mutations import apply
 from deltaworks.mutations.apply import MutationRun
@@ -74,7 +74,7 @@ def switch_off(names: str) -> None:
 
 def _turn() -> None:
     """Whoever merges does so at once."""
-    apply.write_turn = lambda *_, **__: free_turn()  # type: ignore[assignment]
+    apply.write_turn = lambda *_, **__: free_turn("")  # type: ignore[assignment]
 
 
 def _holds() -> None:
@@ -112,7 +112,7 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
         )
         for result in done:
             print(f"VACUUM {result}", flush=True)
-        held = [result for result in done if "needs what the table was" in result.reason and not result.left_out]
+        held = [result for result in done if "needs what the table was" in result.reason and not result.skipped]
         return {
             "files": sum(result.files for result in done),
             "listed": sum(result.mode == "full" for result in done),

@@ -13,16 +13,16 @@ from pyspark.sql import SparkSession
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.control.locks.turn import free_turn
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance import exclusive as alone
+from deltaworks.maintenance import alerts as maintenance_alerts
 from deltaworks.maintenance import optimize, optimize_night
 from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.maintenance.zorder_ledger import KnownOrder, ZOrderLedger
-from deltaworks.maintenance.zorder_state import FIRST_GUESS
+from deltaworks.maintenance.zorder_ledger import FIRST_GUESS, PipelineOrder, ZOrderLedger
 from deltaworks.tables.log import commit_history
 from tests.spark.made_pulse import HEAD
 from tests.unit.maintenance.made_tables import IN_NEED, NIGHT, fill_hundred, hundred_tables
@@ -113,7 +113,7 @@ def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
     ordered = set(pulse.lake.open(KEY).file_uris())
     assert first.files_after > 1, "several files, or the ledger would not be asked"
     if not protected:
-        nothing = KnownOrder(ordered={}, paces=FIRST_GUESS)
+        nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
         monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.survey, order=nothing))
         assert run(spark, pulse, tables=["events"])["events"].files_before == first.files_after
         return
@@ -227,14 +227,14 @@ def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
     objects = LocalObjects(Path(pulse.lake.storage.prefix))
     before = pulse.lake.open(KEY).version()
     quick = _with(maintenance_lock, ttl_seconds=1.5, poll_seconds=0.05)
-    monkeypatch.setattr(alone, "maintenance_lock", quick)
+    monkeypatch.setattr(maintenance_alerts, "maintenance_lock", quick)
 
     with quick(objects, "pulse", work="VACUUM"):
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"):
             run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before
         assert [(each.cause, each.subject) for each in alerts(objects)] == [("MAINTENANCE_OVERLAP", "pulse")]
-        monkeypatch.setattr(alone, "maintenance_lock", lambda *_, **__: optimize.free_turn())
+        monkeypatch.setattr(maintenance_alerts, "maintenance_lock", lambda *_, **__: free_turn("events"))
         run(spark, pulse, tables=["events"])
         assert pulse.lake.open(KEY).version() == before + 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -14,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.locks.turn import free_turn
 from deltaworks.errors import DeltaworksError
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance import vacuum_holds as holds
@@ -69,7 +69,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
     spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(one_table, "files_lease", lambda *_, **__: contextlib.nullcontext(lambda: None))
+        monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: free_turn("orders"))
     ended: list[str] = []
 
     def restoring() -> None:

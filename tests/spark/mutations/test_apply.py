@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.turn import free_turn
 from deltaworks.control.records.mutation import MutationEnd
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance.optimize import free_turn
 from deltaworks.mutations import purge
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_steps import BatchSteps
@@ -191,7 +191,7 @@ def repeat(spark: SparkSession, stage: MutationStage) -> MutationEnd:
         stage.lake,
         stage.spec,
         batch,
-        turn_of=lambda table: free_turn(),
+        turn_of=free_turn,
         check=lambda: None,
         fault=lambda point: None,
     )

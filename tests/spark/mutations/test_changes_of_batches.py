@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks import read_changes
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.engine.announcements import with_announcements
 from deltaworks.mutations.apply import MutationRun
+from deltaworks.mutations.read_changes import read_changes
 from deltaworks.tables.commit import Step
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage
 from tests.spark.mutations.test_apply import request, row

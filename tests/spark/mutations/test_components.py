@@ -9,7 +9,7 @@ from itertools import pairwise
 import networkx
 from pyspark.sql import SparkSession
 
-from deltaworks.mutations.components import components, edges
+from deltaworks.mutations.entities import components, edges
 from deltaworks.mutations.requests import REQUEST_SCHEMA
 
 Edge = tuple[str, str, str]

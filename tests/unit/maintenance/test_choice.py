@@ -12,7 +12,7 @@ import pytest
 from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
-from deltaworks.maintenance.zorder_state import Ordered, Pace, ZOrderState
+from deltaworks.maintenance.zorder_ledger import Ordered, Pace, ZOrderState
 from deltaworks.tables.changes import Partition
 
 NOW = dt.datetime(2026, 3, 10, 3, 30, tzinfo=dt.UTC)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.file_retention import LEAST_RETENTION_HOURS, Retention, check_asked, retention_of
+from deltaworks.maintenance.file_retention import LEAST_RETENTION_HOURS, Retention, check_retention, retention_of
 from deltaworks.maintenance.vacuum_holds import Hold
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -27,17 +27,17 @@ def kept(asked: int = 168, *, promised: int = 0, log: int = 168, holds: tuple[Ho
 def test_less_than_a_job_may_run_for_is_refused_whatever_the_reason(hours: int) -> None:
     for reason in ("", "a subject's rows have to go"):
         with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
-            check_asked(hours, below_minimum=reason)
+            check_retention(hours, below_minimum=reason)
 
 
 @pytest.mark.parametrize(("hours", "reason", "refused"), [(167, "", True), (167, "  ", True), (24, "x", False)])
 def test_less_than_seven_days_needs_a_reason(hours: int, reason: str, refused: bool) -> None:
     if refused:
         with pytest.raises(ConfigError, match="asks a person"):
-            check_asked(hours, below_minimum=reason)
+            check_retention(hours, below_minimum=reason)
     else:
-        check_asked(hours, below_minimum=reason)
-    check_asked(168)
+        check_retention(hours, below_minimum=reason)
+    check_retention(168)
 
 
 def test_what_is_asked_for_is_kept_where_nobody_needs_more() -> None:
@@ -49,14 +49,14 @@ def test_what_is_asked_for_is_kept_where_nobody_needs_more() -> None:
 def test_the_slowest_reader_decides_and_is_named() -> None:
     found = kept(24, holds=(hold(30, "a"), hold(99.5, "the reader slow"), hold(60, "b")))
 
-    assert (found.hours, found.left_out) == (102, False)
+    assert (found.hours, found.skipped) == (102, False)
     assert "the reader slow needs what the table was at 2026-02-25 08:30" in found.why
 
 
 def test_a_promise_of_time_travel_is_kept() -> None:
     found = kept(promised=240, log=240)
 
-    assert (found.hours, found.left_out) == (240, False)
+    assert (found.hours, found.skipped) == (240, False)
     assert "time travel of 240 h is promised" in found.why
 
 
@@ -74,7 +74,7 @@ def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
 ) -> None:
     found = kept(asked, promised=promised, holds=holds)
 
-    assert found.left_out
+    assert found.skipped
     assert found.why.startswith("left out: ")
     assert why in found.why
 
@@ -89,5 +89,5 @@ def test_no_file_that_somebody_needs_is_given_free(asked: int, promised: int, lo
     found = kept(asked, promised=promised, log=log, holds=tuple(hold(age) for age in ages))
 
     assert found.hours >= max([asked, promised, *ages])
-    assert found.left_out == (found.hours > log)
-    assert bool(found.why) == (found.hours > asked or found.left_out)
+    assert found.skipped == (found.hours > log)
+    assert bool(found.why) == (found.hours > asked or found.skipped)

@@ -11,7 +11,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance import survey as module
 from deltaworks.maintenance.choice import Choice
-from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables, selected_tables
+from deltaworks.maintenance.layout import layout_of, optimized_tables, selected_tables
 from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

@@ -15,8 +15,7 @@ from deltaworks.control.records.held import ask_to_resume
 from deltaworks.control.records.prepared import PreparedTable, read_prepared
 from deltaworks.control.records.replay import PreparedReplay, prepare_replay
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
-from deltaworks.maintenance.prepared_upkeep import remove_old_prepared
+from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_stage import TABLES, Stage
 

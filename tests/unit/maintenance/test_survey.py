@@ -11,8 +11,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.night import plan_night
 from deltaworks.maintenance.survey import policy_of, survey
-from deltaworks.maintenance.zorder_ledger import KnownOrder
-from deltaworks.maintenance.zorder_state import FIRST_GUESS
+from deltaworks.maintenance.zorder_ledger import FIRST_GUESS, PipelineOrder
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -60,7 +59,7 @@ def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lak
 
 
 def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake: Lake, spec: PipelineSpec) -> None:
-    nothing = KnownOrder(ordered={}, paces=FIRST_GUESS)
+    nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
 
     found = survey(lake, spec, policy=policy_of(spec), now=NIGHT, order=nothing)
 

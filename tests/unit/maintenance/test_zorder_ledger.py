@@ -15,8 +15,14 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
-from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger, known_order, read_order, run_of_try
-from deltaworks.maintenance.zorder_state import FIRST_GUESS
+from deltaworks.maintenance.zorder_ledger import (
+    FIRST_GUESS,
+    Group,
+    ZOrderLedger,
+    order_from_rows,
+    read_order,
+    run_of_try,
+)
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.lake import Lake
@@ -150,7 +156,7 @@ def test_what_is_in_order_is_what_a_replay_of_all_that_happened_says(happenings:
             if what == "zorder":
                 by_order[DAYS[day]] = frozenset(here)
 
-    known = known_order(rows).of("events").ordered
+    known = order_from_rows(rows).of("events").ordered
 
     for day_of, here in files.items():
         entry = known.get(day_of)
@@ -193,7 +199,7 @@ def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> Non
     small = [{**base, "bytes_before": mib, "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
     large = [{**base, "bytes_before": 200 * mib, "seconds": 22.0}]
 
-    paces = known_order([*small, *large]).of("orders").paces
+    paces = order_from_rows([*small, *large]).of("orders").paces
 
     assert paces["zorder"].seconds_per_partition == 2.0
     assert paces["zorder"].bytes_per_second == 10 * mib

@@ -12,7 +12,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationEnd
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.mutations.backlog_check import backlogs, refuse_late
-from deltaworks.mutations.bounds import Bounds, declared_mutations
+from deltaworks.mutations.bounds import Bounds, declared_mutations, mutable_spec
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, REQUESTS, START, MutationStage, declared
 
 
@@ -130,3 +130,11 @@ def test_requests_that_wait_for_too_long_are_an_alert(stage: MutationStage) -> N
 def test_a_pipeline_without_mutations_says_so(stage: MutationStage) -> None:
     with pytest.raises(ConfigError, match="MUTATIONS_UNDECLARED"):
         declared_mutations(stage.spec.model_copy(update={"mutations": None}))
+
+
+def test_a_table_that_is_not_mutable_says_so(stage: MutationStage) -> None:
+    table = stage.spec.table(DATA)
+
+    assert mutable_spec(table) == table.mutable
+    with pytest.raises(ConfigError, match=rf"MUTATIONS_UNDECLARED.*{DATA}"):
+        mutable_spec(table.model_copy(update={"mutable": None}))

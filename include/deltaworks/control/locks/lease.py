@@ -8,13 +8,14 @@ owner from writing is the epoch, which the new owner raises in every table befor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class LeaseRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> LeaseRecord | None:
-        """The record, or None for an object that is torn or none of ours."""
+        """The record; None for an object that is torn or not a lease."""
         try:
             record = json.loads(data)
             return cls(**{name: record[name] for name in cls.__slots__ if name in record})
@@ -51,12 +52,31 @@ class LeaseRecord:
             return None
 
 
+class UnchangedTimer:
+    """Measures how long a storage object has stayed unchanged, by this process's monotonic clock. One thread.
+
+    Leases and turns judge by it whether the holder of an object is alive, without comparing clocks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._etag: str | None = None
+        self._changed_at = 0.0
+
+    def seconds(self, etag: str) -> float:
+        """Seconds since the object was first seen with this etag; 0 at its first sight."""
+        now = self._clock()
+        if etag != self._etag:
+            self._etag, self._changed_at = etag, now
+        return now - self._changed_at
+
+
 class Lease:
     """One process's claim on one lease object. Use it once: acquire, then release.
 
     Args:
-        known_epoch: the highest owner epoch the tables know. Asked where the object is absent or cannot be read, so
-            that a lease that was deleted or damaged does not begin anew below what fences the tables.
+        known_epoch: returns the highest owner epoch recorded in the tables. Called when the object is absent or
+            unreadable, so that a deleted or damaged lease does not restart below the epoch that fences the tables.
     """
 
     def __init__(
@@ -103,35 +123,46 @@ class Lease:
             ConcurrencyError: LEASE_HELD when its owner was still renewing after `wait_seconds`.
         """
         deadline = time.monotonic() + wait_seconds
-        seen: tuple[str, float] | None = None
+        unchanged = UnchangedTimer()
         while True:
-            found = self._objects.get(self._key)
-            if found is None or self._is_free(found):
-                if self._claim(found):
+            current = self._objects.get(self._key)
+            if current is None or self._is_free(current):
+                if self._claim(current):
                     return self.epoch
-            elif seen is None or seen[0] != found.etag:
-                seen = (found.etag, time.monotonic())
-            elif time.monotonic() - seen[1] >= self._ttl and self._claim(found):
+            elif unchanged.seconds(current.etag) >= self._ttl and self._claim(current):
                 return self.epoch
             if time.monotonic() >= deadline:
-                raise self._held(found)
+                raise self._held(current)
             time.sleep(poll_seconds)
 
+    @contextlib.contextmanager
+    def held(self, *, wait_seconds: float, poll_seconds: float = 0.5) -> Iterator[Lease]:
+        """Hold the lease while the block runs, and release it however the block ends.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD, as from `acquire`.
+        """
+        self.acquire(wait_seconds=wait_seconds, poll_seconds=poll_seconds)
+        try:
+            yield self
+        finally:
+            self.release()
+
     @staticmethod
-    def _is_free(found: Found) -> bool:
-        record = LeaseRecord.decode(found.data)
+    def _is_free(current: Found) -> bool:
+        record = LeaseRecord.decode(current.data)
         return record is not None and record.released
 
-    def _claim(self, found: Found | None) -> bool:
-        before = LeaseRecord.decode(found.data) if found else None
+    def _claim(self, current: Found | None) -> bool:
+        before = LeaseRecord.decode(current.data) if current else None
         epoch = (before.epoch if before else self._known_epoch()) + 1
         record = self._make(epoch=epoch, beat=0)
-        if found is None:
+        if current is None:
             won = self._objects.put_if_absent(self._key, record.encode())
-            now = self._objects.get(self._key) if won else None
-            etag = now.etag if now and now.data == record.encode() else None
+            written = self._objects.get(self._key) if won else None
+            etag = written.etag if written and written.data == record.encode() else None
         else:
-            etag = self._objects.put_if_match(self._key, record.encode(), found.etag)
+            etag = self._objects.put_if_match(self._key, record.encode(), current.etag)
         if etag is None:
             return False
         self._record, self._etag, self._renewed_at = record, etag, time.monotonic()
@@ -152,8 +183,8 @@ class Lease:
             ttl_seconds=self._ttl,
         )
 
-    def _held(self, found: Found | None) -> ConcurrencyError:
-        holder = LeaseRecord.decode(found.data) if found else None
+    def _held(self, current: Found | None) -> ConcurrencyError:
+        holder = LeaseRecord.decode(current.data) if current else None
         where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by a newcomer"
         return ConcurrencyError(
             "LEASE_HELD",
@@ -168,7 +199,7 @@ class Lease:
                 return
 
     def _renew(self) -> bool:
-        """Renew once; a storage that does not answer is tolerated for a time to live."""
+        """Renew once. Failures of the storage are tolerated for one time to live."""
         record = self._record
         if record is None:
             return False
@@ -183,15 +214,15 @@ class Lease:
         return True
 
     def _adopt(self, record: LeaseRecord) -> bool:
-        """Whether what is there now is a renewal of our own whose reply never came."""
+        """Whether the stored object is a renewal of our own whose reply never arrived."""
         try:
-            found = self._objects.get(self._key)
+            current = self._objects.get(self._key)
         except Exception:  # as in `_renew`
             return time.monotonic() - self._renewed_at < self._ttl
-        held = LeaseRecord.decode(found.data) if found else None
-        if found is None or held is None or (held.owner, held.epoch) != (record.owner, record.epoch):
+        stored = LeaseRecord.decode(current.data) if current else None
+        if current is None or stored is None or (stored.owner, stored.epoch) != (record.owner, record.epoch):
             return False
-        self._record, self._etag, self._renewed_at = held, found.etag, time.monotonic()
+        self._record, self._etag, self._renewed_at = stored, current.etag, time.monotonic()
         return True
 
     def release(self) -> None:
@@ -214,21 +245,19 @@ class LeaseWatch:
     def __init__(self, objects: ObjectStore, key: str, *, silent_seconds: float) -> None:
         self._objects = objects
         self._key = key
-        self._silent = silent_seconds
-        self._seen: tuple[str, float] | None = None
+        self._silent_seconds = silent_seconds
+        self._unchanged = UnchangedTimer()
 
     def runs(self) -> bool:
-        """Whether the lease is held, and not unchanged for so long that its holder must be gone."""
-        found = self._objects.get(self._key)
-        if found is None:
+        """Whether the lease is held and its holder has renewed it recently enough to be alive."""
+        current = self._objects.get(self._key)
+        if current is None:
             return False
-        record = LeaseRecord.decode(found.data)
+        record = LeaseRecord.decode(current.data)
         if record is not None and record.released:
             return False
-        if self._seen is None or self._seen[0] != found.etag:
-            self._seen = (found.etag, time.monotonic())
-        silent = max(self._silent, 2 * record.ttl_seconds) if record else self._silent
-        return time.monotonic() - self._seen[1] < silent
+        limit_seconds = max(self._silent_seconds, 2 * record.ttl_seconds) if record else self._silent_seconds
+        return self._unchanged.seconds(current.etag) < limit_seconds
 
 
 def watch(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float = 0.5) -> threading.Thread:

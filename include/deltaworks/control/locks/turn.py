@@ -5,9 +5,11 @@ stream grants it between two batches, holds its own commits to that table back w
 with them when the turn is released, when its holder has gone silent for its time to live, or when it lasts too long.
 Where no stream runs, the job grants the turn to itself, and a stream that starts respects it.
 
-The request is one object, replaced by conditional put only. Nothing compares clocks: silence is an object that stays
-unchanged for a whole time to live by the observer's own monotonic clock. A holder that was paused and goes on after its
-turn was taken back meets Delta's own conflict detection: its commit fails, and nothing is lost.
+The request is one object, replaced by conditional put only. Nothing compares clocks: a holder is silent when the object
+stays unchanged for a whole time to live by the observer's own monotonic clock. A holder that was paused and continues
+after its turn was taken back meets Delta's own conflict detection: its commit fails, and nothing is lost.
+
+This module has the job's side; `turn_server` has the stream's.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.locks.lease import LeaseWatch
+from deltaworks.control.locks.lease import LeaseWatch, UnchangedTimer
 from deltaworks.control.objects import Found, ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.errors import ConcurrencyError, DeltaworksError
@@ -32,6 +35,28 @@ FORMAT = 1
 POLL_SECONDS = 0.5
 TurnState = Literal["asked", "granted", "released", "refused", "taken_back"]
 TurnReason = Literal["write_turn", "reprocess"]
+
+
+class Turn(Protocol):
+    """The right to commit to a table while no other job or stream does."""
+
+    def check(self) -> None:
+        """Raise a ConcurrencyError when the right is lost. Call it before each commit."""
+
+
+#: Gives the turn of a table, by its name, for the time of a block.
+TurnOf = Callable[[str], AbstractContextManager[Turn]]
+
+
+class _FreeTurn:
+    def check(self) -> None:
+        """Never lost."""
+
+
+@contextlib.contextmanager
+def free_turn(table: str) -> Iterator[Turn]:
+    """The `TurnOf` of tables that nobody else writes, or whose other writers only append."""
+    yield _FreeTurn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +83,7 @@ class TurnRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> TurnRecord | None:
-        """The record, or None for an object that is none: whoever finds it may replace it."""
+        """The record; None for an object that is not one, which any job may replace."""
         try:
             record = json.loads(data)
             return cls(**{name: record[name] for name in cls.__slots__ if name in record})
@@ -94,7 +119,7 @@ class WriteTurn:
         self._stop = threading.Event()
         self._lost = threading.Event()
         self._renewed_at = 0.0
-        self._seen_other: tuple[str, float] | None = None
+        self._unchanged = UnchangedTimer()
         self._thread = threading.Thread(target=self._keep, name=f"write-turn-{record.table}", daemon=True)
 
     @property
@@ -104,7 +129,7 @@ class WriteTurn:
 
     @property
     def record(self) -> TurnRecord:
-        """The turn as this job last knew it."""
+        """The turn as this job last read or wrote it."""
         return self._record
 
     def check(self) -> None:
@@ -114,10 +139,10 @@ class WriteTurn:
             ConcurrencyError: TURN_LOST.
         """
         if self.lost:
-            table, why = f"{self._pipeline}.{self._record.table}", self._record.message or "it was not renewed in time"
+            reason = self._record.message or "it was not renewed in time"
             raise ConcurrencyError(
                 "TURN_LOST",
-                f"The write turn of {table} was lost: {why}.",
+                f"The write turn of {self._pipeline}.{self._record.table} was lost: {reason}.",
                 hint="Run the job again; ask for a longer turn, or do less in one.",
             )
 
@@ -146,40 +171,34 @@ class WriteTurn:
         )
 
     def _ask(self) -> bool:
-        found = self._objects.get(self._key)
-        if found is None:
-            # Read back for its tag; somebody else's object there means that this one was not first.
+        current = self._objects.get(self._key)
+        if current is None:
+            # Read back for its etag; another job's object there means that this one was not first.
             self._objects.put_if_absent(self._key, self._record.encode())
             return self._adopt(self._objects.get(self._key))
-        other = TurnRecord.decode(found.data)
-        if other is None or other.over or self._silent(found, other):
-            etag = self._objects.put_if_match(self._key, self._record.encode(), found.etag)
+        other = TurnRecord.decode(current.data)
+        if other is None or other.over or self._unchanged.seconds(current.etag) >= other.ttl_seconds:
+            etag = self._objects.put_if_match(self._key, self._record.encode(), current.etag)
             if etag is not None:
                 self._etag, self._renewed_at = etag, time.monotonic()
                 return True
         return False
 
-    def _silent(self, found: Found, other: TurnRecord) -> bool:
-        """Whether the turn that is there belongs to a job that is gone."""
-        if self._seen_other is None or self._seen_other[0] != found.etag:
-            self._seen_other = (found.etag, time.monotonic())
-        return time.monotonic() - self._seen_other[1] >= other.ttl_seconds
-
-    def _adopt(self, found: Found | None) -> bool:
-        """Take over what is there, where it is still this turn."""
-        record = TurnRecord.decode(found.data) if found else None
-        if found is None or record is None or record.turn != self._record.turn:
+    def _adopt(self, current: Found | None) -> bool:
+        """Take over the stored record where it is still this turn; False otherwise."""
+        record = TurnRecord.decode(current.data) if current else None
+        if current is None or record is None or record.turn != self._record.turn:
             return False
-        self._record, self._etag, self._renewed_at = record, found.etag, time.monotonic()
+        self._record, self._etag, self._renewed_at = record, current.etag, time.monotonic()
         return True
 
     def _keep(self) -> None:
         while not self._stop.is_set():
             try:
-                going = self._step()
+                lasts = self._step()
             except Exception:  # any failure of storage counts the same: time decides
-                going = time.monotonic() - self._renewed_at < self._record.ttl_seconds
-            if not going:
+                lasts = time.monotonic() - self._renewed_at < self._record.ttl_seconds
+            if not lasts:
                 self._lost.set()
                 self._answered.set()
                 return
@@ -187,11 +206,11 @@ class WriteTurn:
             self._stop.wait(self._poll_seconds if waiting else min(2.0, self._record.ttl_seconds / 4))
 
     def _step(self) -> bool:
-        """Look at the turn, renew it when that is due, and take it where no stream runs. False when it is over."""
-        found = self._objects.get(self._key)
+        """Read the turn, renew it when that is due, and grant it where no stream runs. False when it is over."""
+        current = self._objects.get(self._key)
         renewed_at = self._renewed_at
-        if not self._adopt(found):
-            # Swept away with the turn before it, or overtaken by another job: nobody has answered this one yet.
+        if not self._adopt(current):
+            # Removed together with the turn before it, or overtaken by another job: nobody has answered this one yet.
             if self._record.state == "asked":
                 self._ask()
             return self._record.state == "asked"
@@ -207,7 +226,7 @@ class WriteTurn:
         return True
 
     def _replace(self, **changes: Any) -> bool:
-        """Write the turn anew. A conflict is looked at again by the next step."""
+        """Rewrite the turn. A conflict is resolved by the next step."""
         renewed = replace(self._record, beat=self._record.beat + 1, **changes)
         etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
         if etag is not None:
@@ -244,13 +263,13 @@ def write_turn(
     reason: TurnReason = "write_turn",
     poll_seconds: float = POLL_SECONDS,
 ) -> Iterator[WriteTurn]:
-    """Have one table of a pipeline to oneself while the block runs: its stream commits nothing to it meanwhile.
+    """Write one table of a pipeline exclusively while the block runs: its stream commits nothing to it meanwhile.
 
     Call `turn.check()` before each commit. Leaving the block gives the turn back, whatever happened; a process that is
     killed loses it after `ttl_seconds`.
 
     Args:
-        by: who wants it, for people.
+        by: the run that asks, for messages.
         wait_seconds: how long to wait for the grant; the stream grants between two batches.
         max_turn_seconds: how long the turn may last; the stream takes it back then, and may allow less.
 

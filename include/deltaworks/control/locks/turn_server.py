@@ -1,7 +1,7 @@
-"""The stream's side of write turns and resume requests: what is asked, what is granted, what is over.
+"""The stream's side of write turns and resume requests: reads them, grants or refuses turns, ends those that are over.
 
-The owner of a pipeline's lease looks at the requests between two batches. It holds a table first and grants its turn
-then, so that a crash between the two leaves a table that is held for nobody, which the next look frees.
+The owner of a pipeline's lease reads the requests between two batches. It holds a table before it grants the turn, so
+that a crash between the two leaves a table held for nobody, which the next pass frees.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.locks.lease import UnchangedTimer
 from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.objects import Found, ObjectStore
 
-#: The longest turn a stream gives, whatever is asked: behind a turn prepared batches pile up.
+#: The longest turn a stream grants, whatever the request: prepared batches pile up while it lasts.
 MAX_TURN_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What one look found: tables to resume, turns that are asked for or under way, and turns that are over."""
+    """The requests of a pipeline: tables to resume, turns that are requested or granted, tables whose turn is over."""
 
     resume: tuple[str, ...]
     turns: dict[str, TurnRecord]
     over: tuple[str, ...]
 
 
-class TurnDesk:
+class WriteTurnServer:
     """Reads requests and answers them. Used by one thread at a time, by the owner of the lease only."""
 
     def __init__(
@@ -45,14 +46,13 @@ class TurnDesk:
         self._granted_by = granted_by
         self._max_turn_seconds = max_turn_seconds
         self._clock = clock
-        self._etags: dict[str, str] = {}
-        self._changed_at: dict[str, float] = {}
+        self._unchanged: dict[str, UnchangedTimer] = {}
         self._granted_at: dict[str, tuple[str, float]] = {}
 
     def look(self) -> Requests:
-        """Every request in force. One listing, and one read a turn.
+        """Read every request in force, with one listing and one read for each turn.
 
-        A turn whose holder has been silent for its time to live, or that has lasted too long, is taken back here.
+        Takes back a turn whose holder has been silent for its time to live, or that has lasted too long.
         """
         folder = paths.requests(self._pipeline)
         resume, turns, over = [], {}, []
@@ -70,58 +70,56 @@ class TurnDesk:
 
     def _turn(self, table: str) -> TurnRecord | None:
         """The turn of a table while it lasts; None once it is over."""
-        found = self._objects.get(paths.turn_request(self._pipeline, table))
-        record = TurnRecord.decode(found.data) if found else None
-        if found is None or record is None or record.over:
+        current = self._objects.get(paths.turn_request(self._pipeline, table))
+        record = TurnRecord.decode(current.data) if current else None
+        if current is None or record is None or record.over:
             return None
-        now = self._clock()
-        if self._etags.get(table) != found.etag:
-            self._etags[table], self._changed_at[table] = found.etag, now
-        if now - self._changed_at[table] >= record.ttl_seconds:
-            return self._end(found, record, f"its holder was silent for {record.ttl_seconds:.0f} s")
+        unchanged = self._unchanged.setdefault(table, UnchangedTimer(self._clock))
+        if unchanged.seconds(current.etag) >= record.ttl_seconds:
+            return self._end(current, record, f"its holder was silent for {record.ttl_seconds:.0f} s")
         if record.state == "granted":
+            now = self._clock()
             if self._granted_at.get(table, ("", 0.0))[0] != record.turn:
                 self._granted_at[table] = (record.turn, now)
-            longest = min(record.max_turn_seconds, self._max_turn_seconds)
-            if now - self._granted_at[table][1] >= longest:
-                return self._end(found, record, f"it lasted {longest:.0f} s")
+            longest_seconds = min(record.max_turn_seconds, self._max_turn_seconds)
+            if now - self._granted_at[table][1] >= longest_seconds:
+                return self._end(current, record, f"it lasted {longest_seconds:.0f} s")
         return record
 
-    def _end(self, found: Found, record: TurnRecord, message: str) -> TurnRecord | None:
-        """Take a turn back. None, unless its holder has changed it at this very moment."""
+    def _end(self, current: Found, record: TurnRecord, message: str) -> TurnRecord | None:
+        """Take a turn back. Returns the record where its holder changed it at this very moment, None otherwise."""
         ended = replace(record, state="taken_back", message=message)
         key = paths.turn_request(self._pipeline, record.table)
-        taken = self._objects.put_if_match(key, ended.encode(), found.etag)
+        taken = self._objects.put_if_match(key, ended.encode(), current.etag)
         return None if taken is not None else record
 
-    def grant(self, asked: TurnRecord) -> bool:
-        """Give a turn that is asked for. False where its holder has just changed or withdrawn it: look again then."""
-        return self._answer(asked, state="granted", granted_at=iso_now(), granted_by=self._granted_by)
+    def grant(self, request: TurnRecord) -> bool:
+        """Grant a requested turn. False where its holder has just changed or withdrawn it: read the requests again."""
+        return self._answer(request, state="granted", granted_at=iso_now(), granted_by=self._granted_by)
 
-    def refuse(self, asked: TurnRecord, message: str) -> bool:
-        """Say that this turn cannot be had."""
-        return self._answer(asked, state="refused", message=message)
+    def refuse(self, request: TurnRecord, message: str) -> bool:
+        """Refuse a requested turn for good. False as from `grant`."""
+        return self._answer(request, state="refused", message=message)
 
-    def _answer(self, asked: TurnRecord, **changes: str) -> bool:
-        key = paths.turn_request(self._pipeline, asked.table)
-        found = self._objects.get(key)
-        record = TurnRecord.decode(found.data) if found else None
-        if found is None or record is None or (record.turn, record.state) != (asked.turn, "asked"):
+    def _answer(self, request: TurnRecord, **changes: str) -> bool:
+        key = paths.turn_request(self._pipeline, request.table)
+        current = self._objects.get(key)
+        record = TurnRecord.decode(current.data) if current else None
+        if current is None or record is None or (record.turn, record.state) != (request.turn, "asked"):
             return False
         answered = replace(record, **changes)  # type: ignore[arg-type]
-        return self._objects.put_if_match(key, answered.encode(), found.etag) is not None
+        return self._objects.put_if_match(key, answered.encode(), current.etag) is not None
 
     def resumed(self, table: str) -> None:
-        """The request to resume has been dealt with."""
+        """Remove the request to resume a table, which has been dealt with."""
         self._objects.delete(paths.resume_request(self._pipeline, table))
 
     def forget(self, table: str) -> None:
-        """Remove a turn that is over, so that the next look need not read it."""
+        """Remove a turn that is over, so that the next pass need not read it."""
         key = paths.turn_request(self._pipeline, table)
-        found = self._objects.get(key)
-        record = TurnRecord.decode(found.data) if found else None
-        if found is not None and (record is None or record.over):
+        current = self._objects.get(key)
+        record = TurnRecord.decode(current.data) if current else None
+        if current is not None and (record is None or record.over):
             self._objects.delete(key)
-            self._etags.pop(table, None)
-            self._changed_at.pop(table, None)
+            self._unchanged.pop(table, None)
             self._granted_at.pop(table, None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deltaworks.maintenance.choice import Choice, choose
-from deltaworks.maintenance.optimized_tables import layout_of, optimized_tables
+from deltaworks.maintenance.layout import layout_of, optimized_tables
 from deltaworks.maintenance.survey import policy_of
 from deltaworks.maintenance.table_health.catalog_tables import (
     COMMITS_EACH,
@@ -22,8 +22,7 @@ from deltaworks.maintenance.table_health.catalog_tables import (
 )
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.maintenance.table_health.score import Score, score
-from deltaworks.maintenance.zorder_ledger import KnownOrder, read_order
-from deltaworks.maintenance.zorder_state import ZOrderState
+from deltaworks.maintenance.zorder_ledger import PipelineOrder, ZOrderState, read_order
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
@@ -93,7 +92,7 @@ def _reports(
     return list(map_tables(storage, tables, reader.report))
 
 
-def _order_of(lake: Lake, pipeline: str) -> tuple[str, KnownOrder | Exception]:
+def _order_of(lake: Lake, pipeline: str) -> tuple[str, PipelineOrder | Exception]:
     try:
         return pipeline, read_order(lake, pipeline)
     except Exception as problem:  # reported with each table of the pipeline
@@ -106,7 +105,7 @@ class _Reader:
     def __init__(
         self,
         catalog: Catalog,
-        orders: Mapping[str, KnownOrder | Exception],
+        orders: Mapping[str, PipelineOrder | Exception],
         *,
         list_folders: bool,
         history_commits: int,

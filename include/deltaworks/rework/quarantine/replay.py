@@ -94,15 +94,12 @@ def rereading(
     """
     objects = open_objects(catalog.environment.lake)
     lease = Lease(objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
-    lease.acquire(wait_seconds=2 * LEASE_SECONDS)
-    try:
+    with lease.held(wait_seconds=2 * LEASE_SECONDS):
         if not starting_over:
             refuse_unfinished_start_over(objects, pipeline)
         if not rolling_back:
             refuse_unfinished_rollback(objects, pipeline)
         yield
-    finally:
-        lease.release()
 
 
 def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:

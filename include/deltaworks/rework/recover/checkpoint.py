@@ -59,8 +59,8 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
         name=pipeline,
         known_epoch=lambda: known_owner_epoch(lake, pipeline),
     )
-    epoch = lease.acquire(wait_seconds=spec.stream.lease_ttl_seconds * 1.5)
-    try:
+    with lease.held(wait_seconds=spec.stream.lease_ttl_seconds * 1.5):
+        epoch = lease.epoch
         known = read_generations(objects, pipeline)
         last = read_last_completed(lake, pipeline, generation)
         evidence = ledger_is_behind(objects, pipeline, known, generation=generation, last_completed=last)
@@ -75,8 +75,6 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
                     pass
             if damaged or retire:
                 retire_checkpoint(objects, pipeline)
-    finally:
-        lease.release()
     return RepairResult(
         pipeline=pipeline,
         dry_run=dry_run,

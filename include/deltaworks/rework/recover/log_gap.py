@@ -35,7 +35,6 @@ from deltaworks.tables.steps import batch_step, rollback_step
 
 FILLED, MADE_ANEW = "fill_log", "mend_log"
 _COMMITS_LOOKED_AT = 200
-TurnOf = Callable[[str], AbstractContextManager[WriteTurn]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

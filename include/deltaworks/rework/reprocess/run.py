@@ -12,15 +12,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from deltalake import Schema
 
 from deltaworks.control import paths
-from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.locks.turn import Turn, TurnOf, free_turn, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
@@ -42,16 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OPERATION = "reprocess"
-
-
-class Turn(Protocol):
-    """The right to commit to a table alone."""
-
-    def check(self) -> None:
-        """Refuse to go on without it."""
-
-
-TurnOf = Callable[[str], AbstractContextManager[Turn]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +198,7 @@ class Reprocess:
         return TableReprocess(table=staged.table, target=target, seconds=seconds, **asdict(done))
 
     def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
-        return self._turn_of(table) if plan.mode == "in_place" else _no_turn()
+        return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)
 
     def _ensure_shadow(self, table: str, key: str, made: str) -> None:
         spec = None if table == QUARANTINE else self._spec.table(table)
@@ -228,12 +218,3 @@ class Reprocess:
         with contextlib.suppress(Exception):
             for key in self._objects.list(paths.reprocess(plan.pipeline, f"{plan.id}/staging/")):
                 self._objects.delete(key)
-
-
-@contextlib.contextmanager
-def _no_turn() -> Iterator[Turn]:
-    class Free:
-        def check(self) -> None:
-            """Nobody else writes a shadow table."""
-
-    yield Free()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
-from deltaworks.control.locks.table_files import files_lease
-from deltaworks.control.locks.turn import WriteTurn, write_turn
+from deltaworks.control.locks.exclusive import table_files_lock
+from deltaworks.control.locks.turn import TurnOf, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback, Rollbacks
@@ -33,7 +32,6 @@ from deltaworks.tables.restore import Difference, RestoreCommit, RestoreOutcome,
 from deltaworks.tables.steps import rollback_step
 
 OPERATION = "restore"
-TurnOf = Callable[[str], AbstractContextManager[WriteTurn]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +126,13 @@ class TableRestore:
             begun = self._begun()
             # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
             # the stream need not wait for a VACUUM.
-            alone = files_lease(self._objects, self._pipeline, self._table, work="The restore")
-            with alone as check_files, self._turn_of(self._table) as turn:
+            exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
+            with exclusive as files_lock, self._turn_of(self._table) as turn:
                 planned = self._fixed(request) if begun is None else self._planner.again(begun)
                 self._fault("planned")
                 planned = self._with_rows_read_again(planned, allow_missing)
                 self._fault("staged")
-                check_files()
+                files_lock.check()
                 restored = self._commit(planned, turn.check)
             self._fault("restored")
             Ledger(self._lake, self._pipeline, planned.record.generation).roll_back(

@@ -1,4 +1,6 @@
-"""One maintenance run of a pipeline at a time: a second one is refused, and a dead one is not waited for for long."""
+"""Exclusive locks: a second maintenance run is refused and a dead one is not waited for for long; files of a table are
+deleted, or put back, by one job at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.locks.exclusive import MaintenanceLock, maintenance_lock
+from deltaworks.control.locks.exclusive import (
+    ExclusiveLock,
+    exclusive_lock,
+    maintenance_lock,
+    table_files_lock,
+    table_files_locks,
+)
 from deltaworks.control.locks.lease import Lease, LeaseRecord
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 TTL_SECONDS = 0.9
 KEY = paths.pipeline_control("games", "maintenance/lease.json")
@@ -26,7 +34,7 @@ def objects(tmp_path: Path) -> ObjectStore:
 
 def lock(
     objects: ObjectStore, work: str = "optimize", *, pipeline: str = "games", ttl: float = TTL_SECONDS
-) -> AbstractContextManager[MaintenanceLock]:
+) -> AbstractContextManager[ExclusiveLock]:
     return maintenance_lock(objects, pipeline, work=work, ttl_seconds=ttl, poll_seconds=0.02)
 
 
@@ -86,3 +94,36 @@ def test_a_run_that_was_overtaken_may_not_go_on(objects: ObjectStore) -> None:
             deadline.wait(0.05)
         with pytest.raises(ConcurrencyError, match="MAINTENANCE_LOCK_LOST"):
             mine.check()
+
+
+def test_a_second_job_on_files_of_a_table_is_refused_until_the_first_has_ended(objects: ObjectStore) -> None:
+    def vacuum(table: str = "orders") -> None:
+        with table_files_lock(objects, "shop", table, work="VACUUM", wait_seconds=0) as lock:
+            lock.check()
+
+    with table_files_locks(objects, "shop", ["orders", "items"], work="The restore"):
+        with pytest.raises(ConcurrencyError, match=r"TABLE_FILES_HELD.*VACUUM of shop\.orders") as refused:
+            vacuum()
+        assert refused.value.retryable
+        vacuum("quarantine")
+
+    vacuum()
+    vacuum("items")
+
+
+def test_a_job_on_files_that_is_overtaken_commits_nothing_more(objects: ObjectStore) -> None:
+    with table_files_lock(objects, "shop", "orders", work="The restore", wait_seconds=0, ttl_seconds=0.3) as lock:
+        objects.put(paths.pipeline_control("shop", "maintenance/files-orders.json"), b"another's")
+        with pytest.raises(ConcurrencyError, match="TABLE_FILES_HELD"):
+            eventually(lambda: lock.check() is not None, "it is told that the lease is lost")
+
+
+def test_a_lock_without_errors_of_its_own_is_refused_as_its_lease_is(objects: ObjectStore) -> None:
+    def once() -> AbstractContextManager[ExclusiveLock]:
+        lost = ConcurrencyError("MUTATION_LEASE_LOST", "another run", hint="none")
+        return exclusive_lock(objects, KEY, name="games", wait_seconds=0, lost=lambda: lost)
+
+    with once() as first:
+        first.check()
+        with pytest.raises(ConcurrencyError, match=r"LEASE_HELD.*games"), once():
+            raise AssertionError("two runs at once")

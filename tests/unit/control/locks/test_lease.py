@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control.locks import lease as lease_module
-from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, watch
+from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch
 from deltaworks.control.objects import Found, LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
 from tests.unit.control.conftest import FaultyObjects
@@ -257,6 +257,32 @@ def test_a_lease_object_that_cannot_be_read_is_lost_by_its_owner_and_had_by_the_
 
     assert acquire(known) == 8
     known.release()
+
+
+def test_a_lease_that_is_held_for_a_block_is_given_back_however_the_block_ends(local_objects: LocalObjects) -> None:
+    def fail() -> None:
+        with make(local_objects).held(wait_seconds=0) as lease:
+            assert lease.epoch == 1
+            raise ValueError("in the block")
+
+    with pytest.raises(ValueError, match="in the block"):
+        fail()
+
+    assert current(local_objects).released
+    with make(local_objects).held(wait_seconds=0) as successor:
+        assert successor.epoch == 2
+
+
+def test_an_object_is_unchanged_since_its_etag_was_first_seen() -> None:
+    now = 100.0
+    unchanged = UnchangedTimer(lambda: now)
+
+    assert unchanged.seconds("a") == 0.0
+    now = 107.0
+    assert unchanged.seconds("a") == 7.0
+    assert unchanged.seconds("b") == 0.0
+    now = 108.0
+    assert unchanged.seconds("b") == 1.0
 
 
 def test_an_outsider_sees_whether_somebody_holds_the_lease(local_objects: LocalObjects) -> None:

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.turn import TurnRecord, write_turn
-from deltaworks.control.locks.turn_server import Requests, TurnDesk
+from deltaworks.control.locks.turn_server import Requests, WriteTurnServer
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -37,7 +37,7 @@ def record_of(objects: ObjectStore) -> TurnRecord | None:
 
 
 @contextmanager
-def stream(objects: ObjectStore, desk: TurnDesk) -> Iterator[list[Requests]]:
+def stream(objects: ObjectStore, server: WriteTurnServer) -> Iterator[list[Requests]]:
     """A stream that holds its lease and grants what is asked for."""
     lease = Lease(objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
@@ -45,13 +45,13 @@ def stream(objects: ObjectStore, desk: TurnDesk) -> Iterator[list[Requests]]:
 
     def serve() -> None:
         while not ended.wait(0.02):
-            requests = desk.look()
+            requests = server.look()
             seen.append(requests)
             for turn in requests.turns.values():
                 if turn.state == "asked":
-                    desk.grant(turn)
+                    server.grant(turn)
             for table in requests.over:
-                desk.forget(table)
+                server.forget(table)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -64,7 +64,7 @@ def stream(objects: ObjectStore, desk: TurnDesk) -> Iterator[list[Requests]]:
 
 
 def test_the_stream_grants_the_turn_and_sees_it_end(objects: ObjectStore) -> None:
-    with stream(objects, TurnDesk(objects, "shop", granted_by="epoch 1")) as seen:
+    with stream(objects, WriteTurnServer(objects, "shop", granted_by="epoch 1")) as seen:
         with write_turn(objects, "shop", "orders", **FAST) as turn:
             turn.check()
             assert turn.record.granted_by == "epoch 1"
@@ -79,10 +79,10 @@ def test_without_a_stream_the_job_takes_the_turn_itself_and_a_stream_that_starts
 ) -> None:
     with write_turn(local_objects, "shop", "orders", **FAST) as turn:
         assert "no stream" in turn.record.granted_by
-        requests = TurnDesk(local_objects, "shop", granted_by="epoch 2").look()
+        requests = WriteTurnServer(local_objects, "shop", granted_by="epoch 2").look()
         assert requests.turns["orders"].state == "granted"
 
-    assert TurnDesk(local_objects, "shop", granted_by="epoch 2").look().turns == {}
+    assert WriteTurnServer(local_objects, "shop", granted_by="epoch 2").look().turns == {}
 
 
 def test_a_job_does_not_take_the_turn_itself_while_a_stream_holds_its_lease(local_objects: LocalObjects) -> None:
@@ -111,7 +111,7 @@ def test_the_turn_is_had_by_one_job_at_a_time(objects: ObjectStore) -> None:
                 inside[0] -= 1
             done.append(number)
 
-    with stream(objects, TurnDesk(objects, "shop", granted_by="epoch 1")):
+    with stream(objects, WriteTurnServer(objects, "shop", granted_by="epoch 1")):
         jobs = [threading.Thread(target=job, args=(number,)) for number in range(5)]
         for each in jobs:
             each.start()
@@ -124,9 +124,9 @@ def test_the_turn_is_had_by_one_job_at_a_time(objects: ObjectStore) -> None:
 
 def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) -> None:
     clock = Clock()
-    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock)
+    server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock)
     with (
-        stream(local_objects, desk) as seen,
+        stream(local_objects, server) as seen,
         write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.5}) as turn,
     ):
         # The stream's clock goes on with each renewal it has seen: by more than half a time to live, and less than one.
@@ -160,36 +160,36 @@ def asked(objects: ObjectStore, state: str = "asked", **changes: object) -> Turn
 def test_a_holder_that_is_silent_for_its_time_to_live_loses_the_turn(local_objects: LocalObjects, state: str) -> None:
     clock = Clock()
     asked(local_objects, state)
-    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock)
+    server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock)
 
-    assert "orders" in desk.look().turns
+    assert "orders" in server.look().turns
     clock.now = 29.0
-    assert "orders" in desk.look().turns
+    assert "orders" in server.look().turns
     clock.now = 30.0
-    assert desk.look() == Requests((), {}, ("orders",))
+    assert server.look() == Requests((), {}, ("orders",))
     assert record_of(local_objects).state == "taken_back"
 
 
 def test_a_turn_that_is_renewed_for_ever_is_taken_back_after_its_longest_time(local_objects: LocalObjects) -> None:
     clock = Clock()
-    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", clock=clock, max_turn_seconds=100)
+    server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", clock=clock, max_turn_seconds=100)
 
     for beat in range(10):
         clock.now = beat * 10.0
         asked(local_objects, "granted", beat=beat)
-        assert "orders" in desk.look().turns
+        assert "orders" in server.look().turns
     clock.now = 100.0
     asked(local_objects, "granted", beat=10)
 
-    assert desk.look().over == ("orders",)
+    assert server.look().over == ("orders",)
     assert "lasted 100 s" in record_of(local_objects).message
 
 
 def test_a_holder_learns_that_its_turn_was_taken_back(local_objects: LocalObjects) -> None:
-    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1", max_turn_seconds=0.3)
+    server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1", max_turn_seconds=0.3)
 
     with (
-        stream(local_objects, desk),
+        stream(local_objects, server),
         write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.4}) as turn,
     ):
         eventually(lambda: turn.lost, "the holder finds out")
@@ -218,14 +218,14 @@ def test_an_object_that_is_no_turn_is_replaced(local_objects: LocalObjects) -> N
 
 
 def test_a_turn_that_was_refused_says_why(local_objects: LocalObjects) -> None:
-    desk = TurnDesk(local_objects, "shop", granted_by="epoch 1")
+    server = WriteTurnServer(local_objects, "shop", granted_by="epoch 1")
     lease = Lease(local_objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=30, name="shop")
     lease.acquire(wait_seconds=1)
 
     def refuse() -> None:
-        while not (turns := desk.look().turns):
+        while not (turns := server.look().turns):
             time.sleep(0.02)
-        desk.refuse(turns["orders"], "there is no such table")
+        server.refuse(turns["orders"], "there is no such table")
 
     thread = threading.Thread(target=refuse)
     thread.start()

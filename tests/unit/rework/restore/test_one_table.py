@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.table_files import files_lease
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.records.rollback import Rollbacks
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
@@ -305,8 +305,8 @@ def test_a_table_that_only_takes_appends_is_refused(stage: Stage) -> None:
 
 def test_files_that_are_being_deleted_are_not_put_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened(stage).version()
-    monkeypatch.setattr(one_table, "files_lease", partial(files_lease, wait_seconds=0))
-    with files_lease(stage.objects, "shop", "orders", work="VACUUM"), pytest.raises(ConcurrencyError) as refused:
+    monkeypatch.setattr(one_table, "table_files_lock", partial(table_files_lock, wait_seconds=0))
+    with table_files_lock(stage.objects, "shop", "orders", work="VACUUM"), pytest.raises(ConcurrencyError) as refused:
         restore(stage, request())
 
     assert refused.value.condition == "TABLE_FILES_HELD"

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
-from deltaworks.mutations.notified import notified_between, notified_ever
+from deltaworks.mutations.notifications import notified_between, notified_ever
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema

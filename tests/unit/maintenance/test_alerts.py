@@ -10,9 +10,9 @@ from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.maintenance import skipped as left_out
+from deltaworks.maintenance import alerts as maintenance_alerts
 from deltaworks.maintenance import vacuum
-from deltaworks.maintenance.skipped import tell_left_out, tell_vacuumed
+from deltaworks.maintenance.alerts import alert_not_vacuumed, resolve_not_vacuumed
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
 
@@ -25,12 +25,12 @@ def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
 
     for _ in range(2):
-        tell_left_out(objects, "shop", "orders", reason="a reader is gone")
-    tell_vacuumed(objects, "shop", "clicks")
+        alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
+    resolve_not_vacuumed(objects, "shop", "clicks")
     assert open_alerts(objects) == {"shop.orders": "VACUUM leaves shop.orders out: a reader is gone"}
     assert len(objects.list(paths.alerts("spool/"))) == 1
 
-    tell_vacuumed(objects, "shop", "orders")
+    resolve_not_vacuumed(objects, "shop", "orders")
     assert open_alerts(objects) == {}
     assert len(objects.list(paths.alerts("spool/"))) == 2
 
@@ -40,10 +40,10 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     catalog, objects = project(tmp_path, shop=SHOP + ORDERS), LocalObjects(tmp_path / "lake")
-    found = {"orders": VacuumResult(table="orders", dry_run=dry_run, left_out=True, reason="files wait")}
+    found = {"orders": VacuumResult(table="orders", dry_run=dry_run, skipped=True, reason="files wait")}
     found["quarantine"] = VacuumResult(table="quarantine", dry_run=dry_run, reason="it does not exist yet")
     monkeypatch.setattr(vacuum._Run, "table", lambda _, name: found[name])
-    tell_left_out(objects, "shop", "quarantine", reason="as last night")
+    alert_not_vacuumed(objects, "shop", "quarantine", reason="as last night")
     spark: object = None
 
     vacuum_tables(spark, catalog, "shop", dry_run=dry_run)  # type: ignore[arg-type]
@@ -64,14 +64,14 @@ def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
         asked.append(arguments)
         raise TransientError("STORAGE_UNREACHABLE", "it does not answer")
 
-    monkeypatch.setattr(left_out, "raise_alert", away)
+    monkeypatch.setattr(maintenance_alerts, "raise_alert", away)
     objects = LocalObjects(tmp_path)
 
-    tell_left_out(objects, "shop", "orders", reason="a reader is gone")
+    alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
 
     assert len(asked) == 1
     assert open_alerts(objects) == {}
-    assert "table=shop.orders nobody is told: " in caplog.text
+    assert "table=shop.orders its alert could not be raised or resolved: " in caplog.text
     monkeypatch.undo()
-    tell_left_out(objects, "shop", "orders", reason="a reader is gone")
+    alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
     assert set(open_alerts(objects)) == {"shop.orders"}, "told as soon as it can be"

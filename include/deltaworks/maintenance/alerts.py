@@ -1,0 +1,59 @@
+"""The alerts of maintenance: a run that meets another one, and a table that VACUUM skips.
+
+A failure to raise or resolve an alert never changes what maintenance does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control.locks.exclusive import OVERLAP, ExclusiveLock, maintenance_lock
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+
+log = logging.getLogger(__name__)
+NOT_VACUUMED = "TABLE_NOT_VACUUMED"
+
+
+@contextlib.contextmanager
+def exclusive_maintenance(objects: ObjectStore, pipeline: str, *, work: str) -> Iterator[ExclusiveLock]:
+    """`maintenance_lock` of a pipeline. A refusal raises an alert, which the next run that gets the lock resolves.
+
+    Raises:
+        ConcurrencyError: MAINTENANCE_RUNNING.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(maintenance_lock(objects, pipeline, work=work))
+        except ConcurrencyError as error:
+            with contextlib.suppress(DeltaworksError):
+                raise_alert(objects, cause=OVERLAP, subject=pipeline, summary=error.message, detail={"work": work})
+            raise
+        with contextlib.suppress(DeltaworksError):
+            resolve_alert(objects, cause=OVERLAP, subject=pipeline)
+        yield lock
+
+
+def alert_not_vacuumed(objects: ObjectStore, pipeline: str, table: str, *, reason: str) -> None:
+    """Raise the alert of a table that VACUUM skips: its files pile up until the reason is gone."""
+    subject = f"{pipeline}.{table}"
+    with _logging_failures(subject):
+        raise_alert(objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM leaves {subject} out: {reason}")
+
+
+def resolve_not_vacuumed(objects: ObjectStore, pipeline: str, table: str) -> None:
+    """Resolve the alert of a table that was vacuumed. Without an open alert nothing happens."""
+    subject = f"{pipeline}.{table}"
+    with _logging_failures(subject):
+        resolve_alert(objects, cause=NOT_VACUUMED, subject=subject, summary="it is vacuumed again")
+
+
+@contextlib.contextmanager
+def _logging_failures(subject: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltaworksError as error:
+        log.warning("table=%s its alert could not be raised or resolved: %s", subject, error)

@@ -1,0 +1,248 @@
+"""The notifications of changed rows: written for a mutation batch, and read between two versions of their table.
+
+A mutation batch finds its rows by the number it left in them, so that a repeated batch writes the same notifications;
+the append carries a transaction, so that it lands once.
+
+Readers use the Delta log: the statistics of a notification file give its batch, and its partition the organisation, so
+that a poll costs one small object for each commit. A file whose statistics do not suffice is opened.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from deltaworks.errors import ContractError
+from deltaworks.mutations.bounds import mutable_spec
+from deltaworks.mutations.differences import KEY
+from deltaworks.specs.mutation import (
+    DELETED_COLUMN,
+    KEYS_PER_NOTIFICATION,
+    MUTATION_COLUMN,
+    NOTIFICATION_COLUMNS,
+    ORG_COLUMN,
+)
+from deltaworks.specs.table import TableSpec
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, read_commits
+
+BATCH, KIND = "batch", "batch_kind"
+BATCH_KIND = "mutation"
+
+
+def notifications(
+    changed: DataFrame,
+    stretches: DataFrame,
+    *,
+    data: TableSpec,
+    announcing: TableSpec,
+    key: str,
+    batch: int,
+    at: dt.datetime,
+    data_version: int,
+) -> DataFrame:
+    """The rows of the notification table `announcing` for the rows of `data` that a batch changed.
+
+    Args:
+        changed: rows of `data` that carry the batch's number.
+        stretches: `differences.changed_stretches`, with the values before the batch.
+        key: the column of `data` whose values the notifications list.
+        at: when the batch was begun; the same each time it is repeated.
+        data_version: the version of `data` that has the changes.
+    """
+    columns = [column.name for column in announcing.columns]
+    rows = _with_change(changed, stretches, data).select(*columns, "change", F.col(key).alias("key"))
+    in_order = Window.partitionBy(*columns, "change").orderBy("key")
+    numbered = rows.withColumn("part", F.floor((F.row_number().over(in_order) - 1) / KEYS_PER_NOTIFICATION))
+    gathered = numbered.groupBy(*columns, "change", "part").agg(F.sort_array(F.collect_list("key")).alias("keys"))
+    values: dict[str, Column] = {
+        "ingested_at": F.lit(at),
+        "ingested_date": F.lit(at.date()),
+        "change": F.col("change"),
+        "keys": F.col("keys"),
+        "batch": F.lit(batch).cast("long"),
+        "batch_kind": F.lit(BATCH_KIND),
+        "data_version": F.lit(data_version).cast("long"),
+    }
+    return gathered.select(*columns, *(values[name].alias(name) for name in NOTIFICATION_COLUMNS))
+
+
+def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
+    """The rows that carry a batch's number. Statistics exclude the files that it did not write."""
+    return rows.where(F.col(MUTATION_COLUMN) == batch)
+
+
+def _with_change(changed: DataFrame, stretches: DataFrame, data: TableSpec) -> DataFrame:
+    """The rows with `change`, the kind of change, from the values of their stretch before the batch and now.
+
+    A row that arrived since the last batch in a changed stretch gets the same kind as the others of it; in an unchanged
+    stretch its values before are those it arrived with.
+    """
+    mutable = mutable_spec(data)
+    row, stretch = changed.alias("row"), stretches.alias("stretch")
+    start, end, time = F.col("stretch.valid_from"), F.col("stretch.valid_to"), F.col("row.event_time")
+    same = (
+        (F.col(f"row.{ORG_COLUMN}") == F.col("stretch.org_id"))
+        & (F.col(f"row.{mutable.origin}") == F.col("stretch.id"))
+        & (start.isNull() | (time >= start))
+        & (end.isNull() | (time < end))
+    )
+    was_deleted = F.coalesce(F.col("stretch.before.deleted"), F.lit(False))
+    was_called = F.coalesce(F.col("stretch.before.final_id"), F.col(f"row.{mutable.origin}"))
+    change = (
+        F.when(F.col(f"row.{DELETED_COLUMN}") & ~was_deleted, "delete")
+        .when(~F.col(f"row.{DELETED_COLUMN}") & was_deleted, "insert")
+        .when(~F.col(f"row.{mutable.id}").eqNullSafe(was_called), "rename")
+        .otherwise("update")
+    )
+    narrow = stretch.select(*KEY, "valid_from", "valid_to", "before").alias("stretch")
+    return row.join(narrow, same, "left").select("row.*", change.alias("change"))
+
+
+@dataclass(slots=True)
+class Notified:
+    """The batches with notifications, by kind (`stream`, `mutation`), and the bounds of the rows they changed.
+
+    `orgs` and the entries of `dates` are None where a file has no statistics for them. A date of None stands for rows
+    without one.
+    """
+
+    batches: dict[str, set[int]] = field(default_factory=dict)
+    orgs: set[str] | None = field(default_factory=set)
+    dates: dict[str, set[dt.date | None] | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    partition: Mapping[str, str | None]
+    statistics: Mapping[str, Any]
+
+
+def notified_between(lake: Lake, key: str, announcing: TableSpec, *, after: int, up_to: int) -> Notified:
+    """The notifications after version `after` and up to `up_to` of the notification table at `key`.
+
+    Raises:
+        ContractError: CHANGES_EXPIRED, CHANGES_STARTED_OVER.
+    """
+    return _gather(lake, key, announcing, _added(lake, key, after, up_to))
+
+
+def notified_ever(lake: Lake, key: str, announcing: TableSpec, table: DeltaTable) -> Notified:
+    """All notifications of the open notification table, as of its version."""
+    files = [json.loads(text) for text in _snapshot_actions(table)]
+    return _gather(lake, key, announcing, (_file(action) for action in files))
+
+
+def _added(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
+    """The files with new notifications; those that OPTIMIZE wrote have none."""
+    for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
+        if actions is None:
+            raise ContractError(
+                "CHANGES_EXPIRED",
+                f"{lake.storage.uri(key)} no longer has version {version} in its log, and with it what changed then.",
+                hint="Read everything anew with since=None, and poll more often than the log is kept "
+                "(delta.logRetentionDuration).",
+            )
+        for action in actions:
+            removed = action.get("remove")
+            if removed is not None and removed.get("dataChange", True):
+                raise ContractError(
+                    "CHANGES_STARTED_OVER",
+                    f"Version {version} of {lake.storage.uri(key)} takes notifications out: the pipeline was started "
+                    "over, or the table restored, and the rows that were read before may be others now.",
+                    hint="Empty what was derived and read everything anew with since=None.",
+                )
+            if action.get("add") is not None and action["add"].get("dataChange", True):
+                yield _file(action["add"])
+
+
+def _snapshot_actions(table: DeltaTable) -> Iterator[str]:
+    """The add actions of a snapshot, in the form the log has them."""
+    adds = pa.table(table.get_add_actions(flatten=False))
+    for row in adds.to_pylist():
+        statistics = {"minValues": row.get("min"), "maxValues": row.get("max"), "nullCount": row.get("null_count")}
+        action = {
+            "path": row["path"],
+            "partitionValues": row.get("partition") or {},
+            "stats": json.dumps(statistics, default=str),
+        }
+        yield json.dumps(action, default=str)
+
+
+def _file(action: Action) -> _File:
+    text = action.get("stats")
+    return _File(unquote(action["path"]), action.get("partitionValues") or {}, json.loads(text) if text else {})
+
+
+def _gather(lake: Lake, key: str, announcing: TableSpec, files: Iterable[_File]) -> Notified:
+    dates = [column.name for column in announcing.columns if column.type == "date"]
+    notified = Notified(dates={name: set() for name in dates})
+    for file in files:
+        kind, batch = _single_value(file, KIND), _single_value(file, BATCH)
+        if isinstance(kind, str) and isinstance(batch, int):
+            notified.batches.setdefault(kind, set()).add(batch)
+        else:
+            for kind, batch in _batches_in(lake, key, file):
+                notified.batches.setdefault(kind, set()).add(batch)
+        if notified.orgs is not None:
+            org = file.partition.get(ORG_COLUMN)
+            notified.orgs = None if org is None else notified.orgs | {org}
+        for name in dates:
+            dates_so_far = notified.dates[name]
+            bounds = _date_bounds(file, name)
+            notified.dates[name] = None if dates_so_far is None or bounds is None else dates_so_far | bounds
+    return notified
+
+
+def _single_value(file: _File, column: str) -> Any:
+    """The single value a file has of a column; None where its statistics do not show that there is only one."""
+    least, greatest = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
+    return least if least == greatest and not (file.statistics.get("nullCount") or {}).get(column) else None
+
+
+def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
+    """The least and the greatest date of a file, and None where rows have none; None without statistics."""
+    if column in file.partition:
+        value = file.partition[column]
+        return {None if value is None else dt.date.fromisoformat(value)}
+    least, greatest = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
+    nulls = (file.statistics.get("nullCount") or {}).get(column)
+    if least is None or greatest is None or nulls is None:
+        return None
+    return {dt.date.fromisoformat(least), dt.date.fromisoformat(greatest), *([None] if nulls else [])}
+
+
+def _batches_in(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
+    """The kinds and batches in a file, read from its rows.
+
+    Raises:
+        ContractError: CHANGES_EXPIRED where VACUUM has removed it.
+    """
+    path = f"{arrow_path(lake.storage, key)}/{file.path}"
+    try:
+        with lake.filesystem.open_input_file(path) as source:
+            rows = pq.read_table(source, columns=[KIND, BATCH])
+    except FileNotFoundError as error:
+        raise ContractError(
+            "CHANGES_EXPIRED",
+            f"{lake.storage.uri(key)}/{file.path} is gone: VACUUM removed it after its rows were moved together.",
+            hint="Read everything anew with since=None, and poll more often than VACUUM's retention.",
+        ) from error
+    rows = rows.filter(pc.and_(pc.is_valid(rows.column(KIND)), pc.is_valid(rows.column(BATCH))))
+    pairs = rows.group_by([KIND, BATCH]).aggregate([])
+    return list(zip(pairs.column(KIND).to_pylist(), pairs.column(BATCH).to_pylist(), strict=True))
