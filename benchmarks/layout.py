@@ -121,7 +121,7 @@ def _land(spark: SparkSession, folder: Path, rows: int) -> None:
 def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
     from deltaworks.control import paths
     from deltaworks.control.clock import utc_now
-    from deltaworks.control.objects import open_objects
+    from deltaworks.control.home import PipelineHome
     from deltaworks.maintenance.choice import OptimizePolicy, choose
     from deltaworks.maintenance.layout import Layout
     from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
@@ -137,7 +137,7 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
         now=utc_now(),
         policy=policy,
     )
-    ledger = ZOrderLedger(lake, open_objects(lake.storage), "bench")
+    ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, "bench"))
     done = TableOptimizer(spark, lake, ledger, "bench", layout, policy=policy).run(
         choice.partitions, OptimizeResult(table="events", round="daily")
     )

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from benchmarks.games_files import GamesFiles, bench_folder, landed_objects
 from benchmarks.harness import Clock, Run
 from benchmarks.places import Place
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.generations import current_checkpoint
 from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
@@ -72,7 +72,7 @@ def processor_of(
         spec,
         lake,
         objects,
-        generations=current_checkpoint(objects, name, last_completed=None, end_offset=None),
+        generations=PipelineHome(objects, name).generations.current_checkpoint(last_completed=None, end_offset=None),
         ledger=Ledger(lake, name, 1),
         tables=tables,
         ownership=Ownership(owner="benchmark", step=owner),

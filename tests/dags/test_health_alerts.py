@@ -26,6 +26,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict, judge
 from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
 from deltaworks.operations.airflow_api import DagRun, TaskInstance
@@ -321,7 +322,7 @@ def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: Loc
     ages = [0, 59, 61, 62]
     stale = [alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
     assert stale == [[], [], ["games.daily"], ["games.daily"]], "counted from when it was first looked for"
-    note_fresh(objects, "games", "daily", now=NOW + timedelta(minutes=63))
+    note_fresh(PipelineHome(objects, "games"), "daily", now=NOW + timedelta(minutes=63))
 
     assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=64)) == []
     assert open_ones(objects) == set()

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from deltaworks.control import paths
-from deltaworks.control.records.held import ask_to_resume, read_held
+from deltaworks.control.home import PipelineHome
 from sandbox.servers.fault_proxy import running_fault_proxy
 from sandbox.servers.object_store import running_object_store
 from tests.faults.harness.driver import Driver
@@ -65,11 +65,11 @@ def finish(stage: Stage) -> None:
     """Undisturbed, drivers land what is left; a table that was suspended meanwhile catches up as it is asked to."""
     end = time.monotonic() + FINISH_SECONDS
     while True:
-        for table in read_held(stage.objects, PIPELINE):
+        for table in PipelineHome(stage.objects, PIPELINE).held.read():
             print(f"{table} is held: it is resumed", flush=True)
-            ask_to_resume(stage.objects, PIPELINE, table, by="soak")
+            PipelineHome(stage.objects, PIPELINE).held.request_resume(table, by="soak")
         with Driver(stage) as driver:
-            if driver.wait(FINISH_SECONDS) == 0 and not read_held(stage.objects, PIPELINE):
+            if driver.wait(FINISH_SECONDS) == 0 and not PipelineHome(stage.objects, PIPELINE).held.read():
                 return
             assert time.monotonic() < end, driver.tail()
 

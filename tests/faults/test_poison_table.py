@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.records.held import ask_to_resume, read_held
+from deltaworks.control.home import PipelineHome
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.judging import engine_seconds, recovery_seconds
@@ -68,10 +68,10 @@ def test_a_suspended_table_catches_up_exactly_once_though_the_driver_is_killed_i
     stage.land(files=3)
     with Driver(stage) as poisoned:
         poisoned.run_to_end(300)
-    held = read_held(stage.objects, PIPELINE)
+    held = PipelineHome(stage.objects, PIPELINE).held.read()
     missing = lost_by_table(tell("13 one table always fails, held", stage))
     cause.unlink()
-    ask_to_resume(stage.objects, PIPELINE, POISONED, by="tests")
+    PipelineHome(stage.objects, PIPELINE).held.request_resume(POISONED, by="tests")
     stage.land()
     with Driver(stage, faults=[Fault(point=f"caught_up:{POISONED}", nth=2)]) as broken:
         broken.wait()
@@ -83,4 +83,4 @@ def test_a_suspended_table_catches_up_exactly_once_though_the_driver_is_killed_i
     assert set(held) == set(missing) == {POISONED}
     assert engine_seconds(successor) is not None
     assert verdict.is_exact
-    assert not read_held(stage.objects, PIPELINE)
+    assert not PipelineHome(stage.objects, PIPELINE).held.read()

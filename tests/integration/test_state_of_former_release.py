@@ -16,8 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.generations import current_generation
+from deltaworks.control.home import PipelineHome
 from deltaworks.engine.runner import IngestRun
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.rework.reprocess.run import Reprocess
@@ -91,7 +90,7 @@ class Stage:
         assert self.ids(pipeline) == declared.expected_ids(everything)
         assert self.quarantined(pipeline) == declared.expected_quarantine(everything)
         assert self.batches(pipeline) == list(range(batches))
-        assert current_generation(open_objects(self.catalog.environment.lake), pipeline) == 1
+        assert PipelineHome.open(self.catalog.environment.lake, pipeline).generations.current() == 1
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from benchmarks.registry import BENCHMARKS
@@ -23,9 +24,8 @@ from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.held import HeldTable, ResumeRequest
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
-from deltaworks.control.records.replay import PreparedReplay
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
@@ -266,7 +266,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
         ("progress", set(PROGRESS_SCHEMA.names)),
         ("table health", set(SNAPSHOT_SCHEMA.names)),
         *(
-            (kind.__name__, {field.name for field in fields(kind)})
+            (kind.__name__, _fields_of(kind))
             for kind in (
                 PreparedBatch,
                 PreparedTable,
@@ -301,6 +301,10 @@ def described_fields() -> list[tuple[str, set[str]]]:
             )
         ),
     ]
+
+
+def _fields_of(kind: type) -> set[str]:
+    return set(kind.model_fields) if issubclass(kind, BaseModel) else {field.name for field in fields(kind)}
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def report(
     now = now or utc_now()
     before = (previous or {}).get(subject.dag_id)
     try:
-        heartbeat = read_heartbeat(objects, f"{subject.control}/heartbeat.json")
-        stop = StopFlag(objects, f"{subject.control}/stop.json").read()
+        heartbeat = read_heartbeat(objects, paths.heartbeat(subject.control))
+        stop = StopFlag(objects, paths.stop_request(subject.control)).read()
         norm = read_norm(objects, f"{subject.control}/input_norm.json") if subject.kind == "stream" else None
     except Exception as error:
         return Report(subject, unreadable(error, kind=subject.kind, name=subject.name, now=now, previous=before), None)

@@ -119,7 +119,7 @@ def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
 
 
 def _success_key(dag_id: str) -> str:
-    return paths.alerts(f"jobs/{dag_id}.json")
+    return paths.alert_job(dag_id)
 
 
 def _run_of(context: Any) -> str | None:

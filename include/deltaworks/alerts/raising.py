@@ -162,7 +162,7 @@ def alert_key(cause: str, subject: str) -> str:
     name = quote(subject, safe="")
     if len(name) > _NAME_LENGTH:
         name = f"{name[:_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
-    return paths.alerts(f"state/{cause}/{name}.json")
+    return paths.alert_state(cause, name)
 
 
 def _change(
@@ -231,7 +231,7 @@ def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> 
     if not alert.outbox:
         return
     for notice in alert.outbox:
-        objects.put_if_absent(paths.alerts(f"spool/{notice.id}.json"), notice.encode())
+        objects.put_if_absent(paths.alert_notice(notice.id), notice.encode())
     item = objects.get(key)
     # Where another process has written since, the outbox stays for its next writer.
     if item is not None and item.data == data:

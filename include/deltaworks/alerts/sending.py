@@ -126,7 +126,7 @@ def _is_for(channel: Channel, notice: Notice) -> bool:
 
 def _deliver(objects: ObjectStore, notice: Notice, channel: Channel, blocked: dict[str, str], *, now: datetime) -> str:
     """Send one notice on one channel, if it is due and nobody else does."""
-    key = paths.alerts(f"deliveries/{notice.id}.{channel.name}.json")
+    key = paths.alert_delivery(notice.id, channel.name)
     item = objects.get(key)
     before = Delivery.decode(item.data) if item else None
     if before is not None and before.state in ("sent", "given_up"):

@@ -86,13 +86,12 @@ def diff(
 
     Exits with 11 where the stream would refuse to start.
     """
-    from deltaworks.control.objects import open_objects
-    from deltaworks.control.records.specs import SpecRecords
+    from deltaworks.control.home import PipelineHome
     from deltaworks.specs.changes import unsafe
 
     project = catalog()
     spec = project.pipeline(pipeline)
-    records = SpecRecords(open_objects(project.environment.lake), pipeline)
+    records = PipelineHome.open(project.environment.lake, pipeline).specs
     if records.current() is None:
         console.print(f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.")
         return

@@ -69,8 +69,8 @@ def _endless(name: str) -> _Endless:
     else:
         project.pipeline(name)
         folder, dag_id = paths.pipeline_control(name), f"stream__{name}"
-    flag, backoff = StopFlag(objects, f"{folder}/stop.json"), RestartBackoff(objects, f"{folder}/failures.json")
-    return _Endless(name, dag_id, objects, flag, backoff, f"{folder}/heartbeat.json")
+    flag, backoff = StopFlag(objects, paths.stop_request(folder)), RestartBackoff(objects, f"{folder}/failures.json")
+    return _Endless(name, dag_id, objects, flag, backoff, paths.heartbeat(folder))
 
 
 def _wait_until_ended(found: _Endless, wait_seconds: float) -> None:

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from deltaworks.cli.context import catalog, console
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.held import HeldTable, read_held
+from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
@@ -274,7 +275,7 @@ def _trend_row(each: Trend) -> tuple[str, ...]:
 
 def _held(objects: ObjectStore, project: Catalog, pipeline: str) -> Iterator[str]:
     for name in project.pipelines:
-        for record in read_held(objects, name).values() if pipeline in ("", name) else ():
+        for record in PipelineHome(objects, name).held.read().values() if pipeline in ("", name) else ():
             yield f"[bold yellow]held:[/] {name}.{_why(record)}"
 
 

@@ -12,8 +12,7 @@ from deltaworks.cli import table_health
 from deltaworks.cli.context import catalog, console
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.readers import keep_version, read_readers, release_version
+from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
@@ -63,15 +62,15 @@ def readers(pipeline: str) -> None:
     """List who keeps VACUUM back from a pipeline's tables, streams among them, and the words that readers gave."""
     project = catalog()
     spec = project.pipeline(pipeline)
-    lake, objects = Lake(project.environment.lake), open_objects(project.environment.lake)
+    lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
     listing = Table("table", "who", "needs what it was at")
     for table in (each.name for each in declared_tables(project, pipeline=spec.pipeline, control=False)):
-        for hold in holds_on(project, lake, objects, pipeline, table):
+        for hold in holds_on(project, lake, home, table):
             since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
             listing.add_row(table, hold.by, since)
     console.print(listing)
     now = utc_now()
-    for word in read_readers(objects, pipeline):
+    for word in home.readers.read():
         state = "until" if word.counts_at(now) else "no more since"
         said = f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}"
         console.print(said, highlight=False)
@@ -90,8 +89,8 @@ def keep(
     if version < 0:
         opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
         version = opened.version() if opened is not None else 0
-    objects = open_objects(project.environment.lake)
-    word = keep_version(objects, pipeline, name, reader=reader, version=version, hours=hours)
+    home = PipelineHome.open(project.environment.lake, pipeline)
+    word = home.readers.keep(name, reader=reader, version=version, hours=hours)
     console.print(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.", highlight=False)
 
 
@@ -100,7 +99,7 @@ def release(table: str = _TABLE, reader: str = _READER) -> None:
     """Keep nothing for this reader any more."""
     project = catalog()
     pipeline, name = _named(project, table)
-    there = release_version(open_objects(project.environment.lake), pipeline, name, reader=reader)
+    there = PipelineHome.open(project.environment.lake, pipeline).readers.release(name, reader=reader)
     console.print("Released." if there else f"{reader} keeps nothing of {table}.", highlight=False)
 
 

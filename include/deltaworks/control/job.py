@@ -11,7 +11,9 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from deltaworks.control.guard import start_guard
 from deltaworks.errors import (
@@ -103,9 +105,9 @@ def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
     return code or 0
 
 
-def print_results(results: Sequence[DataclassInstance]) -> None:
+def print_results(results: Sequence[DataclassInstance | BaseModel]) -> None:
     """Print the results of a job: one line per result for people, its texts last, then all as one line of JSON."""
-    records = [dataclasses.asdict(result) for result in results]
+    records = [_plain(result) for result in results]
     if records:
         columns = [name for name, value in records[0].items() if not isinstance(value, dict | list | tuple)]
         columns.sort(key=lambda name: name == "reason")
@@ -116,10 +118,16 @@ def print_results(results: Sequence[DataclassInstance]) -> None:
     print_result_line(results)
 
 
-def print_result_line(results: Sequence[DataclassInstance]) -> None:
+def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
     """The results as one line of JSON, which the task of the job keeps."""
-    records = [dataclasses.asdict(result) for result in results]
-    print(json.dumps(records, default=str), flush=True)  # noqa: T201
+    print(json.dumps([_plain(result) for result in results], default=_plain), flush=True)  # noqa: T201
+
+
+def _plain(value: Any) -> Any:
+    """A result, or a part of one, as JSON has it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 
 def _cell(value: object) -> str:

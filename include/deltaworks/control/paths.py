@@ -105,8 +105,13 @@ def prepared_replay(pipeline: str, ordinal: int) -> str:
 
 
 def mutations(pipeline: str, name: str = "") -> str:
-    """The folder of a pipeline's mutation batches, or one thing in it, such as its lease."""
+    """The folder of a pipeline's mutation batches, or one thing in it."""
     return pipeline_control(pipeline, f"mutations/{name}")
+
+
+def mutations_lease(pipeline: str) -> str:
+    """The lease of whoever applies the mutations of a pipeline."""
+    return mutations(pipeline, "lease.json")
 
 
 def mutation_batch(pipeline: str, number: int) -> str:
@@ -166,7 +171,7 @@ def readers() -> str:
 
 def vacuum_record(pipeline: str) -> str:
     """When each table of a pipeline was last vacuumed by listing its folder."""
-    return pipeline_control(pipeline, "maintenance/vacuum.json")
+    return maintenance(pipeline, "vacuum.json")
 
 
 def table_snapshots() -> str:
@@ -177,3 +182,143 @@ def table_snapshots() -> str:
 def table_snapshots_upkeep() -> str:
     """The folder of the lock of whoever keeps the table of snapshots, which all pipelines write to."""
     return "control/table_health_upkeep"
+
+
+def generations(pipeline: str) -> str:
+    """The object that says which generation and checkpoint the ingest query is at."""
+    return pipeline_control(pipeline, "generations.json")
+
+
+def staging(pipeline: str, table_name: str) -> str:
+    """The folder of rows that Spark hands over to the writer of one table as files."""
+    return pipeline_control(pipeline, f"staging/{table_name}")
+
+
+def checkpoint_store(pipeline: str) -> str:
+    """The ledger's table of batches."""
+    return pipeline_control(pipeline, "checkpoint_store")
+
+
+def batch_metadata_store(pipeline: str) -> str:
+    """The ledger's table of what each batch did to each table."""
+    return pipeline_control(pipeline, "batch_metadata_store")
+
+
+def quarantine_replays(pipeline: str) -> str:
+    """The table of quarantined rows that were replayed."""
+    return pipeline_control(pipeline, "quarantine_replays")
+
+
+def progress(pipeline: str) -> str:
+    """The table of what each batch took and carried."""
+    return pipeline_control(pipeline, "progress")
+
+
+def zorder_ledger(pipeline: str) -> str:
+    """The table of the files that OPTIMIZE has ordered."""
+    return pipeline_control(pipeline, "zorder_ledger")
+
+
+def zorder_group(pipeline: str, writer: str) -> str:
+    """The object that says which files a writer is ordering."""
+    return maintenance(pipeline, f"group-{writer}.json")
+
+
+def maintenance(pipeline: str, name: str = "") -> str:
+    """The folder of a pipeline's upkeep, or one thing in it, such as its lease."""
+    return pipeline_control(pipeline, f"maintenance/{name}").rstrip("/")
+
+
+def input_norm(pipeline: str) -> str:
+    """The object that says how much a pipeline usually gets."""
+    return pipeline_control(pipeline, "input_norm.json")
+
+
+def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
+    """The object that fixes which topic of this name a generation reads."""
+    return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
+
+
+def kinesis_state(pipeline: str, generation: int) -> str:
+    """The folder of what the shards' readers of a generation note."""
+    return pipeline_control(pipeline, f"kinesis/g{generation:06d}")
+
+
+def rereading_lease(pipeline: str) -> str:
+    """The lease of whoever reads again what has landed: a replay, a reprocess, a restore or a start over."""
+    return reprocess(pipeline, "lease.json")
+
+
+def reprocess_staging(pipeline: str, reprocess_id: str, table_name: str = "") -> str:
+    """The folder of rows that a reprocess has read again, or that of one table."""
+    return reprocess(pipeline, f"{reprocess_id}/staging/{table_name}")
+
+
+def specs(pipeline: str) -> str:
+    """The folder of declarations a stream has started with."""
+    return pipeline_control(pipeline, "specs") + "/"
+
+
+def relay_listing(relay: str) -> str:
+    """The object that says how far a relay's listing of its bucket is."""
+    return relay_control(relay, "listing.json")
+
+
+def relay_listing_request(relay: str) -> str:
+    """The object that asks a relay to list its bucket."""
+    return relay_control(relay, "listing_request.json")
+
+
+def relay_file_events(relay: str) -> str:
+    """The log of objects that a relay has heard of."""
+    return relay_control(relay, "file_events")
+
+
+def relay_message_quarantine(relay: str) -> str:
+    """The table of messages that a relay could not use."""
+    return relay_control(relay, "message_quarantine")
+
+
+def relay_clean(relay: str) -> str:
+    """The object that says what was last cleaned of a relay's bucket."""
+    return relay_control(relay, "clean.json")
+
+
+def alert_state(cause: str, subject: str) -> str:
+    """The object of one alert."""
+    return alerts(f"state/{cause}/{subject}.json")
+
+
+def alert_notice(notice: str) -> str:
+    """A notice that waits to be sent."""
+    return alerts(f"spool/{notice}.json")
+
+
+def alert_delivery(notice: str, channel: str) -> str:
+    """The object that says whether a notice was sent through a channel."""
+    return alerts(f"deliveries/{notice}.{channel}.json")
+
+
+def alert_job(dag_id: str) -> str:
+    """The object that says since when a job's runs have failed."""
+    return alerts(f"jobs/{dag_id}.json")
+
+
+def lease(folder: str) -> str:
+    """The lease of whoever works in a control folder: a stream, a relay, a run of maintenance."""
+    return f"{folder}/lease.json"
+
+
+def heartbeat(folder: str) -> str:
+    """The object in which the stream or the relay of a control folder says how it is."""
+    return f"{folder}/heartbeat.json"
+
+
+def stop_request(folder: str) -> str:
+    """The object that asks the stream or the relay of a control folder to stop."""
+    return f"{folder}/stop.json"
+
+
+def stream_lease(pipeline: str) -> str:
+    """The lease of a pipeline's stream."""
+    return lease(pipeline_control(pipeline))

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.generations import Generations, read_end_offset, retire_checkpoint
+from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held import HeldTable
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import ShareCommits, commit_shares
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
@@ -111,12 +112,13 @@ class BatchProcessor:
         self._spec = spec
         self._lake = lake
         self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
         self._generations = generations
         self._ledger = ledger
         self._tables = tables
         self._ownership = ownership
         self._fault = fault
-        self._end_of = end_of or (lambda current, batch: read_end_offset(objects, spec.pipeline, current, batch))
+        self._end_of = end_of or self._home.generations.end_offset
         writers: dict[str, TableWriter] = {
             "fan_out": FanOutWriter(tables.handles),
             "spark": SparkWriter(spark, lake, tables.handles),
@@ -126,8 +128,7 @@ class BatchProcessor:
         self._busy = threading.Lock()
         self._holds = TableHolds(
             lake,
-            objects,
-            spec.pipeline,
+            self._home,
             generation=generations.generation,
             tables=tables,
             commits=self._commits,
@@ -182,7 +183,7 @@ class BatchProcessor:
             return None
         self._holds.serve(self._last_completed)
         started = time.monotonic()
-        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, batch_id)
+        prepared = self._home.prepared.read(self._generations.generation, batch_id)
         resumed = prepared is not None
         if prepared is None:
             prepared = self._prepare(source, spark_batch_id, batch_id, end)
@@ -198,7 +199,7 @@ class BatchProcessor:
         slice; or Spark has planned the batch anew, since files of its checkpoint were lost. What it planned beyond the
         slice that landed would count as done here; the next checkpoint starts at the end of what the ledger has.
         """
-        retire_checkpoint(self._objects, self._spec.pipeline)
+        self._home.generations.retire_checkpoint()
         raise TransientError(
             "CHECKPOINT_SUPERSEDED",
             f"Batch {batch_id} of {self._spec.pipeline!r} has landed with another slice than the one that checkpoint "
@@ -209,7 +210,7 @@ class BatchProcessor:
     def finish_torn(self) -> BatchReport | None:
         """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
         following = 0 if self._last_completed is None else self._last_completed + 1
-        prepared = read_prepared(self._objects, self._spec.pipeline, self._generations.generation, following)
+        prepared = self._home.prepared.read(self._generations.generation, following)
         if prepared is None:
             return None
         return self._land(prepared, resumed=True, prepare_seconds=0.0)
@@ -221,8 +222,7 @@ class BatchProcessor:
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp)
         self._fault("files_written")
-        fixed = prepare(
-            self._objects,
+        fixed = self._home.prepared.fix(
             PreparedBatch(
                 pipeline=spec.pipeline,
                 generation=self._generations.generation,
@@ -239,7 +239,7 @@ class BatchProcessor:
                 offsets={"start": start, "end": end},
                 source=source.metadata | written.findings.facts() | written.facts,
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),
-            ),
+            )
         )
         self._fault("prepared")
         return fixed

@@ -17,10 +17,9 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
-from deltaworks.control.records.start_over import surviving_batches
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
@@ -100,9 +99,9 @@ class BatchHistory:
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
-        self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
-        self._generation = current_generation(objects, spec.pipeline)
+        self._generation = self._home.generations.current()
         self._stores: dict[str, DeltaTable | None] = {
             name: lake.open(paths.pipeline_control(spec.pipeline, name))
             for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)
@@ -132,7 +131,7 @@ class BatchHistory:
             ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
         """
         rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, in_all=True)
-        prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+        prepared = self._home.prepared.read(self._generation, batch_id)
         if rows:
             return self._of_ledger(rows[0])
         if prepared is None:
@@ -147,7 +146,7 @@ class BatchHistory:
         """The newest batch there is a record of, -1 before the first."""
         completed = self.last_completed()
         newest = -1 if completed is None else completed
-        while read_prepared(self._objects, self._spec.pipeline, self._generation, newest + 1) is not None:
+        while self._home.prepared.read(self._generation, newest + 1) is not None:
             newest += 1
         return newest
 
@@ -159,7 +158,7 @@ class BatchHistory:
             if batch_id in rows:
                 found.append(_complete(rows[batch_id], held.get(batch_id, ())))
                 continue
-            prepared = read_prepared(self._objects, self._spec.pipeline, self._generation, batch_id)
+            prepared = self._home.prepared.read(self._generation, batch_id)
             if prepared is not None:
                 found.append(_prepared(prepared))
         return found
@@ -178,7 +177,7 @@ class BatchHistory:
         """This generation's batches, and those of earlier ones that a rollback left in the tables."""
         wanted = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
-            last = surviving_batches(self._objects, self._spec.pipeline, generation, current=self._generation)
+            last = self._home.start_overs.surviving_batches(generation, current=self._generation)
             if last is not None and last >= 0:
                 wanted |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
         return wanted

@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.locks.turn_server import WriteTurnServer
-from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.held import HeldTable, HeldTables
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import ShareCommits, as_caught_up
 from deltaworks.engine.ledger import Ledger, StepOutcome
 from deltaworks.engine.table_set import TableSet
@@ -57,8 +56,7 @@ class TableHolds:
     def __init__(
         self,
         lake: Lake,
-        objects: ObjectStore,
-        pipeline: str,
+        home: PipelineHome,
         *,
         generation: int,
         tables: TableSet,
@@ -70,8 +68,8 @@ class TableHolds:
         catch_up_seconds: float = CATCH_UP_SECONDS,
     ) -> None:
         self._lake = lake
-        self._objects = objects
-        self._pipeline = pipeline
+        self._home = home
+        self._pipeline = home.pipeline
         self._generation = generation
         self._tables = tables
         self._commits = commits
@@ -80,8 +78,10 @@ class TableHolds:
         self._spare = spare
         self._reached = reached
         self._catch_up_seconds = catch_up_seconds
-        self._held = HeldTables(objects, pipeline)
-        self._turns = WriteTurnServer(objects, pipeline, granted_by=f"the stream, owner epoch {owner.version}")
+        self._held = HeldTables(home.objects, home.pipeline)
+        self._turns = WriteTurnServer(
+            home.objects, home.pipeline, granted_by=f"the stream, owner epoch {owner.version}"
+        )
         self._resuming: set[str] = set()
 
     def holds(self, table: str) -> bool:
@@ -97,7 +97,7 @@ class TableHolds:
         for table in self._tables.announced:
             held = self._held.get(self._tables.announced[table])
             if held is not None and table not in self._held:
-                waiting = replace(held, table=table, reason="announces", condition="", message="", hint="")
+                waiting = held.replace(table=table, reason="announces", condition="", message="", hint="")
                 self._held.hold(waiting)
 
     def records(self) -> list[HeldTable]:
@@ -115,7 +115,7 @@ class TableHolds:
             if known is None:
                 self._held.hold(_lost_record(table, batches[0]))
             elif batches[0] < known.since_batch:
-                self._held.hold(replace(known, since_batch=batches[0]))
+                self._held.hold(known.replace(since_batch=batches[0]))
         for table, batches in missing.items():
             self._remember_columns(table, batches)
         for record in self.records():
@@ -131,7 +131,7 @@ class TableHolds:
 
     def _remember_columns(self, table: str, batches: list[int]) -> None:
         for batch_id in batches:
-            batch = read_prepared(self._objects, self._pipeline, self._generation, batch_id)
+            batch = self._home.prepared.read(self._generation, batch_id)
             for share in batch.tables if batch else ():
                 if share.table == table:
                     self._tables.note_waiting(share)
@@ -267,7 +267,7 @@ class TableHolds:
             raise _TableFailed(as_deltaworks_error(error)) from error
 
     def _share(self, table: str, batch_id: int) -> tuple[PreparedBatch, PreparedTable]:
-        batch = read_prepared(self._objects, self._pipeline, self._generation, batch_id)
+        batch = self._home.prepared.read(self._generation, batch_id)
         share = next((each for each in batch.tables if each.table == table), None) if batch else None
         if batch is None or share is None:
             raise ContractError(

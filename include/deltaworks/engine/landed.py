@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.start_over import surviving_batches
+from deltaworks.control.home import PipelineHome
 from deltaworks.tables.lake import Lake, selected_rows
 from deltaworks.tables.log import TableState
-from deltaworks.tables.steps import BATCH_METADATA_STORE, batch_step, batches_by_table, waiting_shares
+from deltaworks.tables.steps import batch_step, batches_by_table, waiting_shares
 
 #: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.
 _OWN_COMMIT = ("committed", "caught_up")
@@ -32,17 +30,17 @@ class LandedBatches:
         return bool(self.last)
 
 
-def landed_batches(lake: Lake, objects: ObjectStore, pipeline: str, table: str) -> LandedBatches:
+def landed_batches(lake: Lake, home: PipelineHome, table: str) -> LandedBatches:
     """What the ledger has of the table's steps; nothing where there is no ledger. Batches it waits for do not count."""
-    key = paths.pipeline_control(pipeline, BATCH_METADATA_STORE)
+    key = paths.batch_metadata_store(home.pipeline)
     store = lake.open(key)
     if store is None:
         return LandedBatches({}, {}, 0)
     columns = ["generation", "batch_id", "table_name", "outcome", "delta_version", "rows"]
     rows = selected_rows(lake, key, store, columns=columns, values={"table_name": [table]})
-    current = current_generation(objects, pipeline)
+    current = home.generations.current()
     bounds = {
-        generation: surviving_batches(objects, pipeline, generation, current=current)
+        generation: home.start_overs.surviving_batches(generation, current=current)
         for generation in {row["generation"] for row in rows}
     }
     waiting = set(batches_by_table(waiting_shares(rows)).get(table, ()))

@@ -20,9 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deltaworks.control import paths
-from deltaworks.control.objects import open_objects
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.generations import current_generation
 from deltaworks.engine.live_table import ensure_live_table
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -90,7 +89,7 @@ def start_live_query(
     source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
     counts = _windowed_counts(_events(spark, source), live)
-    generation = current_generation(open_objects(lake.storage), pipeline)
+    generation = PipelineHome.open(lake.storage, pipeline).generations.current()
     write = _Merge(lake.storage.spark_uri(target), pipeline, live, before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")

@@ -231,7 +231,7 @@ class ProgressLog:
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         lake = Lake(self._storage)
-        key = paths.pipeline_control(self._pipeline, "progress")
+        key = paths.progress(self._pipeline)
         # Counted, not taken from the batch: idling and ending are said without one.
         self._appends += 1
         step = Step(f"{self._pipeline}/progress/{self._epoch}", self._appends)

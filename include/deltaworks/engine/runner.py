@@ -18,10 +18,10 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
-from deltaworks.control.records.specs import SpecRecords
 from deltaworks.engine.batches import BatchProcessor, BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.ledger import known_owner_epoch
@@ -75,13 +75,14 @@ class IngestRun:
         self._spec = catalog.pipeline(pipeline)
         self._storage = catalog.environment.lake
         self._objects = CountingObjects(open_objects(self._storage))
+        self._home = PipelineHome(self._objects, pipeline)
         self._source = open_source(catalog, self._spec)
         self._available_now = available_now
         self._fault = fault
-        self._stop = StopFlag(self._objects, self._key("stop.json"))
+        self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._heartbeat = HeartbeatWriter(
             self._objects,
-            self._key("heartbeat.json"),
+            paths.heartbeat(self._home.control()),
             pipeline=pipeline,
             trigger_seconds=self._spec.stream.trigger_seconds,
         )
@@ -93,9 +94,6 @@ class IngestRun:
         self._batch_started: float | None = None
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
-
-    def _key(self, name: str) -> str:
-        return paths.pipeline_control(self._spec.pipeline, name)
 
     def run(self) -> RunResult:
         """Stream until something ends the run.
@@ -109,7 +107,7 @@ class IngestRun:
         settings = self._spec.stream
         lease = Lease(
             self._objects,
-            self._key("lease.json"),
+            paths.stream_lease(self._spec.pipeline),
             ttl_seconds=settings.lease_ttl_seconds,
             name=self._spec.pipeline,
             known_epoch=lambda: known_owner_epoch(Lake(self._storage), self._spec.pipeline),
@@ -150,7 +148,7 @@ class IngestRun:
         progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures)
         progress.start()
         queries: list[StreamingQuery] = []
-        specs = SpecRecords(self._objects, self._spec.pipeline)
+        specs = self._home.specs
         try:
             specs.check(self._spec)
             processor, ledger = open_batches(
@@ -162,7 +160,7 @@ class IngestRun:
                 self._note(torn, progress)
             # After the torn batch, which was prepared with the former one, and before the next, which is not.
             specs.record(self._spec, owner_epoch=epoch)
-            generations = checkpoint_to_run_on(self._objects, self._spec.pipeline, ledger)
+            generations = checkpoint_to_run_on(self._home, ledger)
             processor.continue_on(generations)
             with listening(self._spark, self._listener(progress)):
                 try:

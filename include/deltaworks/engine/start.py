@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, refuse_lost_ledger
-from deltaworks.control.records.generations import Generations, current_checkpoint, known_generations, read_generations
-from deltaworks.control.records.start_over import refuse_unfinished_start_over
+from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.landed import landed_batches
 from deltaworks.engine.ledger import Ledger, owner_step
@@ -56,17 +55,18 @@ def open_batches(
     """
     lake = Lake(catalog.environment.lake)
     owner = owner_step(spec.pipeline, epoch)
-    refuse_unfinished_start_over(objects, spec.pipeline)
-    known = known_generations(objects, spec.pipeline)
+    home = PipelineHome(objects, spec.pipeline)
+    home.start_overs.refuse_unfinished()
+    known = home.generations.effective()
     if refuse_lost:
         # Before the ledger is created where it is gone.
-        _refuse_lost_ledger(lake, objects, spec.pipeline, known.generation)
+        _refuse_lost_ledger(lake, home, known.generation)
 
     def had_rows(table: str) -> bool:
         # Asked of the log first, which nearly always is there: the ledger takes longer to read.
-        if not refuse_dropped or list_log(objects, paths.table(spec.pipeline, table)).newest is not None:
+        if not refuse_dropped or list_log(objects, home.table(table)).newest is not None:
             return False
-        return bool(landed_batches(Lake(lake.storage), objects, spec.pipeline, table))
+        return bool(landed_batches(Lake(lake.storage), home, table))
 
     tables = TableSet(lake, spec, spark=spark, had_rows=had_rows)
     tables.open()
@@ -86,20 +86,20 @@ def open_batches(
     return processor, ledger
 
 
-def _refuse_lost_ledger(lake: Lake, objects: ObjectStore, pipeline: str, generation: int) -> None:
+def _refuse_lost_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
     """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
     for look in range(1, _LOOKS + 1):
-        last = read_last_completed(lake, pipeline, generation)
-        known = read_generations(objects, pipeline)
+        last = read_last_completed(lake, home.pipeline, generation)
+        known = home.generations.read()
         try:
-            return refuse_lost_ledger(objects, pipeline, known, generation=generation, last_completed=last)
+            return refuse_lost_ledger(home, known, generation=generation, last_completed=last)
         except ContractError:
             if look == _LOOKS:
                 raise
             time.sleep(_LOOK_SECONDS)
 
 
-def checkpoint_to_run_on(objects: ObjectStore, pipeline: str, ledger: Ledger) -> Generations:
+def checkpoint_to_run_on(home: PipelineHome, ledger: Ledger) -> Generations:
     """The checkpoint recorded, or a new one after the ledger's last batch. Call it once a torn batch is finished.
 
     Raises:
@@ -107,6 +107,6 @@ def checkpoint_to_run_on(objects: ObjectStore, pipeline: str, ledger: Ledger) ->
     """
     last = ledger.last_completed()
     end = ledger.end_offset(last) if last is not None else None
-    current = current_checkpoint(objects, pipeline, last_completed=last, end_offset=end)
-    refuse_damaged_checkpoint(objects, pipeline, current)
+    current = home.generations.current_checkpoint(last_completed=last, end_offset=end)
+    refuse_damaged_checkpoint(home, current)
     return current

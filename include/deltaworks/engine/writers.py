@@ -36,7 +36,7 @@ _REFUSED_LENGTH = 500
 
 def staging_key(pipeline: str, table: str) -> str:
     """Where the files of a table are staged that Spark commits."""
-    return paths.pipeline_control(pipeline, f"staging/{table}")
+    return paths.staging(pipeline, table)
 
 
 class TableWriter(Protocol):

@@ -7,7 +7,7 @@ they would break every reader. So they are compared with the table first, and re
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +35,7 @@ def fitted_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: Pre
     fitted = [_fitted_file(lake, table, key, file, batch_id=batch.batch_id, coming=coming) for file in files]
     if fitted == files:
         return share
-    return replace(share, files=tuple(asdict(file) for file in fitted))
+    return share.replace(files=tuple(asdict(file) for file in fitted))
 
 
 def _fitted_file(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.objects import open_objects
+from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
 from deltaworks.gold.answer import refuse_broken
 from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
@@ -99,7 +99,7 @@ def rebuild_gold(
                 job = planned(table, own)
             results[table.name] = build_table(spark, lake, spec, job, views)
             if dates is None and results[table.name].sound and job.built_from:
-                note_fresh(open_objects(catalog.environment.lake), pipeline, table.name)
+                note_fresh(PipelineHome.open(catalog.environment.lake, pipeline), table.name)
     refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.objects import ObjectStore
+from deltaworks.control.home import PipelineHome
 from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part, widened
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
@@ -244,7 +244,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def note_fresh(objects: ObjectStore, pipeline: str, table: str, *, now: datetime | None = None) -> None:
+def note_fresh(home: PipelineHome, table: str, *, now: datetime | None = None) -> None:
     """Say that a build has just brought the table up to date, or found that it is."""
     at = now.isoformat() if now else iso_now()
-    objects.put(paths.gold_state(pipeline, table), json.dumps({"at": at}).encode())
+    home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import OVERLAP, ExclusiveLock, maintenance_lock
-from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 log = logging.getLogger(__name__)
@@ -19,12 +19,13 @@ NOT_VACUUMED = "TABLE_NOT_VACUUMED"
 
 
 @contextlib.contextmanager
-def exclusive_maintenance(objects: ObjectStore, pipeline: str, *, work: str) -> Iterator[ExclusiveLock]:
+def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[ExclusiveLock]:
     """`maintenance_lock` of a pipeline. A refusal raises an alert, which the next run that gets the lock resolves.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
     """
+    objects, pipeline = home.objects, home.pipeline
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context(maintenance_lock(objects, pipeline, work=work))
@@ -37,18 +38,18 @@ def exclusive_maintenance(objects: ObjectStore, pipeline: str, *, work: str) -> 
         yield lock
 
 
-def alert_not_vacuumed(objects: ObjectStore, pipeline: str, table: str, *, reason: str) -> None:
+def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
     """Raise the alert of a table that VACUUM skips: its files pile up until the reason is gone."""
-    subject = f"{pipeline}.{table}"
+    subject = f"{home.pipeline}.{table}"
     with _logging_failures(subject):
-        raise_alert(objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM leaves {subject} out: {reason}")
+        raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM leaves {subject} out: {reason}")
 
 
-def resolve_not_vacuumed(objects: ObjectStore, pipeline: str, table: str) -> None:
+def resolve_not_vacuumed(home: PipelineHome, table: str) -> None:
     """Resolve the alert of a table that was vacuumed. Without an open alert nothing happens."""
-    subject = f"{pipeline}.{table}"
+    subject = f"{home.pipeline}.{table}"
     with _logging_failures(subject):
-        resolve_alert(objects, cause=NOT_VACUUMED, subject=subject, summary="it is vacuumed again")
+        resolve_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary="it is vacuumed again")
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from functools import partial
 from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
-from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.alerts import exclusive_maintenance
@@ -66,14 +66,14 @@ def keep_control_tables(
     own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
     if dry_run:
         return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOTS, paths.table_snapshots())]
-    objects = open_objects(catalog.environment.lake)
+    home = PipelineHome.open(catalog.environment.lake, pipeline)
     results = []
-    with exclusive_maintenance(objects, pipeline, work="the upkeep of control tables") as lock:
+    with exclusive_maintenance(home, work="the upkeep of control tables") as lock:
         for name, key in own.items():
             lock.check()
             results.append(maintain(name, key))
     try:
-        with maintenance_lock(objects, pipeline, work="its upkeep", folder=paths.table_snapshots_upkeep()):
+        with maintenance_lock(home.objects, pipeline, work="its upkeep", folder=paths.table_snapshots_upkeep()):
             results.append(maintain(SNAPSHOTS, paths.table_snapshots()))
     except ConcurrencyError as error:
         if error.condition != "MAINTENANCE_RUNNING":

@@ -24,7 +24,7 @@ def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None)
     now = now or utc_now()
     since = now - timedelta(days=DAYS + 1)
     progress = Lake(catalog.environment.lake).rows(
-        paths.pipeline_control(pipeline, "progress"),
+        paths.progress(pipeline),
         columns=["at", "rows"],
         filters=(pc.field("at") >= since) & (pc.field("rows") > 0),
     )
@@ -33,5 +33,5 @@ def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None)
     first = min((at for at, _ in inputs), default=now)
     norm = norm_of(by_hour(inputs), first=first, now=now)
     objects = open_objects(catalog.environment.lake)
-    write_norm(objects, paths.pipeline_control(pipeline, "input_norm.json"), norm)
+    write_norm(objects, paths.input_norm(pipeline), norm)
     return norm

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import Turn, TurnOf, free_turn
-from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
 from deltaworks.maintenance.layout import Layout
@@ -203,7 +203,7 @@ def optimize_table(
         turn_of: gives the right to commit; a new turn is taken for each group.
     """
     policy = OptimizePolicy().inline()
-    ledger = ZOrderLedger(lake, open_objects(lake.storage), pipeline, writer="mutations")
+    ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, pipeline), writer="mutations")
     ledger.settle()
     health = table_health(lake, paths.table(pipeline, layout.name), history_commits=0)
     choice = choose(health, layout, ledger=read_order(lake, pipeline).of(layout.name), now=utc_now(), policy=policy)

@@ -15,9 +15,9 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.turn import TurnOf, free_turn, write_turn
-from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
@@ -39,8 +39,8 @@ class OptimizeRun:
         self._spark = spark
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._ledger = ZOrderLedger(self._lake, self._objects, pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._ledger = ZOrderLedger(self._lake, self._home)
         self._errors: list[Exception] = []
 
     def run(
@@ -56,7 +56,7 @@ class OptimizeRun:
             rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
         selected_tables(self._spec, tables)  # refused before anything is begun
         results: list[OptimizeResult] = []
-        with exclusive_maintenance(self._objects, self._spec.pipeline, work="OPTIMIZE") as lock:
+        with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
             self._ledger.settle()
             for policy, length in rounds:
                 results += self._round(policy, length * 60, tables, now or utc_now(), lock)
@@ -103,7 +103,7 @@ class OptimizeRun:
     def _turn_of(self, table: OptimizedTable) -> TurnOf:
         if table.declared is None or table.declared.mutable is None:
             return free_turn
-        return partial(write_turn, self._objects, self._spec.pipeline, by=current_run())
+        return partial(write_turn, self._home.objects, self._home.pipeline, by=current_run())
 
 
 def _before_rewriting(choice: Choice, night: Night, policy: OptimizePolicy) -> OptimizeResult:

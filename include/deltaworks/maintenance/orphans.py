@@ -21,10 +21,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
-from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.checkpoint import prepared_batches
-from deltaworks.control.records.generations import current_generation
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.specs.catalog import Catalog
@@ -108,7 +106,9 @@ def remove_orphans(
     run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run)
     if dry_run:
         return run(lambda: None)
-    with exclusive_maintenance(open_objects(catalog.environment.lake), pipeline, work="the removal of orphans") as lock:
+    with exclusive_maintenance(
+        PipelineHome.open(catalog.environment.lake, pipeline), work="the removal of orphans"
+    ) as lock:
         return run(lock.check)
 
 
@@ -122,33 +122,33 @@ def _run(
     dry_run: bool,
 ) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    # Protected files first, then the listing: what is committed in between was protected when it was read.
-    held = uncommitted_files(lake, objects, pipeline)
-    elsewhere = files_named_elsewhere(objects, pipeline)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
+    held = uncommitted_files(lake, home)
+    elsewhere = files_named_elsewhere(home)
     results = []
     for name in names:
         check()
         protected = held.get(name, HeldFiles()).paths | elsewhere
-        of_table = partial(_of_table, lake, pipeline, name, before, protected, age_hours=age_hours, dry_run=dry_run)
+        of_table = partial(_of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run)
         skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
             run_unless_files_held(
-                objects, pipeline, name, work="Removing orphans", run=of_table, skipped=skipped, dry_run=dry_run
+                home.objects, pipeline, name, work="Removing orphans", run=of_table, skipped=skipped, dry_run=dry_run
             )
         )
-        staged = _staged(lake, pipeline, name, before, protected)
+        staged = _staged(lake, home, name, before, protected)
         if staged:
             results.append(_remove(lake, f"{name} (staged)", staged, dry_run=dry_run))
     check()
-    results.append(_prepared(lake, objects, pipeline, held, dry_run=dry_run))
+    results.append(_prepared(lake, home, held, dry_run=dry_run))
     return results
 
 
 def _of_table(
-    lake: Lake, pipeline: str, name: str, before: datetime, protected: set[str], *, age_hours: int, dry_run: bool
+    lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str], *, age_hours: int, dry_run: bool
 ) -> OrphanResult:
-    key = paths.table(pipeline, name)
+    key = home.table(name)
     table = lake.open(key)
     if table is None:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
@@ -172,9 +172,9 @@ def _with_infos(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_F
             yield _File(info.path, info.size or 0, info.mtime)
 
 
-def _staged(lake: Lake, pipeline: str, name: str, before: datetime, protected: set[str]) -> list[_File]:
+def _staged(lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str]) -> list[_File]:
     """Files staged for the Spark writer that no uncommitted batch names."""
-    root = arrow_path(lake.storage, paths.pipeline_control(pipeline, f"staging/{name}"))
+    root = arrow_path(lake.storage, paths.staging(home.pipeline, name))
     selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
     return [
         _File(info.path, info.size or 0, info.mtime)
@@ -202,19 +202,16 @@ def _remove(lake: Lake, what: str, files: Sequence[_File], *, dry_run: bool) -> 
     )
 
 
-def _prepared(
-    lake: Lake, objects: ObjectStore, pipeline: str, held: dict[str, HeldFiles], *, dry_run: bool
-) -> OrphanResult:
+def _prepared(lake: Lake, home: PipelineHome, held: dict[str, HeldFiles], *, dry_run: bool) -> OrphanResult:
     started = time.monotonic()
     held_back = any(files.held_back for files in held.values())
-    result = remove_old_prepared(lake, objects, pipeline, keep_all=held_back, dry_run=dry_run)
+    result = remove_old_prepared(lake, home, keep_all=held_back, dry_run=dry_run)
     return OrphanResult("prepared batches", dry_run, result.removed, 0, "", time.monotonic() - started, result.reason)
 
 
 def remove_old_prepared(
     lake: Lake,
-    objects: ObjectStore,
-    pipeline: str,
+    home: PipelineHome,
     *,
     keep_all: bool,
     dry_run: bool = True,
@@ -230,13 +227,13 @@ def remove_old_prepared(
     """
     if keep_all:
         return PreparedUpkeep(0, "kept: a table is held")
-    current = current_generation(objects, pipeline)
-    last = read_last_completed(lake, pipeline, current)
+    current = home.generations.current()
+    last = read_last_completed(lake, home.pipeline, current)
     # Nothing of an ended generation is ever read again, not even its last batches.
     old = [
-        paths.prepared_batch(pipeline, generation, batch)
+        paths.prepared_batch(home.pipeline, generation, batch)
         for generation in range(1, current + 1)
-        for batch in prepared_batches(objects, pipeline, generation)
+        for batch in home.prepared.numbers(generation)
         if generation < current or (last is not None and batch <= last - keep_batches)
     ]
     before = datetime.now(tz=UTC) - timedelta(days=keep_days)
@@ -248,6 +245,6 @@ def remove_old_prepared(
     removed = 0
     for key in itertools.takewhile(is_old, old[:MAX_PREPARED]):
         if not dry_run:
-            objects.delete(key)
+            home.objects.delete(key)
         removed += 1
     return PreparedUpkeep(removed, "" if removed or last is not None else "no batch is complete yet")

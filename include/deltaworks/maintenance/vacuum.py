@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
-from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
@@ -111,16 +111,16 @@ def vacuum_tables(
     run = _Run(spark, catalog, spec, dry_run=dry_run, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
     if dry_run:
         return [run.table(name) for name in names]
-    objects = open_objects(catalog.environment.lake)
-    with exclusive_maintenance(objects, pipeline, work="VACUUM") as lock:
+    home = PipelineHome.open(catalog.environment.lake, pipeline)
+    with exclusive_maintenance(home, work="VACUUM") as lock:
         results = []
         for name in names:
             lock.check()
             results.append(run.table(name))
             if results[-1].skipped:
-                alert_not_vacuumed(objects, pipeline, name, reason=results[-1].reason)
+                alert_not_vacuumed(home, name, reason=results[-1].reason)
             elif results[-1].mode:
-                resolve_not_vacuumed(objects, pipeline, name)
+                resolve_not_vacuumed(home, name)
     return results
 
 
@@ -146,13 +146,13 @@ class _Run:
         self._below_minimum = below_minimum
         self._mode = mode
         self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._held = uncommitted_files(self._lake, self._objects, spec.pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._held = uncommitted_files(self._lake, self._home)
 
     def table(self, name: str) -> VacuumResult:
         """Vacuum one table, or return the reason why not."""
         return run_unless_files_held(
-            self._objects,
+            self._home.objects,
             self._spec.pipeline,
             name,
             work="VACUUM",
@@ -173,8 +173,8 @@ class _Run:
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=kept_hours(opened),
-            # Read right before each table is vacuumed: the tables before it may have taken an hour.
-            holds=holds_on(self._catalog, self._lake, self._objects, self._spec.pipeline, name),
+            # Asked for each table anew, right before it is vacuumed: others may have taken an hour.
+            holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
         )
         if retention.skipped:
@@ -192,7 +192,7 @@ class _Run:
             mode, why = "full", "its log does not reach back to the last VACUUM"
             deleted = self._vacuum(key, name, mode, hours=retention.hours, version=opened.version())
         if mode == "full" and not self._dry_run:
-            _note_full(self._objects, self._spec.pipeline, name)
+            _note_full(self._home, name)
         reason = "; ".join(text for text in (retention.why, f"listed: {why}" if mode == "full" and why else "") if text)
         files, size = deleted
         return replace(
@@ -208,7 +208,7 @@ class _Run:
     def _mode_of(self, name: str) -> tuple[Mode, str]:
         if self._mode is not None:
             return self._mode, ""
-        last = _last_full(self._objects, self._spec.pipeline).get(name)
+        last = _last_full(self._home).get(name)
         if last is None:
             return "full", "it has not been listed yet"
         if utc_now() - last > FULL_EVERY:
@@ -247,9 +247,9 @@ def _waiting_is_safe(hours: int) -> timedelta:
     return timedelta(hours=hours - min(_MARGIN_HOURS, hours / 2))
 
 
-def _last_full(objects: ObjectStore, pipeline: str) -> dict[str, datetime]:
+def _last_full(home: PipelineHome) -> dict[str, datetime]:
     """When the folder of each table was last listed. A record that cannot be read costs a listing."""
-    stored = objects.get(paths.vacuum_record(pipeline))
+    stored = home.objects.get(paths.vacuum_record(home.pipeline))
     try:
         record = json.loads(stored.data)["full"] if stored is not None else {}
         times = {name: parse_iso(text) for name, text in record.items()}
@@ -258,9 +258,9 @@ def _last_full(objects: ObjectStore, pipeline: str) -> dict[str, datetime]:
     return {name: at for name, at in times.items() if at is not None}
 
 
-def _note_full(objects: ObjectStore, pipeline: str, name: str) -> None:
-    times = {table: at.isoformat() for table, at in _last_full(objects, pipeline).items()}
-    objects.put(paths.vacuum_record(pipeline), json.dumps({"full": {**times, name: iso_now()}}).encode())
+def _note_full(home: PipelineHome, name: str) -> None:
+    noted = {table: at.isoformat() for table, at in _last_full(home).items()}
+    home.objects.put(paths.vacuum_record(home.pipeline), json.dumps({"full": {**noted, name: iso_now()}}).encode())
 
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:

@@ -25,19 +25,16 @@ from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
-from deltaworks.control.records.generations import current_generation, read_generations
-from deltaworks.control.records.readers import read_readers
-from deltaworks.control.records.rollback import Rollbacks
-from deltaworks.control.records.start_over import newest_start_over, read_start_over
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.tables.changes import kept_position
 from deltaworks.tables.lake import Lake, arrow_path, selected_rows
 from deltaworks.tables.log import read_commits
-from deltaworks.tables.steps import CHECKPOINT_STORE, read_last_completed
+from deltaworks.tables.steps import read_last_completed
 
 #: After its time a turn is taken back; what its job wrote until then is committed or abandoned within this.
 _TURN_MARGIN = timedelta(hours=1)
@@ -51,24 +48,24 @@ class Hold:
     since: datetime | None
 
 
-def holds_on(catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, table: str) -> list[Hold]:
-    """Every hold on the files of this table. Reads small objects, a few commits, and rows of ledgers.
+def holds_on(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> list[Hold]:
+    """Everything that keeps files of this table. Reads small objects, a few commits, and rows of ledgers.
 
     Raises:
         ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN: a position cannot be read.
         ContractError: a generation or a turn that cannot be read.
     """
-    key = paths.table(pipeline, table)
+    key = home.table(table)
     opened = lake.open(key)
     if opened is None:
         return []
-    needed = [*_streams(catalog, lake, objects, pipeline, table), *_live(catalog, objects, pipeline, table)]
-    needed += [*_followers(lake, str(opened.metadata().id)), *_registered(objects, pipeline, table)]
-    needed += _restores(objects, pipeline, table)
-    holds = [
+    needed = [*_streams(catalog, lake, home, table), *_live(catalog, home, table)]
+    needed += [*_followers(lake, str(opened.metadata().id)), *_registered(home, table)]
+    needed += _restores(home, table)
+    found = [
         Hold(by=by, since=_committed_at(lake, key, version)) for by, version in needed if version <= opened.version()
     ]
-    return [*holds, *_turn(objects, pipeline, table)]
+    return [*found, *_turn(home, table)]
 
 
 def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
@@ -79,27 +76,28 @@ def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
     return datetime.fromtimestamp(int(commit_info["timestamp"]) / 1000, tz=utc_now().tzinfo)
 
 
-def _streams(
-    catalog: Catalog, lake: Lake, objects: ObjectStore, pipeline: str, table: str
-) -> Iterator[tuple[str, int]]:
+def _streams(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """Streams that read the table, with the version each reads next."""
-    key = paths.table(pipeline, table)
+    key = home.table(table)
     addresses = {lake.storage.uri(key), lake.storage.spark_uri(key)}
     for name, spec in catalog.pipelines.items():
         source = spec.source
         if not isinstance(source, DeltaSourceSpec):
             continue
-        if (source.pipeline, source.table) != (pipeline, table) and (source.uri or "").rstrip("/") not in addresses:
+        if (source.pipeline, source.table) != (home.pipeline, table) and (source.uri or "").rstrip(
+            "/"
+        ) not in addresses:
             continue
-        offset = _ledger_offset(lake, objects, name) or _first_offset_of(objects, name)
+        reader = PipelineHome(home.objects, name)
+        offset = _ledger_offset(lake, reader) or _first_offset_of(reader)
         if offset is not None:
             yield f"the stream of {name}", int(offset["reservoirVersion"])
 
 
-def _ledger_offset(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, Any] | None:
-    generation = current_generation(objects, pipeline)
-    last = read_last_completed(lake, pipeline, generation)
-    key = paths.pipeline_control(pipeline, CHECKPOINT_STORE)
+def _ledger_offset(lake: Lake, home: PipelineHome) -> dict[str, Any] | None:
+    generation = home.generations.current()
+    last = read_last_completed(lake, home.pipeline, generation)
+    key = paths.checkpoint_store(home.pipeline)
     store = lake.open(key)
     if last is None or store is None:
         return None
@@ -108,20 +106,21 @@ def _ledger_offset(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str,
     return _offset(rows[0]["end_offset"]) if rows else None
 
 
-def _first_offset_of(objects: ObjectStore, pipeline: str) -> dict[str, Any] | None:
-    generations = read_generations(objects, pipeline)
-    if generations is None:
+def _first_offset_of(home: PipelineHome) -> dict[str, Any] | None:
+    recorded = home.generations.read()
+    if recorded is None:
         return None
-    return _checkpoint_offset(objects, paths.checkpoint(pipeline, generations.generation, generations.current.ordinal))
+    folder = paths.checkpoint(home.pipeline, recorded.generation, recorded.current.ordinal)
+    return _checkpoint_offset(home.objects, folder)
 
 
-def _live(catalog: Catalog, objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+def _live(catalog: Catalog, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """Queries of live tables that read the table, with the version each reads next."""
-    generation = current_generation(objects, pipeline)
-    for live in catalog.pipeline(pipeline).live:
+    generation = home.generations.current()
+    for live in catalog.pipeline(home.pipeline).live:
         if live.reads != table:
             continue
-        offset = _checkpoint_offset(objects, paths.live_checkpoint(pipeline, generation, live.name))
+        offset = _checkpoint_offset(home.objects, paths.live_checkpoint(home.pipeline, generation, live.name))
         if offset is not None:
             yield f"the live table {live.name}", int(offset["reservoirVersion"])
 
@@ -151,29 +150,29 @@ def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
             yield f"the reader {info.base_name}", position.version + 1
 
 
-def _registered(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
+def _registered(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     now = utc_now()
-    for record in read_readers(objects, pipeline):
+    for record in home.readers.read():
         if record.table == table and record.counts_at(now):
             yield f"the reader {record.reader} until {record.until[:16]}", record.version
 
 
-def _restores(objects: ObjectStore, pipeline: str, table: str) -> Iterator[tuple[str, int]]:
-    """Restores that are under way or were broken off, with the version they go back to."""
-    begun = Rollbacks(objects, pipeline).unfinished()
+def _restores(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
+    """What is put back, or was being put back when somebody died, with the version it goes back to."""
+    begun = home.rollbacks.unfinished()
     if begun is not None and begun.table == table:
         yield f"rollback {begun.ordinal} of the table", begun.to_version
-    generation, ended = newest_start_over(objects, pipeline)
-    whole = None if ended else read_start_over(objects, pipeline, generation)
-    for restored in whole.tables if whole is not None else ():
-        if restored.table == table and restored.restore_to is not None:
-            yield f"the rollback to generation {generation}", restored.restore_to
+    generation, ended = home.start_overs.newest()
+    whole = None if ended else home.start_overs.read(generation)
+    for share in whole.tables if whole is not None else ():
+        if share.table == table and share.restore_to is not None:
+            yield f"the rollback to generation {generation}", share.restore_to
 
 
-def _turn(objects: ObjectStore, pipeline: str, table: str) -> Iterator[Hold]:
+def _turn(home: PipelineHome, table: str) -> Iterator[Hold]:
     """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
-    stored = objects.get(paths.turn_request(pipeline, table))
-    turn = TurnRecord.decode(stored.data) if stored is not None else None
+    found = home.objects.get(paths.turn_request(home.pipeline, table))
+    turn = TurnRecord.decode(found.data) if found is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.over else None
     if turn is None or granted is None:
         return

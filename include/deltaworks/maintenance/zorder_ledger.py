@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.objects import ObjectStore
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.maintenance.table_health.measure import PartitionHealth
 from deltaworks.tables.arrow_types import arrow_schema
@@ -147,7 +147,7 @@ class PipelineOrder:
 
 def read_order(lake: Lake, pipeline: str) -> PipelineOrder:
     """Read a pipeline's ledger. Needs no JVM."""
-    rows = lake.rows(paths.pipeline_control(pipeline, TABLE))
+    rows = lake.rows(paths.zorder_ledger(pipeline))
     return order_from_rows([] if rows is None else rows.to_pylist())
 
 
@@ -195,13 +195,13 @@ class ZOrderLedger:
         writer: separates concurrent writers: the nightly run, and mutations within their write turn.
     """
 
-    def __init__(self, lake: Lake, objects: ObjectStore, pipeline: str, *, writer: str = "maintenance") -> None:
+    def __init__(self, lake: Lake, home: PipelineHome, *, writer: str = "maintenance") -> None:
         self._lake = lake
-        self._objects = objects
-        self._pipeline = pipeline
-        self._key = paths.pipeline_control(pipeline, TABLE)
-        self._begun = paths.pipeline_control(pipeline, f"maintenance/group-{writer}.json")
-        self._app_id = f"{pipeline}/{TABLE}/{writer}"
+        self._objects = home.objects
+        self._pipeline = home.pipeline
+        self._key = paths.zorder_ledger(home.pipeline)
+        self._begun = paths.zorder_group(home.pipeline, writer)
+        self._app_id = f"{home.pipeline}/{TABLE}/{writer}"
 
     def seconds_of_run(self, run: str, round_name: str) -> float:
         """Seconds that the commands of a round took so far in all tries of a task; 0 for a run by hand."""

@@ -15,13 +15,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock, exclusive_lock
 from deltaworks.control.locks.turn import Turn, TurnOf, write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationBatches, MutationEnd
-from deltaworks.control.records.start_over import refuse_unfinished_start_over
+from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationEnd
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.bounds import Bounds, declared_mutations
@@ -68,7 +67,8 @@ class MutationRun:
         self._declared = declared_mutations(self._spec)
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
-        self._batches = MutationBatches(self._objects, pipeline)
+        self._home = PipelineHome(self._objects, pipeline)
+        self._batches = self._home.mutations
         self._bounds = Bounds(self._lake, self._objects, self._spec)
         self._turn_of = turn_of or self._write_turn
         self._fault = fault
@@ -95,7 +95,7 @@ class MutationRun:
         """
         result = MutationResult(self._spec.pipeline)
         with self._exclusive() as lock:
-            refuse_unfinished_start_over(self._objects, self._spec.pipeline)
+            self._home.start_overs.refuse_unfinished()
             until = self._bounds.newest()
             unfinished = self._unfinished()
             if unfinished is not None:
@@ -125,7 +125,7 @@ class MutationRun:
         return fixed
 
     def _complete(self, batch: MutationBatch, *, check: Callable[[], None], give_up: bool = False) -> MutationEnd:
-        if give_up or batch.generation != current_generation(self._objects, self._spec.pipeline):
+        if give_up or batch.generation != self._home.generations.current():
             # The next batch begins from the start and covers what this one covered.
             end = MutationEnd(
                 pipeline=batch.pipeline,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.mutation import MutationBatch, MutationBatches, Span
+from deltaworks.control.records.mutation import MutationBatch, Span
 from deltaworks.errors import ConfigError
 from deltaworks.mutations.arrivals import arrivals, bounded
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
@@ -74,10 +74,10 @@ class Bounds:
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
-        self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
         self._declared = declared_mutations(spec)
-        self._batches = MutationBatches(objects, spec.pipeline)
+        self._batches = PipelineHome(objects, spec.pipeline).mutations
 
     def newest(self) -> dict[str, int]:
         """The current version of each table that batches read; -1 where the table does not exist."""
@@ -97,7 +97,7 @@ class Bounds:
         Args:
             until: versions as of `newest`, beyond which the batch does not read; by default the current ones.
         """
-        generation = current_generation(self._objects, self._spec.pipeline)
+        generation = self._home.generations.current()
         last = self._batches.last_whole()
         if last is None or last.generation != generation:
             last, everything = None, everything or number > 1

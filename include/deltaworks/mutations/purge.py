@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
-from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
@@ -63,7 +63,7 @@ def purge_deleted(
     declared = declared_mutations(spec)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
     limit = (utc_now() - timedelta(days=declared.purge_after_days)).isoformat(timespec="milliseconds")
-    newest = MutationBatches(objects, pipeline).newest_ended_before(limit)
+    newest = PipelineHome(objects, pipeline).mutations.newest_ended_before(limit)
     purge = _Purge(
         spark.newSession(), lake, objects, spec, declared, newest=newest, max_organisations=max_organisations
     )

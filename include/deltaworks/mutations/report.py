@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.mutation import MutationBatch, MutationBatches
+from deltaworks.control.records.mutation import MutationBatch
 from deltaworks.maintenance.table_health.measure import files_by_partition
 from deltaworks.mutations.bounds import Bounds, mutable_tables
 from deltaworks.mutations.entities import components, edges
@@ -60,7 +61,7 @@ def forecast(
     """
     spec = catalog.pipeline(pipeline)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    batches = MutationBatches(objects, pipeline)
+    batches = PipelineHome(objects, pipeline).mutations
     fixed, ended = batches.numbers()
     unfinished = batches.batch(fixed) if fixed > ended else None
     bounds = Bounds(lake, objects, spec)

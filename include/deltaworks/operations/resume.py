@@ -30,29 +30,28 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
         ContractError: what the table failed with again.
     """
     from deltaworks.control import paths
+    from deltaworks.control.home import PipelineHome
     from deltaworks.control.locks.lease import LeaseWatch
-    from deltaworks.control.objects import open_objects
-    from deltaworks.control.records.held import ask_to_resume, read_held
 
     pipeline, table = context.subject, options.table
-    objects = open_objects(context.catalog.environment.lake)
-    before = read_held(objects, pipeline).get(table)
+    home = PipelineHome.open(context.catalog.environment.lake, pipeline)
+    before = home.held.read().get(table)
     if before is None or before.reason != "suspended":
         raise ConfigError(
             "TABLE_NOT_SUSPENDED",
             f"{pipeline}.{table} is not suspended.",
             hint="`deltaworks tables` lists what is held, and why.",
         )
-    ask_to_resume(objects, pipeline, table, by=getpass.getuser())
-    lease = LeaseWatch(objects, paths.pipeline_control(pipeline, "lease.json"), silent_seconds=60)
+    home.held.request_resume(table, by=getpass.getuser())
+    lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
     if not lease.runs():
         return Report(parts=[f"Asked. The stream of {pipeline} does not run; its next start catches {table} up."])
     deadline = time.monotonic() + options.wait_seconds
     while time.monotonic() < deadline:
-        held = read_held(objects, pipeline).get(table)
+        held = home.held.read().get(table)
         if held is None:
             return Report(parts=[f"{pipeline}.{table} has caught up."])
-        if objects.get(paths.resume_request(pipeline, table)) is None:
+        if home.objects.get(paths.resume_request(pipeline, table)) is None:
             raise ContractError(held.condition or "TABLE_SUSPENDED", held.message, hint=held.hint)
         time.sleep(1)
     return Report(

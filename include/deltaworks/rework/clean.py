@@ -180,7 +180,7 @@ def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, 
 
 
 def _position_key(relay: str) -> str:
-    return paths.relay_control(relay, "clean.json")
+    return paths.relay_clean(relay)
 
 
 def _position(objects: ObjectStore, relay: str) -> int:

@@ -21,15 +21,12 @@ import pyarrow as pa
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.generations import begin_generation, current_generation
-from deltaworks.control.records.prepared import read_prepared
-from deltaworks.control.records.specs import SpecRecords
-from deltaworks.control.records.start_over import GivenUp, StartOver, end_start_over, fix_start_over, newest_start_over
-from deltaworks.control.records.start_over import read_start_over as read_record
+from deltaworks.control.records.start_over import GivenUp, StartOver
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.engine.live_table import LIVE_PARTITION, live_columns
 from deltaworks.engine.start import open_batches
@@ -129,12 +126,13 @@ class _Operation:
         self._pipeline = pipeline
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
-        self._specs = SpecRecords(self._objects, pipeline)
+        self._home = PipelineHome(self._objects, pipeline)
+        self._specs = self._home.specs
         self._spark = spark
         self._fault = fault
         self._lease = Lease(
             self._objects,
-            paths.pipeline_control(pipeline, "lease.json"),
+            paths.stream_lease(pipeline),
             ttl_seconds=self._spec.stream.lease_ttl_seconds,
             name=pipeline,
             known_epoch=lambda: known_owner_epoch(self._lake, pipeline),
@@ -170,25 +168,25 @@ class _Operation:
             plan = self._plan(reason, self._spec, refuse=True)
             if self._back_to is not None:
                 names = tuple(table.table for table in plan.tables)
-                refuse_running_followers(self._catalog, self._objects, self._pipeline, names)
+                refuse_running_followers(self._catalog, self._home, names)
             _refuse_unbounded(plan, max_rows)
             self._specs.keep(self._spec)
-            begun = fix_start_over(self._objects, plan)
+            begun = self._home.start_overs.fix(plan)
         self._fault("planned")
         made = self._perform(begun)
         return self._result(begun, resumed=resumed, dry_run=False, made_anew=made)
 
     def _begun(self) -> StartOver | None:
         """A start over that was broken off."""
-        generation, ended = newest_start_over(self._objects, self._pipeline)
-        return None if ended else read_record(self._objects, self._pipeline, generation)
+        generation, ended = self._home.start_overs.newest()
+        return None if ended else self._home.start_overs.read(generation)
 
     def _settle(self) -> None:
         """Complete what is half done under the declaration it was begun with, and refuse what waits for somebody."""
         before = self._specs.current() or self._spec
-        generation = current_generation(self._objects, self._pipeline)
+        generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
-        torn = read_prepared(self._objects, self._pipeline, generation, 0 if last is None else last + 1)
+        torn = self._home.prepared.read(generation, 0 if last is None else last + 1)
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
         processor, ledger = open_batches(
             self._spark() if staged and self._spark else None,
@@ -212,7 +210,7 @@ class _Operation:
         complete_torn_replay(self._catalog, self._pipeline)
 
     def _plan(self, reason: str, spec: PipelineSpec, *, refuse: bool) -> StartOver:
-        generation = current_generation(self._objects, self._pipeline)
+        generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
         planner = PipelinePlanner(self._catalog, spec)
         point = None if self._back_to is None else planner.point(self._back_to)
@@ -261,9 +259,9 @@ class _Operation:
         self._fault("ledger")
         self._specs.record(spec, owner_epoch=self._lease.epoch)
         self._fault("spec")
-        begin_generation(self._objects, begun)
+        self._home.generations.begin(begun)
         self._fault("begun")
-        end_start_over(self._objects, begun, versions=restored_versions(self._lake, begun))
+        self._home.start_overs.end(begun, versions=restored_versions(self._lake, begun))
         return made
 
     @property

@@ -20,11 +20,8 @@ from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.held import read_held
-from deltaworks.control.records.prepared import PreparedBatch, read_prepared
-from deltaworks.control.records.replay import PreparedReplay, read_replay
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay
 from deltaworks.specs.maintenance import DEFAULT_KEPT_HOURS
 from deltaworks.tables.lake import Lake, arrow_path, selected_rows
 from deltaworks.tables.log import Action, FileId
@@ -147,7 +144,7 @@ class HeldFiles:
     held_back: bool = False
 
 
-def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[str, HeldFiles]:
+def uncommitted_files(lake: Lake, home: PipelineHome) -> dict[str, HeldFiles]:
     """Files of prepared batches and replays that are not, or not yet, committed, by table.
 
     Reads the ledger, the record of replays, and the prepared objects that matter.
@@ -155,24 +152,24 @@ def uncommitted_files(lake: Lake, objects: ObjectStore, pipeline: str) -> dict[s
     Raises:
         ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: what it protects is not known.
     """
-    generation = current_generation(objects, pipeline)
+    generation = home.generations.current()
     held: dict[str, HeldFiles] = {}
-    last = read_last_completed(lake, pipeline, generation)
+    last = read_last_completed(lake, home.pipeline, generation)
     following = 0 if last is None else last + 1
     # A batch may be completed, and the next one prepared, while this looks.
     for batch_id in (following, following + 1):
-        batch = read_prepared(objects, pipeline, generation, batch_id)
+        batch = home.prepared.read(generation, batch_id)
         if batch is not None:
             for share in batch.tables:
                 _note(held, batch, share.table)
-    for table, batches in _held_back(lake, pipeline, generation).items():
+    for table, batches in _held_back(lake, home.pipeline, generation).items():
         for batch_id in batches:
-            batch = read_prepared(objects, pipeline, generation, batch_id)
+            batch = home.prepared.read(generation, batch_id)
             if batch is not None:
                 _note(held, batch, table)
         held.setdefault(table, HeldFiles()).held_back = True
-    _note_torn_replay(held, lake, objects, pipeline)
-    for table in read_held(objects, pipeline):
+    _note_torn_replay(held, lake, home)
+    for table in home.held.read():
         held.setdefault(table, HeldFiles()).held_back = True
     return held
 
@@ -187,12 +184,12 @@ def _held_back(lake: Lake, pipeline: str, generation: int) -> dict[str, list[int
     return batches_by_table(waiting_shares(selected_rows(lake, key, store, columns=columns, values=selection)))
 
 
-def _note_torn_replay(held: dict[str, HeldFiles], lake: Lake, objects: ObjectStore, pipeline: str) -> None:
+def _note_torn_replay(held: dict[str, HeldFiles], lake: Lake, home: PipelineHome) -> None:
     """A replay of quarantined rows that was left half done may wait for weeks too, until somebody replays again."""
-    last = read_last_replay(lake, pipeline)
+    last = read_last_replay(lake, home.pipeline)
     # One may be completed, and the next one prepared, while this looks.
     for ordinal in (last + 1, last + 2):
-        replay = read_replay(objects, pipeline, ordinal)
+        replay = home.replays.read(ordinal)
         for share in replay.tables if replay else ():
             _note(held, replay, share.table)
 
@@ -209,12 +206,12 @@ def _note(held_files: dict[str, HeldFiles], batch: PreparedBatch | PreparedRepla
         held.oldest = prepared_at
 
 
-def files_named_elsewhere(objects: ObjectStore, pipeline: str) -> set[str]:
+def files_named_elsewhere(home: PipelineHome) -> set[str]:
     """File names in the records of replays, reprocesses and rollbacks, whatever their state: none is an orphan."""
     named: set[str] = set()
-    for folder in ("replays/", "reprocess/", "rollbacks/"):
-        for key in objects.list(paths.pipeline_control(pipeline, folder.rstrip("/")) + "/"):
-            record = objects.get(key) if key.endswith(".json") else None
+    for folder in ("replays", "reprocess", "rollbacks"):
+        for key in home.objects.list(f"{home.control(folder)}/"):
+            record = home.objects.get(key) if key.endswith(".json") else None
             if record is not None:
                 named |= {match.decode(errors="replace") for match in _FILE_NAME.findall(record.data)}
     return named

@@ -64,7 +64,7 @@ def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> 
 
 def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
     """The newest complete batch, without creating the ledger where there is none."""
-    return last_completed(lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE)), pipeline, generation)
+    return last_completed(lake.open(paths.checkpoint_store(pipeline)), pipeline, generation)
 
 
 def last_replay(record: DeltaTable | None, pipeline: str) -> int:
@@ -74,7 +74,7 @@ def last_replay(record: DeltaTable | None, pipeline: str) -> int:
 
 def read_last_replay(lake: Lake, pipeline: str) -> int:
     """The ordinal of the last complete replay; 0 before the first."""
-    return last_replay(lake.open(paths.pipeline_control(pipeline, REPLAYS)), pipeline)
+    return last_replay(lake.open(paths.quarantine_replays(pipeline)), pipeline)
 
 
 def waiting_shares(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.live_position import live_read_below
+from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi, DagRun
 from deltaworks.specs.catalog import Catalog, load_catalog
@@ -182,7 +183,9 @@ class Demo:
         deadline = time.monotonic() + 180
         for each in live:
             landed_at = _last_data_version(catalog, "games", each.reads)
-            while live_read_below(objects, "games", each.name) <= landed_at and time.monotonic() < deadline:
+            while (
+                live_read_below(PipelineHome(objects, "games"), each.name) <= landed_at and time.monotonic() < deadline
+            ):
                 time.sleep(1)
 
     def _await_health(self, airflow: AirflowApi) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
-from deltaworks.control.paths import pipeline_control, relay_control
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import load_catalog
@@ -36,8 +36,10 @@ class StopFlags:
         with loaded_env(home):
             catalog = load_catalog(root=home.project)
             objects = open_objects(catalog.environment.lake)
-        relays = {name: StopFlag(objects, relay_control(name, "stop.json")) for name in catalog.relays}
-        pipelines = {name: StopFlag(objects, pipeline_control(name, "stop.json")) for name in catalog.pipelines}
+        relays = {name: StopFlag(objects, paths.stop_request(paths.relay_control(name))) for name in catalog.relays}
+        pipelines = {
+            name: StopFlag(objects, paths.stop_request(paths.pipeline_control(name))) for name in catalog.pipelines
+        }
         return cls(relays, pipelines)
 
 

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.generations import Generations, current_checkpoint, read_end_offset
+from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
@@ -134,7 +135,7 @@ class Shop:
         ledger = Ledger(self.lake, "shop", 1)
         last = ledger.last_completed()
         end = None if last is None else ledger.end_offset(last)
-        return current_checkpoint(self.objects, "shop", last_completed=last, end_offset=end)
+        return PipelineHome(self.objects, "shop").generations.current_checkpoint(last_completed=last, end_offset=end)
 
     def keep_checkpoint(self, spark_batch_id: int, seq: int) -> None:
         """Write what Spark leaves in its checkpoint before a batch is processed."""
@@ -146,7 +147,7 @@ class Shop:
         folder = paths.checkpoint("shop", 1, generations.current.ordinal)
         if self.objects.get(f"{folder}/offsets/{spark_batch_id}") is None:
             return {"seq": 1_000 + spark_batch_id}
-        return read_end_offset(self.objects, "shop", generations, spark_batch_id)
+        return PipelineHome(self.objects, "shop").generations.end_offset(generations, spark_batch_id)
 
     def processor(
         self,

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.generations import Generations
-from deltaworks.control.records.prepared import read_prepared
 from deltaworks.engine.ledger import owner_step
 from deltaworks.engine.writers import staging_key
 from deltaworks.errors import FencedError, TransientError
@@ -321,7 +321,7 @@ def test_staged_files_of_the_spark_writer_are_removed_once_they_are_committed(sh
     shop.processor().process(shop.land_files(1), 0)
 
     assert shop.objects.list(staging_key("shop", "orders_by_spark") + "/") == []
-    prepared = read_prepared(shop.objects, "shop", 1, 0)
+    prepared = PipelineHome(shop.objects, "shop").prepared.read(1, 0)
     assert prepared is not None
     assert {share.table: share.writer for share in prepared.tables}["orders_by_spark"] == "spark"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.records.held import ask_to_resume
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import SparkWriter, staging_key
@@ -163,7 +163,7 @@ def test_rows_that_a_constraint_refuses_suspend_their_table_and_no_other(events_
     assert "no_login" in held.message.lower()
 
     run(events_shop, "ALTER TABLE {table} DROP CONSTRAINT no_login")
-    ask_to_resume(events_shop.objects, "shop", "events", by="ada")
+    PipelineHome(events_shop.objects, "shop").held.request_resume("events", by="ada")
     events_shop.processor()
     assert landed_in_events(events_shop) == expected_in_events(events_shop, 1)
 

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.readers import keep_version, release_version
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.tables.log import commit_history
@@ -131,7 +131,7 @@ def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoe
     gone = replaced(old_pulse, hours_ago=50)
     young = orphan(old_pulse, "young.parquet", age_hours=40)
     objects = open_objects(old_pulse.catalog.environment.lake)
-    keep_version(objects, "pulse", "events", reader="slow", version=0, hours=1)
+    PipelineHome(objects, "pulse").readers.keep("events", reader="slow", version=0, hours=1)
     made_at(old_pulse, 0, hours_ago=60)
 
     def vacuum() -> VacuumResult:
@@ -151,7 +151,7 @@ def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoe
     assert "the reader slow" in held.reason
     assert all(path.exists() for path in gone)
 
-    release_version(objects, "pulse", "events", reader="slow")
+    PipelineHome(objects, "pulse").readers.release("events", reader="slow")
     done = vacuum()
     assert (done.files, done.retention_hours, done.reason) == (len(gone), 48, "")
     assert not any(path.exists() for path in gone)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.records.held import ask_to_resume
+from deltaworks.control.home import PipelineHome
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.specs.catalog import Catalog
@@ -62,7 +62,7 @@ def test_shares_that_wait_are_not_deleted(
         monkeypatch.setattr(vacuum, "uncommitted_files", lambda *_: {})
 
     (result,) = vacuum_tables(spark, catalog, "shop", dry_run=False, tables=["orders"])
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor = stage.processor()
 
     assert ("wait to be committed" in result.reason) is protected

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.mutation import MutationBatches
@@ -95,7 +96,7 @@ class MutationStage:
 
     @property
     def batches(self) -> MutationBatches:
-        return MutationBatches(self.objects, PIPELINE)
+        return PipelineHome(self.objects, PIPELINE).mutations
 
     def land(self, *, rows: Sequence[Mapping[str, Any]] = (), requests: Sequence[Mapping[str, Any]] = ()) -> None:
         """Append rows (`org_id`, `id`, `time` and fields) and requests (`time`, `op`, ...) as one batch."""

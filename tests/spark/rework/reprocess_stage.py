@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.home import PipelineHome
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.rework.reprocess.plan import ReprocessRequest
 from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
@@ -63,7 +63,7 @@ class Stage:
         self.note_spec()
 
     def note_spec(self) -> None:
-        SpecRecords(self.shop.objects, "shop").record(self.shop.spec, owner_epoch=self.shop.epoch)
+        PipelineHome(self.shop.objects, "shop").specs.record(self.shop.spec, owner_epoch=self.shop.epoch)
 
     def land(self, objects: int = 2) -> None:
         """One more batch, as the stream lands it."""

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.home import PipelineHome
 from deltaworks.engine.live import start_live_query
 from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
@@ -57,7 +56,7 @@ def stage(tmp_path: Path) -> Stage:
         {"id": "c", "time": NOON - DAY, "level": 3.5},
     ]
     stage.ingest(BEFORE, "".join(map(json.dumps, events)).encode())
-    SpecRecords(open_objects(stage.lake.storage), "shop").record(BEFORE, owner_epoch=0)
+    PipelineHome.open(stage.lake.storage, "shop").specs.record(BEFORE, owner_epoch=0)
     return stage
 
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app, operations, table_health
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.records import held
-from deltaworks.control.records.held import HeldTable, HeldTables, read_held
+from deltaworks.control.records.held import HeldRecords, HeldTable, HeldTables
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -75,7 +75,7 @@ def test_a_table_is_asked_to_resume_where_no_stream_runs(stage: Stage) -> None:
     assert "its next start catches orders up" in shown.output
     assert stage.objects.get(paths.resume_request("shop", "orders")) is not None
     stage.processor()
-    assert read_held(stage.objects, "shop") == {}
+    assert PipelineHome(stage.objects, "shop").held.read() == {}
 
 
 def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
@@ -88,7 +88,7 @@ def test_a_table_that_is_not_suspended_is_not_asked_for(stage: Stage) -> None:
 def test_a_table_that_fails_again_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     suspend(stage)
     monkeypatch.setattr(LeaseWatch, "runs", lambda self: True)
-    monkeypatch.setattr(held, "ask_to_resume", lambda *_, **__: None)  # as if the stream had tried and failed
+    monkeypatch.setattr(HeldRecords, "request_resume", lambda *_, **__: None)  # as if the stream had tried and failed
 
     shown = run("tables", "resume", "shop", "orders")
 
@@ -106,9 +106,8 @@ def test_orphans_are_listed_and_nothing_is_removed_unasked(stage: Stage) -> None
 
 
 def test_a_damaged_checkpoint_is_named_and_retired_only_when_told(stage: Stage) -> None:
-    from deltaworks.control.records.generations import current_checkpoint
 
-    current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
+    PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)
     stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/offsets/0", b"")
 

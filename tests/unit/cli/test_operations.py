@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.specs import SpecRecords
-from deltaworks.control.records.start_over import read_start_over
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.catalog import load_catalog
 from tests.unit.engine.ledger_stage import Stage
@@ -63,7 +62,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stage.complete(0)
     stage.complete(1)
     stage.prepare(2)
-    SpecRecords(stage.objects, "shop").record(spec, owner_epoch=1)
+    PipelineHome(stage.objects, "shop").specs.record(spec, owner_epoch=1)
     return tmp_path
 
 
@@ -147,7 +146,7 @@ def test_an_accepted_edit_lets_the_stream_start(run: Run, project: Path) -> None
     assert "Accepted: tables.events.columns.device.path" in accepted
     assert "will start" in accepted
     objects = LocalObjects(project / "lake")
-    SpecRecords(objects, "shop").check(load_catalog("local", root=project).pipeline("shop"))
+    PipelineHome(objects, "shop").specs.check(load_catalog("local", root=project).pipeline("shop"))
 
 
 def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Path, run: Run) -> None:
@@ -163,7 +162,7 @@ def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Pat
     assert "Generation 2 begins with batch 2." in shown
     assert "Nothing was changed." in shown
     assert "deltaworks start shop" in done
-    fixed = read_start_over(objects, "shop", 2)
+    fixed = PipelineHome(objects, "shop").start_overs.read(2)
     assert fixed is not None
     assert (fixed.reason, fixed.first_batch) == ("another source", 2)
     assert "Generation 3" in run("pipelines", "start-over", "shop")

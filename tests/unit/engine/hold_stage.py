@@ -12,9 +12,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.generations import CheckpointRecord, Generations
-from deltaworks.control.records.prepared import PreparedTable, prepare
+from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
@@ -137,7 +138,9 @@ class Stage:
             self.spec,
             self.lake,
             self.objects,
-            generations=Generations(generation, (CheckpointRecord(1, 0, None),)),
+            generations=Generations(
+                generation=generation, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),)
+            ),
             ledger=Ledger(self.lake, "shop", generation),
             tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
@@ -158,10 +161,7 @@ class Stage:
         Its rows are of the file event `seq`, by default the batch's number.
         """
         shares = tuple(self._share(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
-        prepare(
-            self.objects,
-            prepared_batch(batch_id, generation=generation, tables=shares),
-        )
+        PipelineHome(self.objects, "shop").prepared.fix(prepared_batch(batch_id, generation=generation, tables=shares))
 
     def _share(self, name: str, seq: int, rows: int) -> PreparedTable:
         if name == "quarantine":

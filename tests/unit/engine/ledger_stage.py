@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, prepare
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.history import BatchHistory
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
@@ -55,7 +56,7 @@ class Stage:
         )
 
     def prepare(self, batch_id: int) -> PreparedBatch:
-        return prepare(self.objects, self.prepared(batch_id))
+        return PipelineHome(self.objects, "shop").prepared.fix(self.prepared(batch_id))
 
     def complete(self, batch_id: int, *, outcome: str = "committed") -> None:
         batch = self.prepare(batch_id)

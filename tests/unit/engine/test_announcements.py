@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import TurnRecord
-from deltaworks.control.records.held import ask_to_resume, read_held
 from deltaworks.engine import announcements
 from deltaworks.engine import commit as commit_phase
 from deltaworks.engine.announcements import with_announcements
@@ -229,7 +229,7 @@ class Watched:
         self._mends.pop(table, lambda: None)()
 
     def resume(self, table: str) -> None:
-        ask_to_resume(self.stage.objects, "shop", table, by="ada")
+        PipelineHome(self.stage.objects, "shop").held.request_resume(table, by="ada")
         self.processor.serve()
 
     def ask(self, table: str) -> None:
@@ -288,7 +288,7 @@ def test_whatever_happens_nothing_is_told_before_it_has_landed_and_everything_on
 
     for table in ("orders", "news", "clicks"):
         assert landed(shop.stage, table) == Counter(dict.fromkeys(range(shop.batches), 2)), table
-    assert read_held(shop.stage.objects, "shop") == {}
+    assert PipelineHome(shop.stage.objects, "shop").held.read() == {}
 
 
 def test_what_tells_of_a_table_waits_while_another_job_writes_it(tmp_path: Path) -> None:
@@ -297,14 +297,14 @@ def test_what_tells_of_a_table_waits_while_another_job_writes_it(tmp_path: Path)
     shop.ask("orders")
     shop.land()
 
-    records = read_held(shop.stage.objects, "shop")
+    records = PipelineHome(shop.stage.objects, "shop").held.read()
     assert {name: record.reason for name, record in records.items()} == {"orders": "write_turn", "news": "announces"}
     assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2})
     assert landed(shop.stage, "clicks") == Counter({0: 2, 1: 2})
     shop.give_back("orders")
 
     assert landed(shop.stage, "news") == landed(shop.stage, "orders") == Counter({0: 2, 1: 2})
-    assert read_held(shop.stage.objects, "shop") == {}
+    assert PipelineHome(shop.stage.objects, "shop").held.read() == {}
 
 
 def test_a_table_that_fails_holds_what_tells_of_it_in_the_same_batch(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
-from deltaworks.control.records.held import HeldTable, HeldTables, ask_to_resume, read_held
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.engine import commit as commit_phase
 from deltaworks.errors import DeltaworksError, FencedError
 from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
@@ -27,7 +28,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def held(stage: Stage) -> dict[str, HeldTable]:
-    return read_held(stage.objects, "shop")
+    return PipelineHome(stage.objects, "shop").held.read()
 
 
 def test_one_poison_table_holds_none_of_the_others(stage: Stage) -> None:
@@ -54,7 +55,7 @@ def test_a_table_that_is_mended_and_resumed_catches_up_in_the_order_of_batches(s
         stage.land(processor, batch_id)
     mend()
 
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     assert processor.serve()
     stage.land(processor, 3)
 
@@ -77,13 +78,13 @@ def test_a_table_that_fails_again_is_suspended_again_and_loses_nothing(stage: St
     mend = stage.break_table("orders")
     stage.land(processor, 0)
 
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor.serve()
     assert held(stage)["orders"].since_batch == 0
     assert stage.objects.list(paths.requests("shop")) == []
     stage.land(processor, 1)
     mend()
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor.serve()
 
     assert stage.landed("orders") == stage.expected(0, 1)
@@ -161,7 +162,7 @@ def test_a_record_that_is_torn_frees_nothing(stage: Stage) -> None:
     successor = stage.processor()
     stage.land(successor, 1)
     assert held(stage)["orders"].condition == "HELD_RECORD_UNREADABLE"
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     successor.serve()
 
     assert stage.landed("orders") == stage.expected(0, 1)
@@ -205,7 +206,7 @@ def test_a_former_owner_cannot_catch_up_what_its_successor_holds(stage: Stage) -
     successor = stage.processor()
     assert stage.landed("orders") == stage.expected(0)
 
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     with pytest.raises(FencedError):
         former.serve()
 
@@ -250,7 +251,7 @@ class TestTablesThatCannotBeOpened:
         stage.land(processor, 1)
         assert stage.landed("clicks") == stage.expected(0, 1)
         mend()
-        ask_to_resume(stage.objects, "shop", "orders", by="ada")
+        PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve()
 
         assert stage.landed("orders") == stage.expected(0, 1)
@@ -265,7 +266,7 @@ class TestTablesThatCannotBeOpened:
         stage.declare()
         processor = stage.processor()
         assert stage.landed("orders") == stage.expected(0)
-        ask_to_resume(stage.objects, "shop", "orders", by="ada")
+        PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve()
 
         rows = stage.lake.rows(paths.table("shop", "orders"))
@@ -281,7 +282,7 @@ class TestTablesThatCannotBeOpened:
         stage.declare()
 
         processor = stage.processor()
-        ask_to_resume(stage.objects, "shop", "orders", by="ada")
+        PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve()
 
         assert held(stage)["orders"].condition == "SHARE_DOES_NOT_FIT"
@@ -300,7 +301,7 @@ class TestTablesThatCannotBeOpened:
         assert held(stage)["orders"].condition == "TABLE_NOT_DECLARED"
         stage.spec = full
         processor = stage.processor()
-        ask_to_resume(stage.objects, "shop", "orders", by="ada")
+        PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve()
 
         assert stage.landed("orders") == stage.expected(0)
@@ -327,7 +328,7 @@ def test_whatever_happens_every_row_lands_once(tmp_path_factory: pytest.TempPath
             mend()
             mend = None
         elif event == "resume":
-            ask_to_resume(stage.objects, "shop", "orders", by="ada")
+            PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
             processor.serve()
         elif event == "crash_commit":
             stage.prepare(landed)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.records.generations import Generations, current_checkpoint, read_generations
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.generations import Generations
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import TransientError
 from deltaworks.sources.base import ObjectSlice
@@ -20,7 +21,7 @@ NOTHING = ObjectSlice([], [], {}, opener=lambda reference: reference)
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     stage = Stage.at(tmp_path)
-    current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
+    PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/metadata", b'{"id":"x"}')
     return stage
 
@@ -29,7 +30,9 @@ def next_checkpoint(stage: Stage) -> Generations:
     ledger = Ledger(stage.lake, "shop", 1)
     last = ledger.last_completed()
     assert last is not None
-    return current_checkpoint(stage.objects, "shop", last_completed=last, end_offset=ledger.end_offset(last))
+    return PipelineHome(stage.objects, "shop").generations.current_checkpoint(
+        last_completed=last, end_offset=ledger.end_offset(last)
+    )
 
 
 def replanned(stage: Stage, spark_batch_id: int, end: dict[str, Any]) -> None:
@@ -80,6 +83,6 @@ def test_the_last_batch_repeated_as_it_was_is_skipped(stage: Stage) -> None:
 
     assert stage.processor().process(NOTHING, 1) is None
 
-    known = read_generations(stage.objects, "shop")
+    known = PipelineHome(stage.objects, "shop").generations.read()
     assert known is not None
     assert not known.current.retired

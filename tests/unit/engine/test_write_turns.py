@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.turn import TurnReason, TurnRecord, WriteTurn, write_turn
-from deltaworks.control.records.held import read_held
 from deltaworks.errors import ConcurrencyError
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -179,7 +179,7 @@ def test_a_crash_between_holding_and_granting_leaves_nothing_held(stage: Stage, 
     stage.objects.put(key, record.encode())
     with pytest.raises(Crash):
         processor.serve()
-    assert "orders" in read_held(stage.objects, "shop")
+    assert "orders" in PipelineHome(stage.objects, "shop").held.read()
     # The job has waited for long enough.
     stage.objects.put(key, replace(record, state="released").encode())
 

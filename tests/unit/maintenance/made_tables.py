@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger
@@ -131,7 +132,7 @@ def hundred_tables() -> str:
 
 def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> None:
     """Ten that need work; the others have one file a day, are in order, still written, of few files, or missing."""
-    ledger = ZOrderLedger(lake, objects, "shop")
+    ledger = ZOrderLedger(lake, PipelineHome(objects, "shop"))
     for number in range(TABLES):
         name, kind = f"t{number:03d}", number % 10
         if name in IN_NEED:

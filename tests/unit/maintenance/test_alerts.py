@@ -8,6 +8,7 @@ import pytest
 
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.maintenance import alerts as maintenance_alerts
@@ -25,12 +26,12 @@ def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
 
     for _ in range(2):
-        alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
-    resolve_not_vacuumed(objects, "shop", "clicks")
+        alert_not_vacuumed(PipelineHome(objects, "shop"), "orders", reason="a reader is gone")
+    resolve_not_vacuumed(PipelineHome(objects, "shop"), "clicks")
     assert open_alerts(objects) == {"shop.orders": "VACUUM leaves shop.orders out: a reader is gone"}
     assert len(objects.list(paths.alerts("spool/"))) == 1
 
-    resolve_not_vacuumed(objects, "shop", "orders")
+    resolve_not_vacuumed(PipelineHome(objects, "shop"), "orders")
     assert open_alerts(objects) == {}
     assert len(objects.list(paths.alerts("spool/"))) == 2
 
@@ -43,7 +44,7 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     found = {"orders": VacuumResult(table="orders", dry_run=dry_run, skipped=True, reason="files wait")}
     found["quarantine"] = VacuumResult(table="quarantine", dry_run=dry_run, reason="it does not exist yet")
     monkeypatch.setattr(vacuum._Run, "table", lambda _, name: found[name])
-    alert_not_vacuumed(objects, "shop", "quarantine", reason="as last night")
+    alert_not_vacuumed(PipelineHome(objects, "shop"), "quarantine", reason="as last night")
     spark: object = None
 
     vacuum_tables(spark, catalog, "shop", dry_run=dry_run)  # type: ignore[arg-type]
@@ -67,11 +68,11 @@ def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
     monkeypatch.setattr(maintenance_alerts, "raise_alert", away)
     objects = LocalObjects(tmp_path)
 
-    alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
+    alert_not_vacuumed(PipelineHome(objects, "shop"), "orders", reason="a reader is gone")
 
     assert len(asked) == 1
     assert open_alerts(objects) == {}
     assert "table=shop.orders its alert could not be raised or resolved: " in caplog.text
     monkeypatch.undo()
-    alert_not_vacuumed(objects, "shop", "orders", reason="a reader is gone")
+    alert_not_vacuumed(PipelineHome(objects, "shop"), "orders", reason="a reader is gone")
     assert set(open_alerts(objects)) == {"shop.orders"}, "told as soon as it can be"

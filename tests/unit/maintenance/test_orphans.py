@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.generations import CheckpointRecord, Generations
-from deltaworks.control.records.held import ask_to_resume
-from deltaworks.control.records.prepared import PreparedTable, read_prepared
-from deltaworks.control.records.replay import PreparedReplay, prepare_replay
+from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
 from deltaworks.specs.catalog import Catalog
@@ -126,7 +125,7 @@ def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Stage, catalo
     results = by_what(remove_orphans(catalog, "shop", dry_run=False))
     assert results["orders"].files == 0
     assert results["prepared batches"].reason == "kept: a table is held"
-    ask_to_resume(stage.objects, "shop", "orders", by="ada")
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor.serve()
 
     assert stage.landed("orders") == stage.expected(0, 1, 2)
@@ -147,7 +146,7 @@ def test_files_a_replay_or_a_reprocess_names_stay(stage: Stage, catalog: Catalog
         code_version="",
         tables=(PreparedTable(table="orders", writer="fan_out", rows=1, files=(file,)),),
     )
-    prepare_replay(stage.objects, replay)
+    PipelineHome(stage.objects, "shop").replays.create(replay)
     stage.objects.put(paths.reprocess("shop", "r1/files.json"), f'["{named[1].relative_to(root)}"]'.encode())
     age(stage)
 
@@ -200,27 +199,32 @@ class TestPreparedBatches:
         stage.prepare(6, tables=("clicks",))
         age(stage)
 
-        assert remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, keep_batches=3).removed == 3
-        done = remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, keep_batches=3, dry_run=False)
+        assert (
+            remove_old_prepared(stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=3).removed
+            == 3
+        )
+        done = remove_old_prepared(
+            stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=3, dry_run=False
+        )
 
-        left = [batch for batch in range(7) if read_prepared(stage.objects, "shop", 1, batch) is not None]
+        left = [batch for batch in range(7) if PipelineHome(stage.objects, "shop").prepared.read(1, batch) is not None]
         assert (done.removed, left) == (3, [3, 4, 5, 6])
 
     def test_all_of_a_generation_that_is_over_are_removed_once_they_are_old(self, stage: Stage) -> None:
         processor = stage.processor()
         for batch_id in range(2):
             stage.land(processor, batch_id, tables=("clicks",))
-        begun = Generations(2, (CheckpointRecord(1, 2, None),))
+        begun = Generations(generation=2, checkpoints=(CheckpointRecord(ordinal=1, first_batch=2, start=None),))
         stage.objects.put(paths.pipeline_control("shop", "generations.json"), begun.encode())
-        assert remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False).removed == 0
+        assert remove_old_prepared(stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False).removed == 0
         age(stage)
         stage.prepare(2, tables=("clicks",), generation=2)
 
-        done = remove_old_prepared(stage.lake, stage.objects, "shop", keep_all=False, dry_run=False)
+        done = remove_old_prepared(stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, dry_run=False)
 
         assert done.removed == 2
-        assert read_prepared(stage.objects, "shop", 1, 1) is None
-        assert read_prepared(stage.objects, "shop", 2, 2) is not None
+        assert PipelineHome(stage.objects, "shop").prepared.read(1, 1) is None
+        assert PipelineHome(stage.objects, "shop").prepared.read(2, 2) is not None
 
     def test_a_young_one_stays(self, stage: Stage) -> None:
         processor = stage.processor()
@@ -229,7 +233,7 @@ class TestPreparedBatches:
 
         assert (
             remove_old_prepared(
-                stage.lake, stage.objects, "shop", keep_all=False, keep_batches=0, dry_run=False
+                stage.lake, PipelineHome(stage.objects, "shop"), keep_all=False, keep_batches=0, dry_run=False
             ).removed
             == 0
         )

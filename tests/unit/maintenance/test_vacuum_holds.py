@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Generations
-from deltaworks.control.records.readers import keep_version
-from deltaworks.control.records.rollback import Rollback, Rollbacks
-from deltaworks.control.records.start_over import GivenUp, StartOver, end_start_over, fix_start_over
+from deltaworks.control.records.rollback import Rollback
+from deltaworks.control.records.start_over import GivenUp, StartOver
 from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
@@ -84,7 +83,7 @@ def made_hourly(lake: Lake, key: str = KEY, *, commits: int = 5) -> DeltaTable:
 @pytest.fixture
 def found(catalog: Catalog, lake: Lake, objects: LocalObjects) -> Callable[[], list[Hold]]:
     made_hourly(lake)
-    return lambda: holds_on(catalog, lake, objects, "shop", "orders")
+    return lambda: holds_on(catalog, lake, PipelineHome(objects, "shop"), "orders")
 
 
 def at(hours: int) -> dt.datetime:
@@ -165,14 +164,14 @@ def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_positi
 def test_a_readers_word_holds_its_version_while_it_counts(
     found: Callable[[], list[Hold]], objects: LocalObjects
 ) -> None:
-    said = keep_version(objects, "shop", "orders", reader="training", version=1, hours=1)
-    keep_version(objects, "shop", "items", reader="other", version=0, hours=1)
+    said = PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=1, hours=1)
+    PipelineHome(objects, "shop").readers.keep("items", reader="other", version=0, hours=1)
     (hold,) = found()
     assert hold.since == at(1)
     assert "training" in hold.by
 
-    over = replace(said, until=(utc_now() - dt.timedelta(seconds=1)).isoformat())
-    objects.put(paths.reader_record("shop", "orders", "training"), json.dumps(asdict(over)).encode())
+    over = said.replace(until=(utc_now() - dt.timedelta(seconds=1)).isoformat())
+    objects.put(paths.reader_record("shop", "orders", "training"), over.encode())
     assert found() == []
 
     objects.put(paths.reader_record("shop", "orders", "training"), b"{")
@@ -183,7 +182,7 @@ def test_a_readers_word_holds_its_version_while_it_counts(
 def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
     found: Callable[[], list[Hold]], objects: LocalObjects
 ) -> None:
-    rollbacks = Rollbacks(objects, "shop")
+    rollbacks = PipelineHome(objects, "shop").rollbacks
     begun = rollback(to_version=2)
     rollbacks.fix(begun)
     assert found() == [Hold(by="rollback 1 of the table", since=at(2))]
@@ -198,10 +197,10 @@ def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], obje
         pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
         code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),
     )  # fmt: skip
-    fix_start_over(objects, begun)
+    PipelineHome(objects, "shop").start_overs.fix(begun)
     assert found() == [Hold(by="the rollback to generation 2", since=at(1))]
 
-    end_start_over(objects, begun)
+    PipelineHome(objects, "shop").start_overs.end(begun)
     assert found() == []
 
 
@@ -238,7 +237,7 @@ def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
 def test_a_reader_at_a_version_that_the_log_has_lost_holds_without_a_time(
     found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
 ) -> None:
-    keep_version(objects, "shop", "orders", reader="late", version=1, hours=1)
+    PipelineHome(objects, "shop").readers.keep("orders", reader="late", version=1, hours=1)
     table = lake.open(KEY)
     assert table is not None
     table.create_checkpoint()

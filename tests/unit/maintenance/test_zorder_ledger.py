@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
@@ -40,7 +41,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def ledger(lake: Lake) -> ZOrderLedger:
-    return ZOrderLedger(lake, LocalObjects(Path(lake.storage.prefix)), "shop")
+    return ZOrderLedger(lake, PipelineHome(LocalObjects(Path(lake.storage.prefix)), "shop"))
 
 
 def found(lake: Lake) -> dict[Partition, PartitionHealth]:
@@ -77,7 +78,7 @@ def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lak
     compacted(lake, KEY, GROUP.name)
     assert read_order(lake, "shop").ordered == {}
 
-    again = ZOrderLedger(lake, LocalObjects(Path(lake.storage.prefix)), "shop")
+    again = ZOrderLedger(lake, PipelineHome(LocalObjects(Path(lake.storage.prefix)), "shop"))
 
     assert (again.settle(), again.settle()) == (1, 0)
     state = read_order(lake, "shop").of("events")

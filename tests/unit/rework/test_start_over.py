@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.records.generations import CheckpointRecord, Generations, current_checkpoint, current_generation
-from deltaworks.control.records.held import read_held
-from deltaworks.control.records.specs import SpecRecords
-from deltaworks.control.records.start_over import read_start_over
+from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.engine.history import BatchHistory
 from deltaworks.engine.ledger import Ledger
 from deltaworks.engine.start import open_batches
@@ -36,8 +34,8 @@ def stage(tmp_path: Path) -> Stage:
 def land(stage: Stage, *batches: int) -> None:
     """Land batches in generation 1 and note the declaration they were landed with, as a stream does."""
     processor = stage.processor()
-    SpecRecords(stage.objects, "shop").record(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
-    current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
+    PipelineHome(stage.objects, "shop").specs.record(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
+    PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     for batch_id in batches:
         stage.land(processor, batch_id)
 
@@ -52,7 +50,7 @@ def start(stage: Stage) -> None:
     stage.epoch = lease.acquire(wait_seconds=5)
     try:
         catalog = stage.catalog()
-        SpecRecords(stage.objects, "shop").check(catalog.pipeline("shop"))
+        PipelineHome(stage.objects, "shop").specs.check(catalog.pipeline("shop"))
         open_batches(None, catalog, catalog.pipeline("shop"), stage.objects, lease=lease, epoch=stage.epoch)
     finally:
         lease.release()
@@ -67,7 +65,7 @@ def test_a_dry_run_counts_and_changes_nothing(stage: Stage) -> None:
     assert {table.table: table.rows for table in counted.tables} == dict.fromkeys(ALL, 6)
     assert counted.rows == 24
     assert stage.landed("orders") == stage.expected(0, 1, 2)
-    assert read_start_over(stage.objects, "shop", 2) is None
+    assert PipelineHome(stage.objects, "shop").start_overs.read(2) is None
 
 
 def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_type(stage: Stage) -> None:
@@ -126,7 +124,7 @@ def test_broken_off_at_any_step_it_is_completed_by_the_next_call_and_nothing_sta
         stage.land(processor, 2 + batch_id, seq=batch_id, generation=2)
 
     assert done.resumed
-    assert (current_generation(stage.objects, "shop"), done.first_batch) == (2, 2)
+    assert (PipelineHome(stage.objects, "shop").generations.current(), done.first_batch) == (2, 2)
     for name in ALL:
         assert stage.landed(name) == stage.expected(0, 1), name
     again = start_over(stage.catalog(), "shop")
@@ -186,14 +184,14 @@ def test_nothing_is_given_up_while_a_table_lacks_rows(stage: Stage) -> None:
     land(stage, 0)
     mend = stage.break_table("orders")
     stage.land(stage.processor(), 1)
-    assert "orders" in read_held(stage.objects, "shop")
+    assert "orders" in PipelineHome(stage.objects, "shop").held.read()
 
     with pytest.raises(DeltaworksError, match="START_OVER_TABLE_HELD"):
         over(stage)
 
     mend()
     assert stage.landed("clicks") == stage.expected(0, 1)
-    assert read_start_over(stage.objects, "shop", 2) is None
+    assert PipelineHome(stage.objects, "shop").start_overs.read(2) is None
 
 
 @pytest.mark.parametrize(
@@ -228,9 +226,9 @@ def test_a_lost_record_of_generations_is_made_anew_for_the_generation_that_runs(
     over(stage)
     stage.objects.delete(paths.pipeline_control("shop", "generations.json"))
 
-    assert current_generation(stage.objects, "shop") == 2
-    renewed = current_checkpoint(stage.objects, "shop", last_completed=1, end_offset=None)
-    assert renewed == Generations(2, (CheckpointRecord(2, 2, None),))
+    assert PipelineHome(stage.objects, "shop").generations.current() == 2
+    renewed = PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=1, end_offset=None)
+    assert renewed == Generations(generation=2, checkpoints=(CheckpointRecord(ordinal=2, first_batch=2, start=None),))
 
 
 def test_a_pipeline_that_has_landed_nothing_starts_over_at_batch_0(stage: Stage) -> None:

@@ -110,7 +110,7 @@ def maintenance_lock(
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
     """
-    key = f"{folder or paths.pipeline_control(pipeline, 'maintenance')}/lease.json"
+    key = paths.lease(folder or paths.maintenance(pipeline))
 
     def lost() -> ConcurrencyError:
         return ConcurrencyError(

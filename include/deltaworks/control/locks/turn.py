@@ -288,7 +288,7 @@ def write_turn(
         max_turn_seconds=max_turn_seconds,
         asked_at=iso_now(),
     )
-    stream = LeaseWatch(objects, paths.pipeline_control(pipeline, "lease.json"), silent_seconds=max(60.0, ttl_seconds))
+    stream = LeaseWatch(objects, paths.stream_lease(pipeline), silent_seconds=max(60.0, ttl_seconds))
     turn = WriteTurn(objects, pipeline, record, stream=stream, poll_seconds=poll_seconds)
     try:
         turn.acquire(wait_seconds=wait_seconds)

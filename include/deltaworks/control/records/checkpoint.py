@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.generations import Generations
 from deltaworks.errors import ContractError
@@ -28,14 +29,14 @@ class DamagedFile:
     problem: str
 
 
-def damaged_files(objects: ObjectStore, pipeline: str, generations: Generations) -> list[DamagedFile]:
+def damaged_files(home: PipelineHome, generations: Generations) -> list[DamagedFile]:
     """The damaged files of the current checkpoint among those a start reads. Reads only; two listings, a few reads."""
-    folder = paths.checkpoint(pipeline, generations.generation, generations.current.ordinal)
-    found = []
+    folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
+    objects, damaged = home.objects, []
     metadata = objects.get(f"{folder}/metadata")
     problem = _json_problem(metadata.data) if metadata is not None else ""
     if problem:
-        found.append(DamagedFile(f"{folder}/metadata", problem))
+        damaged.append(DamagedFile(f"{folder}/metadata", problem))
     offsets, commits = (batch_numbers(objects, f"{folder}/{kind}/") for kind in ("offsets", "commits"))
     read = [(f"{folder}/offsets/{number}", 3) for number in offsets[-_OFFSETS_READ:]]
     read += [(f"{folder}/commits/{number}", 2) for number in commits[-_COMMITS_READ:]]
@@ -43,10 +44,10 @@ def damaged_files(objects: ObjectStore, pipeline: str, generations: Generations)
         content = objects.get(key)
         problem = _log_problem(content.data if content else b"", lines)
         if problem:
-            found.append(DamagedFile(key, problem))
+            damaged.append(DamagedFile(key, problem))
     if commits and (not offsets or offsets[-1] < commits[-1]):
-        found.append(DamagedFile(f"{folder}/offsets/{commits[-1]}", "it is gone, and the batch was committed"))
-    return found
+        damaged.append(DamagedFile(f"{folder}/offsets/{commits[-1]}", "it is gone, and the batch was committed"))
+    return damaged
 
 
 def batch_numbers(objects: ObjectStore, folder: str) -> list[int]:
@@ -76,40 +77,40 @@ def _json_problem(data: bytes) -> str:
     return ""
 
 
-def refuse_damaged_checkpoint(objects: ObjectStore, pipeline: str, generations: Generations) -> None:
+def refuse_damaged_checkpoint(home: PipelineHome, generations: Generations) -> None:
     """Refuse to start a query on a checkpoint that is damaged.
 
     Raises:
         ContractError: CHECKPOINT_DAMAGED, naming each file.
     """
-    found = damaged_files(objects, pipeline, generations)
-    if found:
+    damaged = damaged_files(home, generations)
+    if damaged:
         raise ContractError(
             "CHECKPOINT_DAMAGED",
-            "; ".join(f"{each.key}: {each.problem}" for each in found) + ".",
-            hint=f"`deltaworks checkpoint repair {pipeline} --no-dry-run`: the next start goes on from the ledger.",
+            "; ".join(f"{file.key}: {file.problem}" for file in damaged) + ".",
+            hint=f"`deltaworks checkpoint repair {home.pipeline} --no-dry-run`: the next start uses the ledger.",
         )
 
 
 def ledger_is_behind(
-    objects: ObjectStore, pipeline: str, generations: Generations | None, *, generation: int, last_completed: int | None
+    home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> str:
     """What shows that the ledger lacks batches that were complete; empty where nothing does.
 
     A batch is prepared only once the one before it is complete, and Spark writes its commit only after ours.
     """
     if last_completed is None:
-        prepared = prepared_batches(objects, pipeline, generation)
+        prepared = home.prepared.numbers(generation)
         if prepared and prepared[-1] > 0:
             return f"batch {prepared[-1]} is prepared, and the ledger has none"
     else:
-        key = paths.prepared_batch(pipeline, generation, last_completed + 2)
-        if objects.get(key) is not None:
+        key = paths.prepared_batch(home.pipeline, generation, last_completed + 2)
+        if home.objects.get(key) is not None:
             return f"batch {last_completed + 2} is prepared, and the ledger ends at {last_completed}"
     if generations is None or generations.current.retired:
         return ""
-    folder = paths.checkpoint(pipeline, generation, generations.current.ordinal)
-    commits = batch_numbers(objects, f"{folder}/commits/")
+    folder = paths.checkpoint(home.pipeline, generation, generations.current.ordinal)
+    commits = batch_numbers(home.objects, f"{folder}/commits/")
     newest = generations.current.first_batch + commits[-1] if commits else -1
     if newest > (-1 if last_completed is None else last_completed):
         ends = "has none" if last_completed is None else f"ends at {last_completed}"
@@ -117,27 +118,35 @@ def ledger_is_behind(
     return ""
 
 
-def prepared_batches(objects: ObjectStore, pipeline: str, generation: int) -> list[int]:
-    """The numbers of all prepared batches that are still there."""
-    folder = paths.prepared_batch(pipeline, generation, 0).rpartition("/")[0] + "/"
-    names = (key.removeprefix(folder).removesuffix(".json") for key in objects.list(folder))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
 def refuse_lost_ledger(
-    objects: ObjectStore, pipeline: str, generations: Generations | None, *, generation: int, last_completed: int | None
+    home: PipelineHome, generations: Generations | None, *, generation: int, last_completed: int | None
 ) -> None:
     """Refuse to start where the ledger has been lost or set back.
 
     Raises:
         ContractError: LEDGER_BEHIND.
     """
-    evidence = ledger_is_behind(objects, pipeline, generations, generation=generation, last_completed=last_completed)
+    evidence = ledger_is_behind(home, generations, generation=generation, last_completed=last_completed)
     if evidence:
         raise ContractError(
             "LEDGER_BEHIND",
-            f"The ledger of {pipeline!r} has lost batches: {evidence}.",
+            f"The ledger of {home.pipeline!r} has lost batches: {evidence}.",
             hint="Restore control/pipelines/"
-            f"{pipeline}/checkpoint_store and batch_metadata_store from the storage's versions, or have them made anew "
-            f"from the prepared batches: `deltaworks checkpoint repair {pipeline} --no-dry-run`.",
+            f"{home.pipeline}/checkpoint_store and batch_metadata_store from the storage's versions, or recreate them "
+            f"from the prepared batches: `deltaworks checkpoint repair {home.pipeline} --no-dry-run`.",
         )
+
+
+def live_read_below(home: PipelineHome, table: str) -> int:
+    """The version of the bronze table below which everything is in the live table; 0 where that is not known.
+
+    Reads the newest batch that Spark has marked as done. Its offset names the next version to read, except while the
+    table's first snapshot is being worked off: then nothing counts as read. No Spark is needed.
+    """
+    folder = paths.live_checkpoint(home.pipeline, home.generations.current(), table)
+    done = batch_numbers(home.objects, f"{folder}/commits/")
+    stored = home.objects.get(f"{folder}/offsets/{done[-1]}") if done else None
+    if stored is None:
+        return 0
+    offset = json.loads(stored.data.decode().splitlines()[-1])
+    return 0 if offset["isStartingVersion"] else int(offset["reservoirVersion"])

@@ -8,21 +8,24 @@ new one that goes on after the last batch of the ledger; `generation` grows only
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.start_over import StartOver, newest_start_over, read_start_over
+from deltaworks.control.records.start_over import StartOver, StartOvers
+from deltaworks.control.records.store import Part, RecordKind, UnversionedRecord
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
+class CheckpointRecord(Part):
     """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after.
 
     A `retired` one is not used again: the next start goes on from the ledger with another.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     ordinal: int
     first_batch: int
@@ -30,9 +33,15 @@ class CheckpointRecord:
     retired: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Generations:
+class Generations(UnversionedRecord):
     """A pipeline's current generation and its checkpoints, oldest first."""
+
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="record of generations and checkpoints",
+        unreadable="GENERATIONS_UNREADABLE",
+        hint="Restore it from the storage's versions, or remove it: it is recreated from the ledger.",
+    )
 
     generation: int
     checkpoints: tuple[CheckpointRecord, ...]
@@ -45,185 +54,162 @@ class Generations:
     @classmethod
     def first(cls) -> Generations:
         """What a new pipeline starts with."""
-        return cls(1, (CheckpointRecord(1, 0, None),))
+        return cls(generation=1, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),))
 
     @classmethod
     def begun_by(cls, begun: StartOver) -> Generations:
         """What a pipeline that starts over goes on with."""
-        return cls(begun.generation, (CheckpointRecord(1, begun.first_batch, begun.start),))
+        checkpoint = CheckpointRecord(ordinal=1, first_batch=begun.first_batch, start=begun.start)
+        return cls(generation=begun.generation, checkpoints=(checkpoint,))
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> Generations:
-        """Read the object.
+class GenerationRecord:
+    """The record of generations of one pipeline: the one object that says where its ingest query goes on."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._objects = objects
+        self._pipeline = pipeline
+        self._key = paths.generations(pipeline)
+
+    def read(self) -> Generations | None:
+        """The record as it is, None where there is none.
 
         Raises:
             ContractError: GENERATIONS_UNREADABLE.
         """
+        return self._read()[0]
+
+    def effective(self) -> Generations:
+        """The record; where there is none, or it was lost, what the pipeline's present generation began with."""
+        return self.read() or self._beginning()
+
+    def current(self) -> int:
+        """The pipeline's generation; the first where nothing is recorded yet."""
+        return self.effective().generation
+
+    def begin(self, begun: StartOver) -> None:
+        """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease.
+
+        Raises:
+            ConcurrencyError: GENERATION_CONTENDED.
+        """
+        before, etag = self._read()
+        if before is None or before.generation < begun.generation:
+            self._write(Generations.begun_by(begun), etag)
+
+    def current_checkpoint(self, *, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
+        """The checkpoint to run on: the one recorded, or a new one where that was lost or retired.
+
+        A record that was lost while the ledger has batches is recreated, with a checkpoint that was never used.
+
+        Args:
+            last_completed: the ledger's newest batch, None before the first.
+            end_offset: the source offset that batch ended at.
+
+        Idempotent. Call it while holding the pipeline's lease.
+
+        Raises:
+            ConcurrencyError: GENERATION_CONTENDED.
+            ContractError: LEDGER_WITHOUT_OFFSET when a new checkpoint is needed and nobody knows where it starts.
+        """
+        recorded, etag = self._read()
+        if recorded is None:
+            return self._write(self._recreated(last_completed, end_offset), etag)
+        if not recorded.current.retired and not self._lost(recorded, last_completed):
+            return recorded
+        following = self._after(recorded.current, last_completed, end_offset)
+        return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, following)), etag)
+
+    def retire_checkpoint(self) -> Generations:
+        """Have the next start leave the current checkpoint and go on from the ledger. Idempotent.
+
+        Call it while holding the pipeline's lease: a stream that runs would go on with what it has.
+
+        Raises:
+            ConcurrencyError: GENERATION_CONTENDED.
+        """
+        recorded, etag = self._read()
+        recorded = recorded or Generations.first()
+        checkpoints = (*recorded.checkpoints[:-1], recorded.current.replace(retired=True))
+        return self._write(recorded.replace(checkpoints=checkpoints), etag)
+
+    def end_offset(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        """A batch's end offset of the one source, from Spark's own offset log.
+
+        Raises:
+            TransientError: OFFSET_LOG_UNREADABLE. Without it a batch would not know where it ends, and so the next one
+                not where it starts.
+        """
+        folder = paths.checkpoint(self._pipeline, generations.generation, generations.current.ordinal)
+        key = f"{folder}/offsets/{spark_batch_id}"
+        stored = self._objects.get(key)
         try:
-            record = json.loads(data)
-            names = CheckpointRecord.__slots__
-            checkpoints = [{name: each[name] for name in names if name in each} for each in record["checkpoints"]]
-            return cls(record["generation"], tuple(CheckpointRecord(**each) for each in checkpoints))
-        except (ValueError, KeyError, TypeError) as error:
+            offset = json.loads(stored.data.decode().splitlines()[2]) if stored else None
+        except (ValueError, IndexError):
+            offset = None
+        if not isinstance(offset, dict):
+            raise TransientError(
+                "OFFSET_LOG_UNREADABLE",
+                f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
+                f"{'damaged' if stored else 'absent'}.",
+                hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` tells what is damaged.",
+            )
+        return offset
+
+    def _read(self) -> tuple[Generations | None, str | None]:
+        """The record and the tag of its object; None for both where there is none."""
+        stored = self._objects.get(self._key)
+        return (Generations.decode(stored.data, key=self._key), stored.etag) if stored else (None, None)
+
+    def _write(self, record: Generations, etag: str | None) -> Generations:
+        """Replace the version `etag` of the object, or create it for None."""
+        if etag is None:
+            written = self._objects.put_if_absent(self._key, record.encode())
+        else:
+            written = self._objects.put_if_match(self._key, record.encode(), etag) is not None
+        if not written:
+            raise ConcurrencyError(
+                "GENERATION_CONTENDED",
+                f"Another process changed the checkpoint record of {self._pipeline!r} at the same time.",
+                hint="Run one stream per pipeline; this one can simply be started again.",
+            )
+        return record
+
+    def _beginning(self) -> Generations:
+        """What the newest generation that was begun for good began with."""
+        start_overs = StartOvers(self._objects, self._pipeline)
+        newest, ended = start_overs.newest()
+        begun = start_overs.read(newest if ended else newest - 1)
+        return Generations.begun_by(begun) if begun else Generations.first()
+
+    def _recreated(self, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
+        first = self._beginning()
+        if last_completed is None:
+            return first
+        folder = paths.checkpoint(self._pipeline, first.generation, 1).rpartition("/")[0] + "/"
+        used = [key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)]
+        newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
+        before = first.current.replace(ordinal=max(newest, 1))
+        return first.replace(checkpoints=(self._after(before, last_completed, end_offset),))
+
+    def _after(
+        self, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
+    ) -> CheckpointRecord:
+        """The checkpoint that follows: after the ledger's last batch, or where one that completed none began."""
+        if last_completed is None or last_completed < before.first_batch:
+            return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=before.first_batch, start=before.start)
+        if end_offset is None:
             raise ContractError(
-                "GENERATIONS_UNREADABLE",
-                f"{key} cannot be read: {error}.",
-                hint="Restore it from the storage's versions, or remove it: it is made anew from the ledger.",
-            ) from error
+                "LEDGER_WITHOUT_OFFSET",
+                f"The ledger of {self._pipeline!r} does not say where batch {last_completed} ended, and its checkpoint "
+                "is gone.",
+                hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
+            )
+        return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
-
-def read_generations(objects: ObjectStore, pipeline: str) -> Generations | None:
-    """The record as it is, None where there is none."""
-    key = paths.pipeline_control(pipeline, "generations.json")
-    found = objects.get(key)
-    return Generations.decode(found.data, key=key) if found else None
-
-
-def known_generations(objects: ObjectStore, pipeline: str) -> Generations:
-    """The record; where there is none, or it was lost, what the pipeline's present generation began with."""
-    return read_generations(objects, pipeline) or _beginning(objects, pipeline)
-
-
-def current_generation(objects: ObjectStore, pipeline: str) -> int:
-    """The pipeline's generation; the first where nothing is recorded yet."""
-    return known_generations(objects, pipeline).generation
-
-
-def begin_generation(objects: ObjectStore, begun: StartOver) -> None:
-    """Have the next start begin the new generation. Idempotent. Call it while holding the pipeline's lease."""
-    key = paths.pipeline_control(begun.pipeline, "generations.json")
-    found = objects.get(key)
-    if found is not None and Generations.decode(found.data, key=key).generation >= begun.generation:
-        return
-    data = Generations.begun_by(begun).encode()
-    etag = objects.put_if_match(key, data, found.etag) if found else None
-    if etag is None and not (found is None and objects.put_if_absent(key, data)):
-        raise _contended(begun.pipeline)
-
-
-def _beginning(objects: ObjectStore, pipeline: str) -> Generations:
-    """What the newest generation that was begun for good began with."""
-    newest, ended = newest_start_over(objects, pipeline)
-    begun = read_start_over(objects, pipeline, newest if ended else newest - 1)
-    return Generations.begun_by(begun) if begun else Generations.first()
-
-
-def current_checkpoint(
-    objects: ObjectStore, pipeline: str, *, last_completed: int | None, end_offset: dict[str, Any] | None
-) -> Generations:
-    """The checkpoint to run on: the one recorded, or a new one where that was lost or retired.
-
-    A record that was lost while the ledger has batches is made anew, with a checkpoint that was never used.
-
-    Args:
-        last_completed: the ledger's newest batch, None before the first.
-        end_offset: the source offset that batch ended at.
-
-    Idempotent. Call it while holding the pipeline's lease.
-
-    Raises:
-        ContractError: LEDGER_WITHOUT_OFFSET when a new checkpoint is needed and nobody knows where it starts.
-    """
-    key = paths.pipeline_control(pipeline, "generations.json")
-    found = objects.get(key)
-    if found is None:
-        first = _first_of(objects, pipeline, last_completed, end_offset)
-        if not objects.put_if_absent(key, first.encode()):
-            raise _contended(pipeline)
-        return first
-    known = Generations.decode(found.data, key=key)
-    if not known.current.retired and not _lost(objects, pipeline, known, last_completed):
-        return known
-    after = _after(pipeline, known.current, last_completed, end_offset)
-    renewed = Generations(known.generation, (*known.checkpoints, after))
-    if objects.put_if_match(key, renewed.encode(), found.etag) is None:
-        raise _contended(pipeline)
-    return renewed
-
-
-def _after(
-    pipeline: str, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
-) -> CheckpointRecord:
-    """The checkpoint that follows: after the ledger's last batch, or where one that completed none began."""
-    if last_completed is None or last_completed < before.first_batch:
-        return CheckpointRecord(before.ordinal + 1, before.first_batch, before.start)
-    if end_offset is None:
-        raise ContractError(
-            "LEDGER_WITHOUT_OFFSET",
-            f"The ledger of {pipeline!r} does not say where batch {last_completed} ended, and its checkpoint is gone.",
-            hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
-        )
-    return CheckpointRecord(before.ordinal + 1, last_completed + 1, end_offset)
-
-
-def _first_of(
-    objects: ObjectStore, pipeline: str, last_completed: int | None, end_offset: dict[str, Any] | None
-) -> Generations:
-    first = _beginning(objects, pipeline)
-    if last_completed is None:
-        return first
-    folder = paths.checkpoint(pipeline, first.generation, 1).rpartition("/")[0] + "/"
-    used = [key.removeprefix(folder).partition("/")[0] for key in objects.list(folder)]
-    newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
-    before = replace(first.current, ordinal=max(newest, 1))
-    return Generations(first.generation, (_after(pipeline, before, last_completed, end_offset),))
-
-
-def retire_checkpoint(objects: ObjectStore, pipeline: str) -> Generations:
-    """Have the next start leave the current checkpoint and go on from the ledger. Idempotent.
-
-    Call it while holding the pipeline's lease: a stream that runs would go on with what it has.
-    """
-    key = paths.pipeline_control(pipeline, "generations.json")
-    found = objects.get(key)
-    known = Generations.decode(found.data, key=key) if found else Generations.first()
-    retired = Generations(known.generation, (*known.checkpoints[:-1], replace(known.current, retired=True)))
-    etag = objects.put_if_match(key, retired.encode(), found.etag) if found else None
-    if etag is None and not (found is None and objects.put_if_absent(key, retired.encode())):
-        raise _contended(pipeline)
-    return retired
-
-
-def _lost(objects: ObjectStore, pipeline: str, known: Generations, last_completed: int | None) -> bool:
-    """A checkpoint is lost when the ledger has batches of it and its folder has no metadata any more."""
-    if last_completed is None or last_completed < known.current.first_batch:
-        return False
-    folder = paths.checkpoint(pipeline, known.generation, known.current.ordinal)
-    return objects.get(f"{folder}/metadata") is None
-
-
-def _contended(pipeline: str) -> ConcurrencyError:
-    return ConcurrencyError(
-        "GENERATION_CONTENDED",
-        f"Another process changed the checkpoint record of {pipeline!r} at the same time.",
-        hint="Run one stream per pipeline; this one can simply be started again.",
-    )
-
-
-def read_end_offset(
-    objects: ObjectStore, pipeline: str, generations: Generations, spark_batch_id: int
-) -> dict[str, Any]:
-    """A batch's end offset of the one source, from Spark's own offset log.
-
-    Raises:
-        TransientError: OFFSET_LOG_UNREADABLE. Without it a batch would not know where it ends, and so the next one
-            not where it starts.
-    """
-    folder = paths.checkpoint(pipeline, generations.generation, generations.current.ordinal)
-    key = f"{folder}/offsets/{spark_batch_id}"
-    found = objects.get(key)
-    try:
-        offset = json.loads(found.data.decode().splitlines()[2]) if found else None
-    except (ValueError, IndexError):
-        offset = None
-    if not isinstance(offset, dict):
-        raise TransientError(
-            "OFFSET_LOG_UNREADABLE",
-            f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
-            f"{'damaged' if found else 'absent'}.",
-            hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` tells what is damaged.",
-        )
-    return offset
+    def _lost(self, recorded: Generations, last_completed: int | None) -> bool:
+        """A checkpoint is lost when the ledger has batches of it and its folder has no metadata any more."""
+        if last_completed is None or last_completed < recorded.current.first_batch:
+            return False
+        folder = paths.checkpoint(self._pipeline, recorded.generation, recorded.current.ordinal)
+        return self._objects.get(f"{folder}/metadata") is None

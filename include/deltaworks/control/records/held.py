@@ -5,28 +5,35 @@ one of four: it was *suspended* because its commits failed, another job has the 
 in place, or it *announces* a table that is held. One object per held table says so. Only the stream that owns the
 pipeline's lease writes these objects and commits what was held back; everybody else reads them, or puts a request.
 
-The ledger is what decides which shares are to be caught up with. A record that is lost is made anew from it, and one
+The ledger is what decides which shares are to be caught up with. A record that is lost is recreated from it, and one
 that is left over by a former owner holds nothing back, so that neither can lose or double a row.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Record, RecordKind, UnversionedRecord
+from deltaworks.errors import ContractError
 
-FORMAT = 1
 HoldReason = Literal["suspended", "write_turn", "reprocess", "announces"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTable:
+class HeldTable(Record):
     """One held table. `since_batch` is the first batch that may not have been committed to it."""
+
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="record of a held table",
+        unreadable="HELD_RECORD_UNREADABLE",
+        hint="Resume the table; the ledger knows what was held back.",
+    )
 
     table: str
     reason: HoldReason
@@ -37,10 +44,6 @@ class HeldTable:
     hint: str = ""
     by: str = ""
     retryable: bool = False
-    format: int = FORMAT
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
 
     def as_brief(self) -> dict[str, Any]:
         """What the heartbeat says of it."""
@@ -48,38 +51,56 @@ class HeldTable:
         return {name: getattr(self, name) for name in brief}
 
 
-def read_held(objects: ObjectStore, pipeline: str) -> dict[str, HeldTable]:
-    """Every held table of a pipeline, by name.
+class ResumeRequest(UnversionedRecord):
+    """Somebody asks the stream to catch a held table up. The stream reads no more than that it is there."""
 
-    A record that cannot be read counts as a suspension from the beginning on: what is really missing, the ledger says.
-    """
-    prefix = paths.held_table(pipeline, "").removesuffix(".json")
-    held = {}
-    for key in objects.list(prefix):
-        found = objects.get(key)
-        if found is None or not key.endswith(".json"):
-            continue
-        name = key.removeprefix(prefix).removesuffix(".json")
-        held[name] = _decode(name, found.data)
-    return held
+    table: str
+    by: str
+    at: str
 
 
-def _decode(table: str, data: bytes) -> HeldTable:
+class HeldRecords:
+    """The records of the held tables of one pipeline, as anybody reads them."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._objects = objects
+        self._pipeline = pipeline
+
+    def read(self) -> dict[str, HeldTable]:
+        """Every held table of a pipeline, by name. One listing, and a read for each.
+
+        A record that cannot be read counts as a suspension from the beginning on: what is really missing, the ledger
+        says.
+        """
+        prefix = paths.held_table(self._pipeline, "").removesuffix(".json")
+        held = {}
+        for key in self._objects.list(prefix):
+            stored = self._objects.get(key)
+            if stored is None or not key.endswith(".json"):
+                continue
+            name = key.removeprefix(prefix).removesuffix(".json")
+            held[name] = _decode(name, stored.data, key)
+        return held
+
+    def request_resume(self, table: str, *, by: str) -> ResumeRequest:
+        """Ask for a held table; the stream, or its next start, catches it up. Idempotent."""
+        request = ResumeRequest(table=table, by=by, at=iso_now())
+        self._objects.put(paths.resume_request(self._pipeline, table), request.encode())
+        return request
+
+
+def _decode(table: str, data: bytes, key: str) -> HeldTable:
     try:
-        record = json.loads(data)
-        if record["format"] != FORMAT:
-            raise ValueError(f"format {record['format']} is not {FORMAT}")
-        known = {name: record[name] for name in HeldTable.__slots__ if name in record}
-        return HeldTable(**{**known, "table": table})
-    except (ValueError, KeyError, TypeError) as error:
+        return HeldTable.decode(data, key=key).replace(table=table)
+    except ContractError as error:
         return HeldTable(
             table=table,
             reason="suspended",
             since_batch=0,
             at=iso_now(),
-            condition="HELD_RECORD_UNREADABLE",
-            message=f"The record of {table!r} cannot be read: {error}.",
-            hint="Resume the table; the ledger knows what was held back.",
+            condition=error.condition,
+            message=error.message,
+            hint=error.hint,
         )
 
 
@@ -92,7 +113,7 @@ class HeldTables:
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
-        self._held = read_held(objects, pipeline)
+        self._held = HeldRecords(objects, pipeline).read()
 
     def __contains__(self, table: object) -> bool:
         return table in self._held
@@ -109,7 +130,7 @@ class HeldTables:
         """Hold a table, durably before this returns. One that is held already keeps its first batch."""
         before = self._held.get(record.table)
         if before is not None:
-            record = replace(record, since_batch=min(before.since_batch, record.since_batch))
+            record = record.replace(since_batch=min(before.since_batch, record.since_batch))
         self._objects.put(paths.held_table(self._pipeline, record.table), record.encode())
         self._held[record.table] = record
         return record
@@ -118,7 +139,7 @@ class HeldTables:
         """Note that everything before `since_batch` is committed."""
         record = self._held[table]
         if since_batch > record.since_batch:
-            renewed = replace(record, since_batch=since_batch)
+            renewed = record.replace(since_batch=since_batch)
             self._objects.put(paths.held_table(self._pipeline, table), renewed.encode())
             self._held[table] = renewed
 
@@ -126,22 +147,3 @@ class HeldTables:
         """Hold the table no more. Harmless where it is not held."""
         self._objects.delete(paths.held_table(self._pipeline, table))
         self._held.pop(table, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequest:
-    """Somebody asks the stream to catch a held table up."""
-
-    table: str
-    by: str
-    at: str
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-
-def ask_to_resume(objects: ObjectStore, pipeline: str, table: str, *, by: str) -> ResumeRequest:
-    """Put the request; the stream, or its next start, catches the table up. Idempotent."""
-    request = ResumeRequest(table=table, by=by, at=iso_now())
-    objects.put(paths.resume_request(pipeline, table), request.encode())
-    return request

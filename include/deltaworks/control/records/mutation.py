@@ -7,25 +7,28 @@ is versioned and documented in docs/formats.md.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any
+from typing import ClassVar
+
+from pydantic import Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import decode_record
-from deltaworks.errors import ContractError
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
 
-FORMAT = 1
+_KIND = RecordKind(
+    noun="record of a mutation batch",
+    unreadable="MUTATION_BATCH_UNREADABLE",
+    hint="Run the release that wrote it, or restore the object from the storage's versions.",
+    vanished="MUTATION_BATCH_UNREADABLE",
+    vanished_hint="Run the mutation batch again.",
+)
 #: Records of as many batches are kept: ten weeks of one every ten minutes.
 KEPT_BATCHES = 10_000
-#: How a batch ended: it was applied, or its tables were made anew before it was.
+#: How a batch ended: it was applied, or its tables were recreated before it was.
 APPLIED, SUPERSEDED = "applied", "superseded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Part):
     """What came to a table: versions after `after` and up to `up_to`; -1 means from its birth on.
 
     `table_id` tells the table from another one that takes its place.
@@ -42,12 +45,13 @@ class Span:
         return self.after >= self.up_to
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutationBatch:
+class MutationBatch(Record):
     """A mutation batch, fixed. With an `organisation` it covers requests of that one alone, and bounds no later one.
 
     `everything` says that what was applied before is not relied on: every interval is compared with the rows.
     """
+
+    kind: ClassVar[RecordKind] = _KIND
 
     pipeline: str
     number: int
@@ -60,29 +64,9 @@ class MutationBatch:
     code_version: str
     organisation: str | None = None
     everything: bool = False
-    format: int = FORMAT
-
-    def encode(self) -> bytes:
-        """The object's bytes."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> MutationBatch:
-        """Read the object.
-
-        Raises:
-            ContractError: MUTATION_BATCH_UNREADABLE for a torn object or a format of a later release.
-        """
-
-        def make(record: dict[str, Any]) -> MutationBatch:
-            spans = tuple(Span(**each) for each in record["tables"])
-            return cls(**{**record, "requests": Span(**record["requests"]), "tables": spans})
-
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableMutation:
+class TableMutation(Part):
     """What a batch did to one table. `pause_seconds` is how long the stream could not write it.
 
     `engine` is who merged: `spark` or `delta_rs`, empty where nothing was.
@@ -99,24 +83,24 @@ class TableMutation:
     engine: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutationEnd:
+class MutationEnd(Record):
     """The end of a batch. `requests` counts those of its span by operation; `seconds` are by phase.
 
     `values_not_fitting` are values of updates that are none of the column's type; rows keep what arrived.
     """
+
+    kind: ClassVar[RecordKind] = _KIND
 
     pipeline: str
     number: int
     generation: int
     outcome: str
     at: str
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = Field(default_factory=dict)
     not_understood: int = 0
     values_not_fitting: int = 0
     tables: tuple[TableMutation, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-    format: int = FORMAT
+    seconds: dict[str, float] = Field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -128,23 +112,6 @@ class MutationEnd:
         """The longest time the stream could not write one of the tables."""
         return max((table.pause_seconds for table in self.tables), default=0.0)
 
-    def encode(self) -> bytes:
-        """The object's bytes."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> MutationEnd:
-        """Read the object.
-
-        Raises:
-            ContractError: MUTATION_BATCH_UNREADABLE.
-        """
-
-        def make(record: dict[str, Any]) -> MutationEnd:
-            return cls(**{**record, "tables": tuple(TableMutation(**each) for each in record["tables"])})
-
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
-
 
 class MutationBatches:
     """The batches of one pipeline, as objects."""
@@ -152,6 +119,8 @@ class MutationBatches:
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
+        self._records = RecordStore(objects, MutationBatch)
+        self._ends = RecordStore(objects, MutationEnd)
 
     def numbers(self) -> tuple[int, int]:
         """The newest batch that was fixed and the newest that has ended; 0 before the first. One listing."""
@@ -168,31 +137,32 @@ class MutationBatches:
         return fixed, ended
 
     def batch(self, number: int) -> MutationBatch | None:
-        """What a batch covers; None where there is none of this number."""
-        key = paths.mutation_batch(self._pipeline, number)
-        found = self._objects.get(key)
-        return MutationBatch.decode(found.data, key=key) if found else None
+        """What a batch covers; None where there is none of this number.
+
+        Raises:
+            ContractError: MUTATION_BATCH_UNREADABLE.
+        """
+        return self._records.read(paths.mutation_batch(self._pipeline, number))
 
     def end(self, number: int) -> MutationEnd | None:
-        """How a batch ended; None while it has not."""
-        key = paths.mutation_end(self._pipeline, number)
-        found = self._objects.get(key)
-        return MutationEnd.decode(found.data, key=key) if found else None
+        """How a batch ended; None while it has not.
+
+        Raises:
+            ContractError: MUTATION_BATCH_UNREADABLE.
+        """
+        return self._ends.read(paths.mutation_end(self._pipeline, number))
 
     def fix(self, batch: MutationBatch) -> MutationBatch:
-        """Fix a batch; returns what is fixed, which is another process's where that one was first."""
-        key = paths.mutation_batch(batch.pipeline, batch.number)
-        self._objects.put_if_absent(key, batch.encode())
-        fixed = self.batch(batch.number)
-        if fixed is None:
-            raise ContractError(
-                "MUTATION_BATCH_UNREADABLE", f"{key} was deleted meanwhile.", hint="Run the mutation batch again."
-            )
-        return fixed
+        """Fix a batch; returns the one that is fixed, which is another process's where that one was first. Idempotent.
+
+        Raises:
+            ContractError: MUTATION_BATCH_UNREADABLE.
+        """
+        return self._records.fix(paths.mutation_batch(self._pipeline, batch.number), batch)
 
     def complete(self, end: MutationEnd) -> None:
         """Note how a batch ended. The first note stays."""
-        self._objects.put_if_absent(paths.mutation_end(end.pipeline, end.number), end.encode())
+        self._ends.create(paths.mutation_end(self._pipeline, end.number), end)
 
     def tidy(self, *, keep: int = KEPT_BATCHES) -> int:
         """Remove the records of batches before the newest `keep`; how many objects that were. One listing."""
@@ -229,11 +199,3 @@ class MutationBatches:
             # One that was tidied away is older than any that is there.
             low, high = (middle, high) if end is None or end.at <= at else (low, middle - 1)
         return low
-
-
-def _unreadable(key: str, error: Exception) -> ContractError:
-    return ContractError(
-        "MUTATION_BATCH_UNREADABLE",
-        f"{key} is no record of a mutation batch of this release: {error}.",
-        hint="Run the release that wrote it, or restore the object from the storage's versions.",
-    )

@@ -1,39 +1,38 @@
-"""The prepared batch: the one object that fixes what a batch writes, before anything is committed.
+"""Prepared objects: the one object that fixes what a batch, or a replay of quarantined rows, writes.
 
 Whoever creates it first decides; everybody else, a later attempt of the same driver or a successor, commits exactly
-the files it names. The format is versioned and documented in docs/formats.md.
+the files it names. The formats are versioned and documented in docs/formats.md.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import decode_record
-from deltaworks.errors import ContractError
-
-FORMAT = 1
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedTable:
+class PreparedTable(Part):
     """What a batch adds to one table: data files as `tables.files.WrittenFile` mappings, and columns it needs first."""
 
     table: str
     writer: str
     rows: int
-    files: tuple[dict[str, Any], ...]
+    files: tuple[dict[str, Any], ...] = ()
     new_columns: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedBatch:
+class PreparedBatch(Record):
     """A batch, fixed. `offsets` are the source's, read from Spark's offset log."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="prepared batch",
+        unreadable="PREPARED_BATCH_UNREADABLE",
+        hint="Run the release that wrote it, or move the object away to prepare the batch again.",
+        vanished="PREPARED_BATCH_VANISHED",
+        vanished_hint="Start the stream again.",
+    )
 
     pipeline: str
     generation: int
@@ -50,24 +49,6 @@ class PreparedBatch:
     offsets: dict[str, Any]
     source: dict[str, Any]
     tables: tuple[PreparedTable, ...]
-    format: int = FORMAT
-
-    def encode(self) -> bytes:
-        """The object's bytes."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> PreparedBatch:
-        """Read the object.
-
-        Raises:
-            ContractError: PREPARED_BATCH_UNREADABLE for a torn object or a format of a later release.
-        """
-
-        def make(record: dict[str, Any]) -> PreparedBatch:
-            return cls(**{**record, "tables": prepared_tables(record)})
-
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
     @property
     def rows(self) -> int:
@@ -80,41 +61,75 @@ class PreparedBatch:
         return sum(table.rows for table in self.tables if table.table == "quarantine")
 
 
-def _unreadable(key: str, error: Exception) -> ContractError:
-    return ContractError(
-        "PREPARED_BATCH_UNREADABLE",
-        f"{key} is no prepared batch of this release: {error}.",
-        hint="Run the release that wrote it, or move the object away to prepare the batch anew.",
+class PreparedBatches:
+    """The prepared batches of one pipeline."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._objects = objects
+        self._pipeline = pipeline
+        self._records = RecordStore(objects, PreparedBatch)
+
+    def read(self, generation: int, batch_id: int) -> PreparedBatch | None:
+        """The prepared batch, or None while there is none.
+
+        Raises:
+            ContractError: PREPARED_BATCH_UNREADABLE.
+        """
+        return self._records.read(paths.prepared_batch(self._pipeline, generation, batch_id))
+
+    def fix(self, batch: PreparedBatch) -> PreparedBatch:
+        """Fix the batch; returns the one that is fixed, which is another driver's where that one was first. Idempotent.
+
+        Raises:
+            ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_BATCH_VANISHED.
+        """
+        return self._records.fix(paths.prepared_batch(self._pipeline, batch.generation, batch.batch_id), batch)
+
+    def numbers(self, generation: int) -> list[int]:
+        """The numbers of all prepared batches that are still there, in order. One listing."""
+        folder = paths.prepared_batch(self._pipeline, generation, 0).rpartition("/")[0] + "/"
+        names = (key.removeprefix(folder).removesuffix(".json") for key in self._objects.list(folder))
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+class PreparedReplay(Record):
+    """A replay, fixed. The last of `tables` is the record of its rows, which completes it."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="prepared replay",
+        unreadable="PREPARED_REPLAY_UNREADABLE",
+        hint="Run the release that wrote it; it completes the replay.",
     )
 
+    pipeline: str
+    ordinal: int
+    replay_id: str
+    run: str
+    prepared_at: str
+    spec_fingerprint: str
+    code_version: str
+    tables: tuple[PreparedTable, ...]
 
-def prepared_tables(record: Mapping[str, Any]) -> tuple[PreparedTable, ...]:
-    """The tables of a record of a prepared object.
 
-    Raises:
-        ValueError, KeyError, TypeError: it is none.
+class PreparedReplays:
+    """The prepared replays of one pipeline: which quarantined rows each lands, and in which files.
+
+    Ordinals have no gaps. Replay n + 1 can be prepared only after replay n is complete, by one of any number of
+    processes: whoever creates its object. Everybody else completes what that one prepared.
     """
-    return tuple(_table(table) for table in record["tables"])
 
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._records = RecordStore(objects, PreparedReplay)
 
-def _table(record: dict[str, Any]) -> PreparedTable:
-    sequences = {name: tuple(record.get(name, ())) for name in ("files", "new_columns")}
-    return PreparedTable(**{**record, **sequences})
+    def read(self, ordinal: int) -> PreparedReplay | None:
+        """The prepared replay, or None while there is none.
 
+        Raises:
+            ContractError: PREPARED_REPLAY_UNREADABLE.
+        """
+        return self._records.read(paths.prepared_replay(self._pipeline, ordinal))
 
-def read_prepared(objects: ObjectStore, pipeline: str, generation: int, batch_id: int) -> PreparedBatch | None:
-    """The prepared batch, or None while there is none."""
-    key = paths.prepared_batch(pipeline, generation, batch_id)
-    found = objects.get(key)
-    return PreparedBatch.decode(found.data, key=key) if found else None
-
-
-def prepare(objects: ObjectStore, batch: PreparedBatch) -> PreparedBatch:
-    """Fix the batch; returns what is fixed, which is another driver's where that one was first."""
-    key = paths.prepared_batch(batch.pipeline, batch.generation, batch.batch_id)
-    if objects.put_if_absent(key, batch.encode()):
-        return batch
-    found = objects.get(key)
-    if found is None:
-        raise ContractError("PREPARED_BATCH_VANISHED", f"{key} was deleted meanwhile.", hint="Start the stream again.")
-    return PreparedBatch.decode(found.data, key=key)
+    def create(self, replay: PreparedReplay) -> bool:
+        """Fix the replay; False where another process fixed one of this ordinal first. Idempotent."""
+        return self._records.create(paths.prepared_replay(self._pipeline, replay.ordinal), replay)

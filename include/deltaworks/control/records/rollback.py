@@ -7,24 +7,26 @@ the rollback's own. Rollbacks of a pipeline have ordinals without gaps; the next
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import decode_record
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore, UnversionedRecord
 from deltaworks.errors import ContractError
 
-FORMAT = 1
+_KIND = RecordKind(
+    noun="record of a rollback",
+    unreadable="ROLLBACK_UNREADABLE",
+    hint="Restore it from the storage's versions, or run the release that wrote it.",
+)
 #: What becomes of rows that landed after the version a table goes back to: the files their batches had written come
 #: back in the same commit; their objects are read again after it; or they stay out.
 Repair = Literal["prepared", "source", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostShare:
+class LostShare(Part):
     """What one batch, or one replay of quarantined rows, had added to the table after that version."""
 
     kind: Literal["batch", "replay"]
@@ -34,12 +36,14 @@ class LostShare:
     files: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollback:
+class Rollback(Record):
     """A rollback, fixed. `from_version` is where time travel finds what goes; `undone` names other changes that go.
 
     `dropped_files` are paths that are left out although the version has them: they are gone from the storage.
     """
+
+    kind: ClassVar[RecordKind] = _KIND
+    indent: ClassVar[int | None] = 1
 
     pipeline: str
     ordinal: int
@@ -56,63 +60,32 @@ class Rollback:
     run: str
     at: str
     code_version: str
-    format: int = FORMAT
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The numbers of the batches among what is lost."""
         return tuple(share.number for share in self.lost if share.kind == "batch")
 
-    def encode(self) -> bytes:
-        """The object's bytes."""
-        return json.dumps(asdict(self), indent=1).encode()
 
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> Rollback:
-        """Read the object.
-
-        Raises:
-            ContractError: ROLLBACK_UNREADABLE for a torn object or a format of a later release.
-        """
-
-        def make(record: dict[str, Any]) -> Rollback:
-            texts = {name: tuple(record[name]) for name in ("undone", "dropped_files")}
-            return cls(**{**record, **texts, "lost": tuple(LostShare(**each) for each in record["lost"])})
-
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedRows:
+class StagedRows(Record):
     """Rows that were read again for a rollback: their files as `tables.files.WrittenFile` mappings, which its commit
     names; `gone` are keys of objects whose rows are left out.
     """
 
+    kind: ClassVar[RecordKind] = _KIND
+
     rows: int
     files: tuple[dict[str, Any], ...]
     gone: tuple[str, ...]
-    format: int = FORMAT
-
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> StagedRows:
-        """Read the object.
-
-        Raises:
-            ContractError: ROLLBACK_UNREADABLE.
-        """
-
-        def make(record: dict[str, Any]) -> StagedRows:
-            return cls(**{**record, "files": tuple(record["files"]), "gone": tuple(record["gone"])})
-
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
 
 
-def _unreadable(key: str, error: Exception) -> ContractError:
-    return ContractError(
-        "ROLLBACK_UNREADABLE",
-        f"{key} is no record of a rollback this release can read: {error}.",
-        hint="Restore it from the storage's versions, or run the release that wrote it.",
-    )
+class RollbackEnd(UnversionedRecord):
+    """The end of a rollback: the version of the table that it became."""
+
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = _KIND
+
+    version: int
 
 
 class Rollbacks:
@@ -121,16 +94,21 @@ class Rollbacks:
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
+        self._records = RecordStore(objects, Rollback)
+        self._staged = RecordStore(objects, StagedRows)
+        self._ends = RecordStore(objects, RollbackEnd)
 
     def newest(self) -> int:
         """The highest ordinal; 0 before the first. One listing."""
         return max(self._ordinals(), default=0)
 
     def read(self, ordinal: int) -> Rollback | None:
-        """One record, None where there is none."""
-        key = paths.rollback(self._pipeline, ordinal)
-        found = self._objects.get(key)
-        return Rollback.decode(found.data, key=key) if found else None
+        """One record, None where there is none.
+
+        Raises:
+            ContractError: ROLLBACK_UNREADABLE.
+        """
+        return self._records.read(paths.rollback(self._pipeline, ordinal))
 
     def unfinished(self) -> Rollback | None:
         """The one that was begun and has not ended; only the newest can be."""
@@ -139,58 +117,56 @@ class Rollbacks:
             return None
         return self.read(newest)
 
-    def of_table(self, table: str) -> list[tuple[Rollback, dict[str, Any] | None]]:
+    def of_table(self, table: str) -> list[tuple[Rollback, RollbackEnd | None]]:
         """Every rollback of a table with its end, None where it has not ended."""
         records = ((ordinal, self.read(ordinal)) for ordinal in self._ordinals())
-        return [(each, self.end(ordinal)) for ordinal, each in records if each is not None and each.table == table]
+        return [
+            (record, self.end(ordinal)) for ordinal, record in records if record is not None and record.table == table
+        ]
 
     def fix(self, planned: Rollback) -> Rollback:
-        """Create the record; the one that is there where somebody was first."""
-        self._objects.put_if_absent(paths.rollback(self._pipeline, planned.ordinal), planned.encode())
-        fixed = self.read(planned.ordinal)
-        assert fixed is not None
-        return fixed
+        """Create the record; returns the one that stands, which is another process's where that one was first.
+
+        Raises:
+            ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
+        """
+        return self._records.fix(paths.rollback(self._pipeline, planned.ordinal), planned)
 
     def staged(self, ordinal: int) -> StagedRows | None:
         """The rows read again for a rollback; None before they are, or where none are."""
-        key = paths.rollback_files(self._pipeline, ordinal)
-        found = self._objects.get(key)
-        return StagedRows.decode(found.data, key=key) if found else None
+        return self._staged.read(paths.rollback_files(self._pipeline, ordinal))
 
     def fix_staged(self, ordinal: int, staged: StagedRows) -> StagedRows:
-        """Create the record of them; the one that is there where somebody was first."""
-        data = json.dumps(asdict(staged), separators=(",", ":")).encode()
-        self._objects.put_if_absent(paths.rollback_files(self._pipeline, ordinal), data)
-        fixed = self.staged(ordinal)
-        assert fixed is not None
-        return fixed
+        """Create the record of them; returns the one that stands.
 
-    def end(self, ordinal: int) -> dict[str, Any] | None:
-        """What is on record of its end: the `version` it became; None before."""
-        found = self._objects.get(paths.rollback_end(self._pipeline, ordinal))
-        return None if found is None else dict(json.loads(found.data))
+        Raises:
+            ContractError: ROLLBACK_UNREADABLE, RECORD_VANISHED.
+        """
+        return self._staged.fix(paths.rollback_files(self._pipeline, ordinal), staged)
+
+    def end(self, ordinal: int) -> RollbackEnd | None:
+        """The end of a rollback; None before."""
+        return self._ends.read(paths.rollback_end(self._pipeline, ordinal))
 
     def fix_end(self, done: Rollback, *, version: int) -> None:
-        """Note that all of it is done. Idempotent."""
-        key = paths.rollback_end(self._pipeline, done.ordinal)
-        self._objects.put_if_absent(key, json.dumps({"version": version}).encode())
+        """Note that all of it is done, and the version it became. Idempotent."""
+        self._ends.create(paths.rollback_end(self._pipeline, done.ordinal), RollbackEnd(version=version))
+
+    def refuse_unfinished(self) -> None:
+        """Refuse what must not come between the parts of a rollback. One listing.
+
+        Raises:
+            ContractError: ROLLBACK_UNFINISHED.
+        """
+        unfinished = self.unfinished()
+        if unfinished is not None:
+            raise ContractError(
+                "ROLLBACK_UNFINISHED",
+                f"A rollback of {self._pipeline}.{unfinished.table} was broken off.",
+                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` goes on with it.",
+            )
 
     def _ordinals(self) -> list[int]:
         folder = paths.rollback(self._pipeline, 1).rpartition("/")[0] + "/"
         names = {key.removeprefix(folder).partition(".")[0] for key in self._objects.list(folder)}
         return sorted(int(name) for name in names if name.isdigit())
-
-
-def refuse_unfinished_rollback(objects: ObjectStore, pipeline: str) -> None:
-    """Refuse what must not come between the parts of a rollback. One listing.
-
-    Raises:
-        ContractError: ROLLBACK_UNFINISHED.
-    """
-    unfinished = Rollbacks(objects, pipeline).unfinished()
-    if unfinished is not None:
-        raise ContractError(
-            "ROLLBACK_UNFINISHED",
-            f"A rollback of {pipeline}.{unfinished.table} was broken off.",
-            hint=f"`deltaworks restore {pipeline} {unfinished.table} --no-dry-run` goes on with it.",
-        )

@@ -7,28 +7,37 @@ the tables on disk cannot follow is refused for good.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.changes import SpecChange, classify, unsafe
 from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 
-FORMAT = 1
+_KIND = RecordKind(
+    noun="record of a declaration",
+    unreadable="SPEC_RECORD_UNREADABLE",
+    hint="Run the release that wrote it; or, to compare with nothing, move specs/current.json away.",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecRecord:
+class _SpecRecord(Record):
+    # A later release may add fields: what this one needs of a record stays.
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = _KIND
+    indent: ClassVar[int | None] = 1
+
+
+class SpecRecord(_SpecRecord):
     """A spec a stream has started with."""
 
     pipeline: str
@@ -37,22 +46,18 @@ class SpecRecord:
     run: str
     at: str
     spec: dict[str, Any]
-    format: int = FORMAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentSpec:
+class CurrentSpec(_SpecRecord):
     """Which spec the stream last started with, and under which owner epoch."""
 
     fingerprint: str
     owner_epoch: int
     run: str
     at: str
-    format: int = FORMAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedChange:
+class AcceptedChange(_SpecRecord):
     """Somebody's word that the unsafe differences between two specs are meant."""
 
     from_fingerprint: str
@@ -61,7 +66,6 @@ class AcceptedChange:
     by: str
     reason: str
     at: str
-    format: int = FORMAT
 
 
 class SpecRecords:
@@ -70,30 +74,32 @@ class SpecRecords:
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
         self._pipeline = pipeline
+        self._specs = RecordStore(objects, SpecRecord)
+        self._accepted = RecordStore(objects, AcceptedChange)
 
     def current(self) -> PipelineSpec | None:
         """The spec the stream last started with; None before the first start."""
-        found = self._objects.get(paths.current_spec(self._pipeline))
-        return None if found is None else self.read(json.loads(found.data)["fingerprint"])
+        current = RecordStore(self._objects, CurrentSpec).read(paths.current_spec(self._pipeline))
+        return None if current is None else self.read(current.fingerprint)
 
     def read(self, fingerprint: str) -> PipelineSpec | None:
         """The spec with this fingerprint; None where no stream has started with it."""
         key = paths.spec_record(self._pipeline, fingerprint)
-        found = self._objects.get(key)
-        return None if found is None else _understood(json.loads(found.data)["spec"], key)
+        record = self._specs.read(key)
+        return None if record is None else _understood(record.spec, key)
 
     def places(self) -> set[tuple[str, str, str]]:
         """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""
-        folder = paths.pipeline_control(self._pipeline, "specs") + "/"
-        found = set()
+        folder = paths.specs(self._pipeline)
+        places = set()
         for key in self._objects.list(folder):
             if "/" in key.removeprefix(folder) or key == paths.current_spec(self._pipeline):
                 continue
-            recorded = self._objects.get(key)
-            if recorded is not None:
-                source = json.loads(recorded.data)["spec"]["source"]
-                found.add((source.get("relay", ""), source.get("bucket", ""), source.get("prefix", "")))
-        return found
+            record = self._specs.read(key)
+            if record is not None:
+                source = record.spec["source"]
+                places.add((source.get("relay", ""), source.get("bucket", ""), source.get("prefix", "")))
+        return places
 
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:
         """What `spec` changes against the one the stream last started with."""
@@ -138,7 +144,7 @@ class SpecRecords:
                 reason=reason,
                 at=iso_now(),
             )
-            self._objects.put_if_absent(self._acceptance(current, spec), _encoded(accepted))
+            self._accepted.create(self._acceptance(current, spec), accepted)
         return changes
 
     def keep(self, spec: PipelineSpec) -> str:
@@ -152,7 +158,7 @@ class SpecRecords:
             at=iso_now(),
             spec=spec.as_mapping(),
         )
-        self._objects.put_if_absent(paths.spec_record(self._pipeline, fingerprint), _encoded(kept))
+        self._specs.create(paths.spec_record(self._pipeline, fingerprint), kept)
         return fingerprint
 
     def record(self, spec: PipelineSpec, *, owner_epoch: int) -> None:
@@ -166,11 +172,11 @@ class SpecRecords:
         now = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
         before = self._objects.get(key)
         if before is None:
-            written = self._objects.put_if_absent(key, _encoded(now))
-        elif json.loads(before.data)["owner_epoch"] > owner_epoch:
+            written = self._objects.put_if_absent(key, now.encode())
+        elif CurrentSpec.decode(before.data, key=key).owner_epoch > owner_epoch:
             written = False
         else:
-            written = self._objects.put_if_match(key, _encoded(now), before.etag) is not None
+            written = self._objects.put_if_match(key, now.encode(), before.etag) is not None
         if not written:
             raise ConcurrencyError(
                 "SPEC_RECORD_CONTENDED",
@@ -187,10 +193,6 @@ def _told(pipeline: str, changes: Sequence[SpecChange]) -> str:
     return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
 
 
-def _encoded(record: SpecRecord | CurrentSpec | AcceptedChange) -> bytes:
-    return json.dumps(asdict(record), indent=1).encode()
-
-
 def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
     """A recorded spec as this release reads it: keys that only a later release knows are left out.
 
@@ -202,11 +204,7 @@ def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
     except ValidationError as error:
         unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
         if not (unknown and all(_left_out(declared, location) for location in unknown)):
-            raise ContractError(
-                "SPEC_RECORD_UNREADABLE",
-                f"{key} is no declaration this release can read: {error}.",
-                hint="Run the release that wrote it; or, to compare with nothing, move specs/current.json away.",
-            ) from error
+            raise SpecRecord.refusal(key, str(error)) from error
     return _understood(declared, key)
 
 

@@ -6,26 +6,28 @@ that. Until its end is on record, no stream, replay or reprocess of the pipeline
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import decode_record
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore, UnversionedRecord
 from deltaworks.errors import ContractError
 
-FORMAT = 1
+_KIND = RecordKind(
+    noun="record of a start over",
+    unreadable="START_OVER_UNREADABLE",
+    hint="Restore it from the storage's versions, or run the release that wrote it.",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class GivenUp(Part):
     """A table as it was before: `version` is where time travel finds its rows.
 
-    `restore_to` is the version a rollback brings it back to; None where it is made anew, without rows. What goes is
-    counted then: `rows`, `files` and `bytes` that the other version has not.
+    `restore_to` is the version a rollback brings it back to; None where the table is recreated without rows. `rows`,
+    `files` and `bytes` count what goes: what `version` has and the other version has not.
     """
 
     table: str
@@ -36,12 +38,14 @@ class GivenUp:
     restore_to: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOver:
+class StartOver(Record):
     """A start over, fixed. Batches of the new generation are numbered from `first_batch` on, after those before.
 
     `to_batch` is the last batch that stays, where a pipeline is rolled back; None where all are given up.
     """
+
+    kind: ClassVar[RecordKind] = _KIND
+    indent: ClassVar[int | None] = 1
 
     pipeline: str
     generation: int
@@ -55,93 +59,83 @@ class StartOver:
     run: str
     at: str
     to_batch: int | None = None
-    format: int = FORMAT
 
-    def encode(self) -> bytes:
-        """The object's bytes."""
-        return json.dumps(asdict(self), indent=1).encode()
 
-    @classmethod
-    def decode(cls, data: bytes, *, key: str) -> StartOver:
-        """Read the object.
+class StartOverEnd(UnversionedRecord):
+    """The end of a start over: the version as which each table was put back, where it was a rollback."""
+
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = _KIND
+
+    versions: dict[str, int] | None = None
+
+
+class StartOvers:
+    """The start overs of one pipeline, one a generation. Generation 1 has none."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
+        self._objects = objects
+        self._pipeline = pipeline
+        self._records = RecordStore(objects, StartOver)
+        self._ends = RecordStore(objects, StartOverEnd)
+
+    def read(self, generation: int) -> StartOver | None:
+        """The record of the start over that began, or is to begin, this generation; None where there is none.
 
         Raises:
-            ContractError: START_OVER_UNREADABLE for a torn object or a format of a later release.
+            ContractError: START_OVER_UNREADABLE.
         """
+        return self._records.read(paths.start_over(self._pipeline, generation))
 
-        def make(record: dict[str, Any]) -> StartOver:
-            return cls(**{**record, "tables": tuple(GivenUp(**each) for each in record["tables"])})
+    def fix(self, planned: StartOver) -> StartOver:
+        """Create the record; returns the one that stands, which is another process's where that one was first.
 
-        return decode_record(data, make, expected=FORMAT, unreadable=partial(_unreadable, key))
+        Raises:
+            ContractError: START_OVER_UNREADABLE, RECORD_VANISHED.
+        """
+        return self._records.fix(paths.start_over(self._pipeline, planned.generation), planned)
 
+    def end(self, done: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
+        """Note that all of it is done, and as which version each table was put back. Idempotent."""
+        key = paths.start_over_end(self._pipeline, done.generation)
+        self._ends.create(key, StartOverEnd(versions=dict(versions or {})))
 
-def _unreadable(key: str, error: Exception) -> ContractError:
-    return ContractError(
-        "START_OVER_UNREADABLE",
-        f"{key} is no record of a start over this release can read: {error}.",
-        hint="Restore it from the storage's versions, or run the release that wrote it.",
-    )
+    def rolled_back_at(self, table: str) -> list[int]:
+        """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
+        generations = range(2, self.newest()[0] + 1)
+        ends = (self._ends.read(paths.start_over_end(self._pipeline, generation)) for generation in generations)
+        return [end.versions[table] for end in ends if end is not None and end.versions and table in end.versions]
 
+    def surviving_batches(self, generation: int, *, current: int) -> int | None:
+        """The last batch of a generation whose rows the tables still have, -1 for none; None while it is the present.
 
-def read_start_over(objects: ObjectStore, pipeline: str, generation: int) -> StartOver | None:
-    """The record of the start over that began, or is to begin, this generation; None where there is none."""
-    key = paths.start_over(pipeline, generation)
-    found = objects.get(key)
-    return StartOver.decode(found.data, key=key) if found else None
+        Args:
+            current: the pipeline's present generation.
+        """
+        bounds = []
+        for later in range(generation + 1, current + 1):
+            begun = self.read(later)
+            bounds.append(-1 if begun is None or begun.to_batch is None else begun.to_batch)
+        return min(bounds, default=None)
 
+    def newest(self) -> tuple[int, bool]:
+        """The highest generation a start over is on record for, 1 where there is none, and whether that has ended."""
+        folder = paths.start_over(self._pipeline, 1).rpartition("/")[0] + "/"
+        names = {key.removeprefix(folder) for key in self._objects.list(folder)}
+        newest = max((int(name[1:7]) for name in names if name[1:7].isdigit()), default=1)
+        end = paths.start_over_end(self._pipeline, newest).removeprefix(folder)
+        return newest, newest == 1 or end in names
 
-def fix_start_over(objects: ObjectStore, planned: StartOver) -> StartOver:
-    """Create the record; the one that is there where somebody was first."""
-    objects.put_if_absent(paths.start_over(planned.pipeline, planned.generation), planned.encode())
-    fixed = read_start_over(objects, planned.pipeline, planned.generation)
-    assert fixed is not None
-    return fixed
+    def refuse_unfinished(self) -> None:
+        """Refuse to begin anything on tables that are half recreated. One listing.
 
-
-def end_start_over(objects: ObjectStore, done: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
-    """Note that all of it is done, and as which version each table was put back. Idempotent."""
-    data = json.dumps({"versions": dict(versions or {})}).encode()
-    objects.put_if_absent(paths.start_over_end(done.pipeline, done.generation), data)
-
-
-def rolled_back_at(objects: ObjectStore, pipeline: str, table: str) -> list[int]:
-    """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
-    found = []
-    for generation in range(2, newest_start_over(objects, pipeline)[0] + 1):
-        end = objects.get(paths.start_over_end(pipeline, generation))
-        version = (json.loads(end.data).get("versions") or {}).get(table) if end else None
-        found += [] if version is None else [int(version)]
-    return found
-
-
-def surviving_batches(objects: ObjectStore, pipeline: str, generation: int, *, current: int) -> int | None:
-    """The last batch of a generation whose rows the tables still have, -1 for none; None while it is the present."""
-    bounds = []
-    for later in range(generation + 1, current + 1):
-        begun = read_start_over(objects, pipeline, later)
-        bounds.append(-1 if begun is None or begun.to_batch is None else begun.to_batch)
-    return min(bounds, default=None)
-
-
-def newest_start_over(objects: ObjectStore, pipeline: str) -> tuple[int, bool]:
-    """The highest generation a start over is on record for, 1 where there is none, and whether that has ended."""
-    folder = paths.pipeline_control(pipeline, "start_over") + "/"
-    names = {key.removeprefix(folder) for key in objects.list(folder)}
-    newest = max((int(name[1:7]) for name in names if name[1:7].isdigit()), default=1)
-    end = paths.start_over_end(pipeline, newest).removeprefix(folder)
-    return newest, newest == 1 or end in names
-
-
-def refuse_unfinished_start_over(objects: ObjectStore, pipeline: str) -> None:
-    """Refuse to begin anything on tables that are half made anew. One listing.
-
-    Raises:
-        ContractError: START_OVER_UNFINISHED.
-    """
-    generation, ended = newest_start_over(objects, pipeline)
-    if not ended:
-        raise ContractError(
-            "START_OVER_UNFINISHED",
-            f"Pipeline {pipeline!r} was to start over in generation {generation}, and that was broken off.",
-            hint=f"`deltaworks pipelines start-over {pipeline} --no-dry-run` goes on with it.",
-        )
+        Raises:
+            ContractError: START_OVER_UNFINISHED.
+        """
+        generation, ended = self.newest()
+        if not ended:
+            raise ContractError(
+                "START_OVER_UNFINISHED",
+                f"Pipeline {self._pipeline!r} was to start over in generation {generation}, and that was broken off.",
+                hint=f"`deltaworks pipelines start-over {self._pipeline} --no-dry-run` goes on with it.",
+            )

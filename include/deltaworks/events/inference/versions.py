@@ -7,23 +7,47 @@ from what that one has made. So streams that start together have the same column
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import decode_record
-from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.control.records.store import Record, RecordKind
+from deltaworks.errors import ConcurrencyError
 from deltaworks.events.inference.hints import parse_hints, with_hints
 from deltaworks.specs.types import ColumnType, parse_type
 
 _FOLDER = "versions/"
-_FORMAT = 1
 _MOST_ATTEMPTS = 100
+
+
+class SchemaRecord(Record):
+    """A version as it is kept. `columns` and `made_at` are for people.
+
+    `id` tells a write of this process, whose reply was lost, from somebody else's of the same content.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="version of a schema",
+        unreadable="SCHEMA_VERSION_UNREADABLE",
+        hint="Nobody but the source may write there: put it back, or give another place for the schema.",
+    )
+    indent: ClassVar[int | None] = 1
+
+    version: int
+    columns: dict[str, str] = Field(default_factory=dict)
+    found: tuple[tuple[str, str], ...]
+    hints: str
+    added: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    sample: dict[str, Any]
+    made_at: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,37 +68,34 @@ class SchemaVersion:
         """The columns of the schema."""
         return with_hints(self.found, parse_hints(self.hints))
 
-    def to_bytes(self) -> bytes:
+    def to_record(self) -> SchemaRecord:
         """As it is kept."""
-        record = {
-            "format": _FORMAT,
-            "version": self.number,
-            "columns": {name: str(kind) for name, kind in self.columns().items()},
-            "found": [[name, str(kind)] for name, kind in self.found.items()],
-            "hints": self.hints,
-            "added": self.added,
-            "conflicts": self.conflicts,
-            "sample": self.sample,
-            "made_at": iso_now(),
-            # Tells our own put, whose reply was lost, from another one's of the same content.
-            "id": uuid.uuid4().hex,
-        }
-        return json.dumps(record, indent=1).encode()
+        return SchemaRecord(
+            version=self.number,
+            columns={name: str(kind) for name, kind in self.columns().items()},
+            found=tuple((name, str(kind)) for name, kind in self.found.items()),
+            hints=self.hints,
+            added=self.added,
+            conflicts=self.conflicts,
+            sample=dict(self.sample),
+            made_at=iso_now(),
+            id=uuid.uuid4().hex,
+        )
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> SchemaVersion:
-        """What `to_bytes` wrote.
+    def of_record(cls, record: SchemaRecord) -> SchemaVersion:
+        """The version that `to_record` kept.
 
         Raises:
-            ValueError, KeyError, TypeError: it is none.
+            ValueError: a type of a column that is none.
         """
         return cls(
-            number=int(record["version"]),
-            found={name: parse_type(kind) for name, kind in record["found"]},
-            hints=record["hints"],
-            added=tuple(record["added"]),
-            conflicts=tuple(record["conflicts"]),
-            sample=record["sample"],
+            number=record.version,
+            found={name: parse_type(kind) for name, kind in record.found},
+            hints=record.hints,
+            added=record.added,
+            conflicts=record.conflicts,
+            sample=record.sample,
         )
 
 
@@ -120,7 +141,7 @@ class SchemaVersions:
                 assert newest is not None
                 return newest
             numbered = replace(wanted, number=1 if newest is None else newest.number + 1)
-            if self._objects.put_if_absent(f"{_FOLDER}{numbered.number:010d}.json", numbered.to_bytes()):
+            if self._objects.put_if_absent(f"{_FOLDER}{numbered.number:010d}.json", numbered.to_record().encode()):
                 return numbered
         raise ConcurrencyError(
             "SCHEMA_CONTENDED",
@@ -129,14 +150,10 @@ class SchemaVersions:
         )
 
     def _read(self, key: str) -> SchemaVersion:
-        found, unreadable = self._objects.get(key), partial(self._unreadable, key)
-        if found is None:
-            raise unreadable(ValueError("it is gone"))
-        return decode_record(found.data, SchemaVersion.from_record, expected=_FORMAT, unreadable=unreadable)
-
-    def _unreadable(self, key: str, error: Exception) -> ContractError:
-        return ContractError(
-            "SCHEMA_VERSION_UNREADABLE",
-            f"{self._place}/{key} is no version of a schema: {error!r}.",
-            hint="Nobody but the source may write there: put it back, or give another place for the schema.",
-        )
+        stored, named = self._objects.get(key), f"{self._place}/{key}"
+        if stored is None:
+            raise SchemaRecord.refusal(named, "it is gone")
+        try:
+            return SchemaVersion.of_record(SchemaRecord.decode(stored.data, key=named))
+        except ValueError as error:
+            raise SchemaRecord.refusal(named, str(error)) from error

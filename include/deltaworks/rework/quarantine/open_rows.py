@@ -18,7 +18,6 @@ from deltaworks.control import paths
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.rework.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, REPROCESSED
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.steps import REPLAYS
 
 #: What identifies a row, and what is needed to cut a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
@@ -62,7 +61,7 @@ class Quarantine:
         self._connection = duckdb.connect(":memory:")
         self._connection.execute("SET TimeZone = 'UTC'")
         self._view(lake, "rows_", paths.table(pipeline, "quarantine"), QUARANTINE_SCHEMA)
-        self._view(lake, "replays", paths.pipeline_control(pipeline, REPLAYS), REPLAYS_SCHEMA)
+        self._view(lake, "replays", paths.quarantine_replays(pipeline), REPLAYS_SCHEMA)
         self._connection.execute(
             "CREATE VIEW landed AS SELECT _seq, _position FROM replays AS one"
             f" WHERE outcome = '{LANDED}' AND NOT EXISTS (SELECT 1 FROM replays AS later"

@@ -20,11 +20,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.replay import read_replay
-from deltaworks.control.records.rollback import refuse_unfinished_rollback
-from deltaworks.control.records.start_over import refuse_unfinished_start_over
 from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter, slices
 from deltaworks.rework.quarantine.replayer import Fault, Replayer, ReplayResult
 from deltaworks.specs.catalog import Catalog
@@ -92,20 +89,20 @@ def rereading(
         ConcurrencyError: LEASE_HELD.
         ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
     """
-    objects = open_objects(catalog.environment.lake)
-    lease = Lease(objects, paths.reprocess(pipeline, "lease.json"), ttl_seconds=LEASE_SECONDS, name=pipeline)
+    home = PipelineHome.open(catalog.environment.lake, pipeline)
+    lease = Lease(home.objects, paths.rereading_lease(pipeline), ttl_seconds=LEASE_SECONDS, name=pipeline)
     with lease.held(wait_seconds=2 * LEASE_SECONDS):
         if not starting_over:
-            refuse_unfinished_start_over(objects, pipeline)
+            home.start_overs.refuse_unfinished()
         if not rolling_back:
-            refuse_unfinished_rollback(objects, pipeline)
+            home.rollbacks.refuse_unfinished()
         yield
 
 
 def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
     """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    if read_replay(objects, pipeline, 1 + read_last_replay(lake, pipeline)) is not None:
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    if home.replays.read(1 + read_last_replay(lake, pipeline)) is not None:
         replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
         replayer.open()
         replayer.complete_torn()

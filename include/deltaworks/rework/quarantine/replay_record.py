@@ -31,7 +31,7 @@ REPLAYS_SCHEMA = arrow_schema(
 
 def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
     """The file events of which some row was landed by a replay."""
-    rows = lake.rows(paths.pipeline_control(pipeline, REPLAYS), columns=["_seq", "outcome"])
+    rows = lake.rows(paths.quarantine_replays(pipeline), columns=["_seq", "outcome"])
     return {row["_seq"] for row in rows.to_pylist() if row["outcome"] == LANDED} if rows is not None else set()
 
 
@@ -41,7 +41,7 @@ def note_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reproces
 
     Call it while `rereading`, so that no replay comes in between.
     """
-    key = paths.pipeline_control(pipeline, REPLAYS)
+    key = paths.quarantine_replays(pipeline)
     table = lake.open(key)
     found = sorted(set(seqs) & landed_seqs(lake, pipeline))
     if table is None or not found:

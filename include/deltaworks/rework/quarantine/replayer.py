@@ -18,11 +18,9 @@ from deltalake import DeltaTable
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
-from deltaworks.control.objects import open_objects
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.held import read_held
-from deltaworks.control.records.prepared import PreparedTable
-from deltaworks.control.records.replay import PreparedReplay, prepare_replay, read_replay
+from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.engine.announcements import announcers, with_announcements
 from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
 from deltaworks.engine.table_set import TableSet
@@ -72,7 +70,7 @@ class Replayer:
     def __init__(self, catalog: Catalog, pipeline: str, result: ReplayResult, *, fault: Fault) -> None:
         self._spec = catalog.pipeline(pipeline)
         self.lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._tables = TableSet(self.lake, self._spec)
         self._partition_by = partitioning(self._spec)
         self._announcers = announcers(self._spec)
@@ -96,7 +94,7 @@ class Replayer:
 
     def _key(self, table: str) -> str:
         if table == REPLAYS:
-            return paths.pipeline_control(self._spec.pipeline, REPLAYS)
+            return paths.quarantine_replays(self._spec.pipeline)
         return paths.table(self._spec.pipeline, table)
 
     def _next_ordinal(self) -> int:
@@ -108,7 +106,7 @@ class Replayer:
 
     def complete_torn(self) -> int:
         """Complete the replay that was prepared and is not complete; how many there were, one or none."""
-        replay = read_replay(self._objects, self._spec.pipeline, self._next_ordinal())
+        replay = self._home.replays.read(self._next_ordinal())
         if replay is None:
             return 0
         self._commit(replay)
@@ -132,7 +130,7 @@ class Replayer:
         if found.landed or found.rejected:
             replay = self._prepared(ordinal, found, new_columns)
             self._fault("files_written")
-            if not prepare_replay(self._objects, replay):
+            if not self._home.replays.create(replay):
                 return False
             self._fault("prepared")
             self._commit(replay)
@@ -150,7 +148,7 @@ class Replayer:
             for seq in sorted(landed_seqs(self.lake, self._spec.pipeline))
         ]
         replay = self._fixed(ordinal, replay_id, [self._recorded(record)])
-        if not prepare_replay(self._objects, replay):
+        if not self._home.replays.create(replay):
             return None
         self._commit(replay)
         return ordinal
@@ -170,7 +168,7 @@ class Replayer:
 
     def _blocked(self, found: ReplayRows) -> dict[str, str]:
         """The tables nothing can be added to now, and why."""
-        held = read_held(self._objects, self._spec.pipeline)
+        held = self._home.held.read()
         blocked = {}
         for name in found.by_table:
             for written in (name, *self._announcers.get(name, ())):
@@ -240,7 +238,7 @@ class Replayer:
 
     def _commit(self, replay: PreparedReplay) -> None:
         """Commit every share, the record of the rows last. Idempotent."""
-        held = read_held(self._objects, replay.pipeline)
+        held = self._home.held.read()
         for share in replay.tables:
             if share.table in held:
                 raise ConcurrencyError(

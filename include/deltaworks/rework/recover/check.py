@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
-from deltaworks.control.records.generations import current_generation, read_generations
-from deltaworks.control.records.rollback import Rollbacks
 from deltaworks.engine.landed import landed_batches, versions_cut_off
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import list_log, state_at
 from deltaworks.tables.needed_files import absent_files
@@ -41,22 +37,22 @@ class Damage:
 def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[Damage]:
     """What is damaged of a pipeline, or of one of its tables."""
     spec = catalog.pipeline(pipeline)
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(each.name for each in spec.tables), QUARANTINE]
     rebuilt = [*(each.name for each in spec.live), *(each.name for each in spec.gold.tables)]
     found: list[Damage] = []
     for name in (*bronze, *rebuilt):
         if table in ("", name):
-            found += _of_table(lake, objects, spec, name, landed=name in bronze)
+            found += _of_table(lake, home, name, landed=name in bronze)
     if not table:
-        found += _of_records(lake, objects, pipeline)
+        found += _of_records(lake, home)
     return found
 
 
-def _of_table(lake: Lake, objects: ObjectStore, spec: PipelineSpec, name: str, *, landed: bool) -> Iterator[Damage]:
-    pipeline, key = spec.pipeline, paths.table(spec.pipeline, name)
+def _of_table(lake: Lake, home: PipelineHome, name: str, *, landed: bool) -> Iterator[Damage]:
+    objects, pipeline, key = home.objects, home.pipeline, home.table(name)
     log = list_log(objects, key)
-    known = landed_batches(lake, objects, pipeline, name)
+    known = landed_batches(lake, home, name)
 
     def damage(kind: str, told: str, command: str) -> Damage:
         mend = f"deltaworks recover {command} {pipeline} {name}" if landed else f"run gold__{pipeline} with `full`"
@@ -80,17 +76,17 @@ def _of_table(lake: Lake, objects: ObjectStore, spec: PipelineSpec, name: str, *
         yield damage("files_absent", f"{len(absent)} files its log names are gone: {_some(absent)}", "files")
 
 
-def _of_records(lake: Lake, objects: ObjectStore, pipeline: str) -> Iterator[Damage]:
-    known = read_generations(objects, pipeline)
-    generation = current_generation(objects, pipeline)
+def _of_records(lake: Lake, home: PipelineHome) -> Iterator[Damage]:
+    pipeline, generations = home.pipeline, home.generations.read()
+    generation = home.generations.current()
     last = read_last_completed(lake, pipeline, generation)
     mend = f"deltaworks checkpoint repair {pipeline}"
-    if evidence := ledger_is_behind(objects, pipeline, known, generation=generation, last_completed=last):
+    if evidence := ledger_is_behind(home, generations, generation=generation, last_completed=last):
         yield Damage(pipeline=pipeline, what="the ledger", kind="ledger", told=evidence, mend=mend)
-    for each in damaged_files(objects, pipeline, known) if known and not known.current.retired else ():
-        told = f"{each.key}: {each.problem}"
+    for file in damaged_files(home, generations) if generations and not generations.current.retired else ():
+        told = f"{file.key}: {file.problem}"
         yield Damage(pipeline=pipeline, what="Spark's checkpoint", kind="checkpoint", told=told, mend=mend)
-    unfinished = Rollbacks(objects, pipeline).unfinished()
+    unfinished = home.rollbacks.unfinished()
     if unfinished is not None:
         mend = f"deltaworks restore {pipeline} {unfinished.table} --no-dry-run"
         told = f"it was to go back to version {unfinished.to_version}, and that was broken off"

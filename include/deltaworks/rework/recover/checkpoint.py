@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind, prepared_batches
-from deltaworks.control.records.generations import current_generation, read_generations, retire_checkpoint
-from deltaworks.control.records.start_over import refuse_unfinished_start_over
+from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.engine.start import open_batches
 from deltaworks.errors import ContractError
@@ -48,37 +46,39 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
         ContractError: START_OVER_UNFINISHED; LEDGER_NOT_REBUILDABLE, prepared batches are missing in between.
     """
     spec = catalog.pipeline(pipeline)
-    objects = open_objects(catalog.environment.lake)
+    home = PipelineHome.open(catalog.environment.lake, pipeline)
     lake = Lake(catalog.environment.lake)
-    refuse_unfinished_start_over(objects, pipeline)
-    generation = current_generation(objects, pipeline)
+    home.start_overs.refuse_unfinished()
+    generation = home.generations.current()
     lease = Lease(
-        objects,
-        paths.pipeline_control(pipeline, "lease.json"),
+        home.objects,
+        paths.stream_lease(pipeline),
         ttl_seconds=spec.stream.lease_ttl_seconds,
         name=pipeline,
         known_epoch=lambda: known_owner_epoch(lake, pipeline),
     )
     with lease.held(wait_seconds=spec.stream.lease_ttl_seconds * 1.5):
         epoch = lease.epoch
-        known = read_generations(objects, pipeline)
+        recorded = home.generations.read()
         last = read_last_completed(lake, pipeline, generation)
-        evidence = ledger_is_behind(objects, pipeline, known, generation=generation, last_completed=last)
-        waiting = _to_record(prepared_batches(objects, pipeline, generation), last, pipeline) if evidence else []
-        damaged = damaged_files(objects, pipeline, known) if known and not known.current.retired else []
+        evidence = ledger_is_behind(home, recorded, generation=generation, last_completed=last)
+        waiting = _to_record(home.prepared.numbers(generation), last, pipeline) if evidence else []
+        damaged = damaged_files(home, recorded) if recorded and not recorded.current.retired else []
         if not dry_run:
             if waiting:
                 if last is None and waiting[0] > 0:
                     Ledger(lake, pipeline, generation).begin_after(waiting[0] - 1, owner=owner_step(pipeline, epoch))
-                processor, _ = open_batches(None, catalog, spec, objects, lease=lease, epoch=epoch, refuse_lost=False)
+                processor, _ = open_batches(
+                    None, catalog, spec, home.objects, lease=lease, epoch=epoch, refuse_lost=False
+                )
                 while processor.finish_torn() is not None:
                     pass
             if damaged or retire:
-                retire_checkpoint(objects, pipeline)
+                home.generations.retire_checkpoint()
     return RepairResult(
         pipeline=pipeline,
         dry_run=dry_run,
-        damaged=tuple(f"{each.key}: {each.problem}" for each in damaged),
+        damaged=tuple(f"{file.key}: {file.problem}" for file in damaged),
         ledger=evidence,
         retired=bool(damaged or retire) and not dry_run,
         ledger_batches=len(waiting),

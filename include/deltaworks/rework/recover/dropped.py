@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.prepared import PreparedTable, read_prepared
+from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.control.records.rollback import Repair
 from deltaworks.engine.landed import LandedBatches, landed_batches
 from deltaworks.errors import ConfigError
@@ -61,12 +62,12 @@ def mend_table(
         ContractError: RESTORE_MUTABLE; RELAND_OBJECTS_GONE, RELAND_NEEDS_SPARK.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
-    newest = list_log(objects, paths.table(pipeline, table)).newest
-    known = landed_batches(lake, objects, pipeline, table)
+    newest = list_log(home.objects, home.table(table)).newest
+    known = landed_batches(lake, home, table)
     # One that this had only begun to create has no files yet.
-    begun = newest in (0, 1) and bool(known) and not state_at(lake, objects, paths.table(pipeline, table)).files
+    begun = newest in (0, 1) and bool(known) and not state_at(lake, home.objects, home.table(table)).files
     if newest is not None and not begun and not restore.unfinished:
         raise ConfigError(
             "TABLE_NOT_DROPPED",
@@ -88,15 +89,15 @@ def mend_table(
 
 def _repair(catalog: Catalog, pipeline: str, table: str, known: LandedBatches) -> Repair:
     """From prepared batches where all of these and all of their files are still there."""
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     for generation, batch in known.by_version.values():
-        prepared = read_prepared(objects, pipeline, generation, batch)
+        prepared = home.prepared.read(generation, batch)
         share: PreparedTable | None = None
         if prepared is not None:
             share = next((each for each in prepared.tables if each.table == table), None)
         if share is None or share.writer != "fan_out":
             return "source"
-        if absent_files(lake, paths.table(pipeline, table), added_files(share.files)):
+        if absent_files(lake, home.table(table), added_files(share.files)):
             return "source"
     return "prepared"
 

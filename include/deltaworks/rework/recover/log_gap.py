@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import WriteTurn, write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.landed import LandedBatches, landed_batches, versions_cut_off
 from deltaworks.engine.ledger import owner_step
 from deltaworks.engine.writers import commit_metadata
@@ -104,6 +105,7 @@ class _Mend:
         self._key = paths.table(pipeline, table)
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome(self._objects, pipeline)
 
     def turn(self) -> AbstractContextManager[WriteTurn]:
         """The table to oneself."""
@@ -121,7 +123,7 @@ class _Mend:
             )
         missing = log.missing(log.newest)
         before = state_at(self._lake, self._objects, self._key, missing[0] - 1 if missing else None)
-        known = landed_batches(self._lake, self._objects, self._pipeline, self._table)
+        known = landed_batches(self._lake, self._home, self._table)
         cut_off = [] if missing else versions_cut_off(known, before, self._pipeline, self._table)
         made, filled = {}, []
         landed = dict(before.transactions)
@@ -143,7 +145,7 @@ class _Mend:
     def make_readable(self) -> LogMend:
         """Write the missing commits, oldest first."""
         found = self.result(dry_run=False)
-        known = landed_batches(self._lake, self._objects, self._pipeline, self._table)
+        known = landed_batches(self._lake, self._home, self._table)
         for version in sorted((*found.made_anew, *found.filled)):
             batch = self._batch(known, version, {}) if version in found.made_anew else None
             put_commit(self._objects, self._key, version, self._empty(version) if batch is None else _anew(*batch))
@@ -181,7 +183,7 @@ class _Mend:
         step = batch_step(self._pipeline, generation, self._table, number)
         if landed.get(step.app_id, -1) >= number:
             return None
-        batch = read_prepared(self._objects, self._pipeline, generation, number)
+        batch = self._home.prepared.read(generation, number)
         share = next((each for each in batch.tables if each.table == self._table), None) if batch else None
         if batch is None or share is None or share.writer != "fan_out":
             return None

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.generations import current_generation
 from deltaworks.control.records.reprocess import ReprocessPlan
-from deltaworks.control.records.specs import SpecRecords
 from deltaworks.engine.announcements import announcers
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
@@ -84,6 +83,7 @@ class Planner:
         self._held_wait_seconds = held_wait_seconds
         self._lake = lake
         self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
 
     def plan(self, reprocess_id: str, request: ReprocessRequest) -> ReprocessPlan:
@@ -116,7 +116,7 @@ class Planner:
             by=getpass.getuser(),
             run=current_run(),
             at=iso_now(),
-            generation=current_generation(self._objects, self._spec.pipeline),
+            generation=self._home.generations.current(),
         )
 
     def check(self, plan: ReprocessPlan) -> None:
@@ -126,7 +126,7 @@ class Planner:
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER.
             ConcurrencyError: REPROCESS_TABLE_HELD.
         """
-        generation = current_generation(self._objects, plan.pipeline)
+        generation = self._home.generations.current()
         if plan.generation != generation:
             raise ContractError(
                 "REPROCESS_GENERATION_OVER",
@@ -263,7 +263,7 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
     Raises:
         ContractError: REPROCESS_SPEC_DIFFERS.
     """
-    records = SpecRecords(objects, spec.pipeline)
+    records = PipelineHome(objects, spec.pipeline).specs
     different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
     if records.current() is None:
         # Landed by an earlier release, or never: nobody knows what the next batch will be parsed with.

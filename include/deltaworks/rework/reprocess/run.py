@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from deltalake import Schema
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import Turn, TurnOf, free_turn, write_turn
-from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
 from deltaworks.errors import ConfigError
@@ -93,7 +93,8 @@ class Reprocess:
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
         self._turn_of = turn_of or self._write_turn
         self._fault = fault
 
@@ -116,7 +117,7 @@ class Reprocess:
         pipeline = self._spec.pipeline
         with rereading(self._catalog, pipeline):
             complete_torn_replay(self._catalog, pipeline)
-            records = ReprocessRecords(self._objects, pipeline, reprocess_id)
+            records = self._home.reprocess(reprocess_id)
             plan = self._planned(records, request)
             self._fault("planned")
             staged = self._staged(records, plan)
@@ -216,5 +217,5 @@ class Reprocess:
     def _remove_staging(self, plan: ReprocessPlan) -> None:
         # Left behind on a failure, staged files cost space and nothing else.
         with contextlib.suppress(Exception):
-            for key in self._objects.list(paths.reprocess(plan.pipeline, f"{plan.id}/staging/")):
+            for key in self._objects.list(paths.reprocess_staging(plan.pipeline, plan.id)):
                 self._objects.delete(key)

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.prepared import read_prepared
-from deltaworks.control.records.specs import SpecRecords
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError
 from deltaworks.rework.reprocess.seq_ranges import MOST_RANGES, SeqRanges
@@ -103,6 +102,7 @@ class Resolver:
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
         self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
         self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
         self._log = FileEventLog(lake, self._source.relay)
@@ -159,7 +159,7 @@ class Resolver:
 
     def _one_source(self) -> bool:
         now = self._source
-        return SpecRecords(self._objects, self._spec.pipeline).places() <= {(now.relay, now.bucket, now.prefix)}
+        return self._home.specs.places() <= {(now.relay, now.bucket, now.prefix)}
 
     def _wanted(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
         seqs = events.column("seq").to_pylist()
@@ -220,7 +220,7 @@ class Resolver:
 
     def _ingested_at_us(self, batch: BatchSummary) -> int:
         """The stamp of the batch's rows; the ledger's milliseconds where the prepared batch is gone."""
-        prepared = read_prepared(self._objects, self._spec.pipeline, batch.generation, batch.batch_id)
+        prepared = self._home.prepared.read(batch.generation, batch.batch_id)
         if prepared is not None:
             return prepared.ingested_at_us
         assert batch.prepared_at is not None

@@ -35,7 +35,7 @@ Quarantined = dict[int, frozenset[int]]
 
 def staging_folder(plan: ReprocessPlan, table: str) -> str:
     """Where the new rows of a table wait for their commit."""
-    return paths.reprocess(plan.pipeline, f"{plan.id}/staging/{table}")
+    return paths.reprocess_staging(plan.pipeline, plan.id, table)
 
 
 class Stager:

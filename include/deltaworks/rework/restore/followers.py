@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.rollback import Repair
 from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.catalog import Catalog
@@ -38,19 +38,19 @@ def followers_of(catalog: Catalog, pipeline: str, table: str, repair: Repair | N
     return tuple(found)
 
 
-def refuse_running_followers(catalog: Catalog, objects: ObjectStore, pipeline: str, tables: tuple[str, ...]) -> None:
+def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
     """Refuse to have rows land again before the eyes of a stream that would take them for new ones.
 
     Raises:
         ConcurrencyError: RESTORE_FOLLOWED.
     """
     for table in tables:
-        for follower in followers_of(catalog, pipeline, table, None):
-            watch = LeaseWatch(objects, paths.pipeline_control(follower.pipeline, "lease.json"), silent_seconds=60)
+        for follower in followers_of(catalog, home.pipeline, table, None):
+            watch = LeaseWatch(home.objects, paths.stream_lease(follower.pipeline), silent_seconds=60)
             if follower.reads != "change feed" and watch.runs():
                 raise ConcurrencyError(
                     "RESTORE_FOLLOWED",
-                    f"The stream of {follower.pipeline!r} follows {pipeline}.{table} and runs: it would land rows "
+                    f"The stream of {follower.pipeline!r} follows {home.pipeline}.{table} and runs: it would land rows "
                     "twice that land here again.",
                     hint=f"`deltaworks stop {follower.pipeline}` first; it has to start over after this.",
                 )

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, read_prepared
-from deltaworks.control.records.replay import read_replay
-from deltaworks.control.records.rollback import LostShare, Rollbacks
-from deltaworks.control.records.start_over import surviving_batches
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.records.rollback import LostShare
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, selected_rows
 from deltaworks.tables.log import Action, FileId, TableState
-from deltaworks.tables.steps import BATCH_METADATA_STORE, replay_step
+from deltaworks.tables.steps import replay_step
 
 _READERS = 8
 
@@ -37,10 +35,10 @@ class Lost:
 class LostShares:
     """Finds what one table loses. Used by one thread."""
 
-    def __init__(self, lake: Lake, objects: ObjectStore, pipeline: str, table: str, *, generation: int) -> None:
+    def __init__(self, lake: Lake, home: PipelineHome, table: str, *, generation: int) -> None:
         self._lake = lake
-        self._objects = objects
-        self._pipeline = pipeline
+        self._home = home
+        self._pipeline = home.pipeline
         self._table = table
         self._generation = generation
 
@@ -56,10 +54,10 @@ class LostShares:
         behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         found: list[Lost] = []
         for generation in range(1, self._generation + 1):
-            survives = surviving_batches(self._objects, self._pipeline, generation, current=self._generation)
+            survives = self._home.start_overs.surviving_batches(generation, current=self._generation)
             app_id = f"{self._pipeline}/g{generation}/{self._table}"
             had, has = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
-            left = surviving_batches(self._objects, self._pipeline, generation, current=behind)
+            left = self._home.start_overs.surviving_batches(generation, current=behind)
             had = had if left is None else min(had, left)
             if survives is not None:
                 self._refuse_over(then, generation, had, survives)
@@ -67,7 +65,7 @@ class LostShares:
             found += self._batches(generation, [n for n in range(had + 1, has + 1) if n not in given_up])
         replay = replay_step(self._pipeline, self._table, 0).app_id
         for ordinal in range(then.transactions.get(replay, 0) + 1, now.transactions.get(replay, 0) + 1):
-            record = read_replay(self._objects, self._pipeline, ordinal)
+            record = self._home.replays.read(ordinal)
             found += [] if record is None else self._of("replay", 0, ordinal, record.tables)
         return found
 
@@ -82,12 +80,12 @@ class LostShares:
 
     def _given_up(self) -> set[int]:
         """Batches that an earlier rollback of this table left out."""
-        earlier = Rollbacks(self._objects, self._pipeline).of_table(self._table)
+        earlier = self._home.rollbacks.of_table(self._table)
         return {number for record, _ in earlier if record.repair == "none" for number in record.batches}
 
     def _batches(self, generation: int, numbers: list[int]) -> list[Lost]:
         def read(number: int) -> PreparedBatch | None:
-            return read_prepared(self._objects, self._pipeline, generation, number)
+            return self._home.prepared.read(generation, number)
 
         with ThreadPoolExecutor(_READERS) as pool:
             prepared = dict(zip(numbers, pool.map(read, numbers), strict=True))
@@ -118,7 +116,7 @@ class LostShares:
         return LostShare(kind=kind, generation=generation, number=number, rows=rows, files=files)
 
     def _steps(self, generation: int, numbers: list[int]) -> dict[int, dict[str, Any]]:
-        key = paths.pipeline_control(self._pipeline, BATCH_METADATA_STORE)
+        key = paths.batch_metadata_store(self._pipeline)
         store = self._lake.open(key) if numbers else None
         if store is None:
             return {}

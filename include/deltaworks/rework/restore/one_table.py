@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.turn import TurnOf, write_turn
-from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.rollback import LostShare, Repair, Rollback, Rollbacks
+from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.rework.quarantine.replay import complete_torn_replay, rereading
@@ -82,8 +82,8 @@ class TableRestore:
         self._table = table
         self._key = paths.table(pipeline, table)
         self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._rollbacks = Rollbacks(self._objects, pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
         self._turn_of = turn_of or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
         self._fault = fault
         self._planner = TablePlanner(catalog, pipeline, table)
@@ -92,7 +92,7 @@ class TableRestore:
     @property
     def unfinished(self) -> bool:
         """Whether a rollback of this table was broken off."""
-        found = self._rollbacks.unfinished()
+        found = self._home.rollbacks.unfinished()
         return found is not None and found.table == self._table
 
     def count(self, request: TableRestoreRequest) -> TableRestoreResult:
@@ -139,7 +139,7 @@ class TableRestore:
                 planned.record, version=restored.version
             )
             self._fault("recorded")
-            self._rollbacks.fix_end(planned.record, version=restored.version)
+            self._home.rollbacks.fix_end(planned.record, version=restored.version)
         seconds = time.monotonic() - started
         return self._result(planned, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
 
@@ -153,7 +153,7 @@ class TableRestore:
 
     def _begun(self) -> Rollback | None:
         """The rollback of this table that was broken off."""
-        unfinished = self._rollbacks.unfinished()
+        unfinished = self._home.rollbacks.unfinished()
         if unfinished is not None and unfinished.table != self._table:
             raise ContractError(
                 "ROLLBACK_UNFINISHED",
@@ -173,7 +173,7 @@ class TableRestore:
         refuse_absent(self._key, planned.absent)
         refuse_unprepared(self._pipeline, self._table, planned.unprepared, repair=planned.record.repair)
         refuse_unbounded(f"{self._pipeline}.{self._table}", planned.difference.rows_out, request.max_rows)
-        fixed = self._rollbacks.fix(planned.record)
+        fixed = self._home.rollbacks.fix(planned.record)
         return planned if fixed == planned.record else self._planner.again(fixed)
 
     def _commit(self, planned: Planned, check: Callable[[], None]) -> RestoreOutcome:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.start_over import GivenUp, StartOver, surviving_batches
+from deltaworks.control.records.start_over import GivenUp, StartOver
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE
@@ -45,6 +45,7 @@ class PipelinePlanner:
         self._pipeline = spec.pipeline
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome(self._objects, spec.pipeline)
 
     def point(self, wanted: RestorePoint) -> PipelinePoint:
         """The batch that is meant.
@@ -62,8 +63,8 @@ class PipelinePlanner:
             )
         history = BatchHistory(self._lake, self._objects, self._spec)
         summary = history.detail(self._batch(wanted, history)).summary
-        current = current_generation(self._objects, self._pipeline)
-        survives = surviving_batches(self._objects, self._pipeline, summary.generation, current=current)
+        current = self._home.generations.current()
+        survives = self._home.start_overs.surviving_batches(summary.generation, current=current)
         if survives is not None and summary.batch_id > survives:
             raise ContractError(
                 "RESTORE_GENERATION_OVER",

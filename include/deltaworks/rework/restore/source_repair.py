@@ -15,8 +15,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.rollback import Rollback, Rollbacks, StagedRows
+from deltaworks.control.records.rollback import Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
 from deltaworks.events.reasons import QUARANTINE
@@ -48,7 +49,7 @@ def stage_lost(catalog: Catalog, done: Rollback, target: Target, *, allow_missin
         ConfigError: the source keeps no objects; REPROCESS_EMPTY.
         ContractError: RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
     """
-    rollbacks = Rollbacks(open_objects(catalog.environment.lake), done.pipeline)
+    rollbacks = PipelineHome.open(catalog.environment.lake, done.pipeline).rollbacks
     fixed = rollbacks.staged(done.ordinal)
     if fixed is not None or not done.batches:
         return fixed or StagedRows(rows=0, files=(), gone=())

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.generations import current_generation
-from deltaworks.control.records.rollback import LostShare, Repair, Rollback, Rollbacks
+from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.rework.restore.lost import Lost, LostShares, added_files
 from deltaworks.rework.restore.points import (
     RestorePoint,
@@ -74,6 +74,7 @@ class TablePlanner:
         self._key = paths.table(pipeline, table)
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome(self._objects, pipeline)
 
     def again(self, record: Rollback) -> Planned:
         """What a record says, with the table as it is now: what has landed since it was fixed stays, whatever it says.
@@ -99,9 +100,9 @@ class TablePlanner:
         refuse_columns_apart(then, now, repair=request.repair)
         record = Rollback(
             pipeline=self._pipeline,
-            ordinal=Rollbacks(self._objects, self._pipeline).newest() + 1,
+            ordinal=self._home.rollbacks.newest() + 1,
             table=self._table,
-            generation=current_generation(self._objects, self._pipeline),
+            generation=self._home.generations.current(),
             from_version=now.version,
             to_version=then.version,
             repair=request.repair,
@@ -136,7 +137,7 @@ class TablePlanner:
     def _partly_lost(self, batches: tuple[int, ...], lost: list[Lost]) -> list[LostShare]:
         """Batches some rows of which went with files that are gone. How many, nobody knows before they are read."""
         wholly = {each.share.number for each in lost if each.share.kind == "batch"}
-        generation = current_generation(self._objects, self._pipeline)
+        generation = self._home.generations.current()
         return [
             LostShare(kind="batch", generation=generation, number=number, rows=0, files=0)
             for number in batches
@@ -164,8 +165,8 @@ class TablePlanner:
         )
 
     def _lost(self, then: TableState, now: TableState) -> list[Lost]:
-        generation = current_generation(self._objects, self._pipeline)
-        found = LostShares(self._lake, self._objects, self._pipeline, self._table, generation=generation)
+        generation = self._home.generations.current()
+        found = LostShares(self._lake, self._home, self._table, generation=generation)
         return found.between(then, now)
 
     def _undone(self, after: int, newest: int) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ class TablePlanner:
                 # Landed after the record was fixed, when a crash had given the table back to the stream.
                 refuse_unprepared(self._pipeline, self._table, (each.share.number,), repair="prepared")
             files |= {name: now.files.get(name, added) for name, added in (each.files or {}).items()}
-        staged = Rollbacks(self._objects, self._pipeline).staged(record.ordinal)
+        staged = self._home.rollbacks.staged(record.ordinal)
         files |= {} if staged is None else added_files(staged.files)
         if record.repair != "none":
             return Target(files)

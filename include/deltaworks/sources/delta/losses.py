@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
-from deltaworks.control.records.generations import known_generations, read_end_offset
-from deltaworks.control.records.start_over import rolled_back_at
 from deltaworks.errors import ContractError
 from deltaworks.sources.base import RecordSlice, Task, Told
 
@@ -83,7 +82,8 @@ def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipelin
         ContractError: DELTA_SOURCE_ROLLED_BACK.
     """
     following = _next_version(objects, reader)
-    ahead = [] if following is None else [v for v in rolled_back_at(objects, pipeline, table) if v >= following]
+    versions = [] if following is None else PipelineHome(objects, pipeline).start_overs.rolled_back_at(table)
+    ahead = [version for version in versions if following is not None and version >= following]
     if ahead:
         raise ContractError(
             "DELTA_SOURCE_ROLLED_BACK",
@@ -99,8 +99,9 @@ def _versions(keys: Iterable[str]) -> list[int]:
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
     """The version the query goes on with behind its last batch; None where it has none, or works off a snapshot."""
-    known = known_generations(objects, reader)
+    generations = PipelineHome(objects, reader).generations
+    known = generations.effective()
     folder = paths.checkpoint(reader, known.generation, known.current.ordinal)
     done = batch_numbers(objects, f"{folder}/commits/")
-    offset = read_end_offset(objects, reader, known, done[-1]) if done else known.current.start
+    offset = generations.end_offset(known, done[-1]) if done else known.current.start
     return None if offset is None or offset.get("isStartingVersion") else int(offset["reservoirVersion"])

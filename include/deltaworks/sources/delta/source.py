@@ -18,8 +18,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.generations import read_generations
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import Record, RecordSlice
@@ -104,7 +104,7 @@ class DeltaSource:
 
     def _has_checkpoint(self) -> bool:
         objects = open_objects(self._catalog.environment.lake)
-        known = read_generations(objects, self._reader)
+        known = PipelineHome(objects, self._reader).generations.read()
         if known is None:
             return False
         folder = paths.checkpoint(self._reader, known.generation, known.current.ordinal)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.control.clock import micros_as_iso
-from deltaworks.control.objects import open_objects
+from deltaworks.control.home import PipelineHome
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.record_fields import reads_record_fields
@@ -53,8 +53,8 @@ class KafkaSource:
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
         self._tasks = spec.stream.tasks_per_batch
-        self._objects = open_objects(catalog.environment.lake)
-        self._topics = KnownTopics(self._objects, spec.pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._topics = KnownTopics(self._home)
         self._spark: SparkSession | None = None
         self._waiting: dict[Place, int] = {}
         self._retention = LookedUp(self._retention_seconds, what="the retention of the topics")
@@ -106,7 +106,7 @@ class KafkaSource:
         )
 
         def lost(seen: Sequence[Any]) -> list[Payload]:
-            start, end = batch_span(self._objects, self._pipeline, batch_id)
+            start, end = batch_span(self._home, batch_id)
             earliest = brokers.earliest(spark, source.topics)
             return lost_records(source.topics, seen, start=start, end=end, earliest=earliest)
 

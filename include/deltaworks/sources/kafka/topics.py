@@ -10,17 +10,16 @@ import json
 from collections.abc import Mapping
 
 from deltaworks.control import paths
-from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.generations import current_generation
+from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError
 
 
 class KnownTopics:
     """The ids of a pipeline's topics in its current generation. For one run, in one thread."""
 
-    def __init__(self, objects: ObjectStore, pipeline: str) -> None:
-        self._objects = objects
-        self._pipeline = pipeline
+    def __init__(self, home: PipelineHome) -> None:
+        self._home = home
+        self._pipeline = home.pipeline
         self._known: dict[str, str] = {}
 
     def hold(self, found: Mapping[str, str]) -> None:
@@ -42,9 +41,9 @@ class KnownTopics:
             self._known[topic] = first
 
     def _first(self, topic: str, now: str) -> str:
-        generation = current_generation(self._objects, self._pipeline)
-        key = paths.pipeline_control(self._pipeline, f"kafka/g{generation:06d}/{topic}.json")
-        if self._objects.put_if_absent(key, json.dumps({"topic_id": now}).encode()):
+        generation = self._home.generations.current()
+        key = paths.kafka_topic(self._pipeline, generation, topic)
+        if self._home.objects.put_if_absent(key, json.dumps({"topic_id": now}).encode()):
             return now
-        recorded = self._objects.get(key)
+        recorded = self._home.objects.get(key)
         return now if recorded is None else str(json.loads(recorded.data)["topic_id"])

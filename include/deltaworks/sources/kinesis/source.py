@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import micros_as_iso, utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.generations import current_generation
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
@@ -77,8 +77,8 @@ class KinesisSource:
 
     def _state_storage(self) -> StorageSpec:
         lake = self._environment.lake
-        generation = current_generation(open_objects(lake), self._pipeline)
-        folder = paths.pipeline_control(self._pipeline, f"kinesis/g{generation:06d}")
+        generation = PipelineHome.open(lake, self._pipeline).generations.current()
+        folder = paths.kinesis_state(self._pipeline, generation)
         return lake.model_copy(update={"root": lake.uri(folder)})
 
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
@@ -91,7 +91,7 @@ class KinesisSource:
         )
 
         def lost(seen: Sequence[Any]) -> list[Payload]:
-            end = batch_span(open_objects(self._environment.lake), self._pipeline, batch_id)[1]
+            end = batch_span(PipelineHome.open(self._environment.lake, self._pipeline), batch_id)[1]
             state = QueryState(open_objects(self._state_storage()))
             return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deltaworks.control.paths import relay_control
+from deltaworks.control.paths import relay_file_events, relay_message_quarantine
 from deltaworks.tables.arrow_types import arrow_schema
 
 #: `seq` grows by one from 1 without gaps. `event_time` is the store's; `batch` is the relay's append number.
@@ -36,9 +36,9 @@ MESSAGE_QUARANTINE_SCHEMA = arrow_schema(MESSAGE_QUARANTINE_COLUMNS)
 
 def file_events_key(relay: str) -> str:
     """Where the relay's file event log lies in the lake."""
-    return relay_control(relay, "file_events")
+    return relay_file_events(relay)
 
 
 def message_quarantine_key(relay: str) -> str:
     """Where the messages lie that the relay could not use."""
-    return relay_control(relay, "message_quarantine")
+    return relay_message_quarantine(relay)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.records.checkpoint import (
     damaged_files,
     ledger_is_behind,
+    live_read_below,
     refuse_damaged_checkpoint,
     refuse_lost_ledger,
 )
@@ -38,9 +42,9 @@ def prepare(objects: ObjectStore, *batches: int) -> None:
 
 
 def test_a_checkpoint_that_is_whole_passes(objects: ObjectStore) -> None:
-    assert damaged_files(objects, "games", FIRST) == []
+    assert damaged_files(PipelineHome(objects, "games"), FIRST) == []
     write_checkpoint(objects, 12, committed=11)
-    assert damaged_files(objects, "games", FIRST) == []
+    assert damaged_files(PipelineHome(objects, "games"), FIRST) == []
 
 
 @pytest.mark.parametrize("name", ["offsets/11", "offsets/10", "commits/11", "metadata"])
@@ -50,7 +54,7 @@ def test_each_damaged_file_a_start_reads_is_named(local_objects: LocalObjects, n
     local_objects.put(key(name), damage)
 
     with pytest.raises(ContractError, match="CHECKPOINT_DAMAGED") as caught:
-        refuse_damaged_checkpoint(local_objects, "games", FIRST)
+        refuse_damaged_checkpoint(PipelineHome(local_objects, "games"), FIRST)
 
     assert name in caught.value.message
     assert "checkpoint repair games" in caught.value.hint
@@ -60,19 +64,19 @@ def test_a_source_without_an_offset_is_no_damage(local_objects: LocalObjects) ->
     write_checkpoint(local_objects, 1)
     local_objects.put(key("offsets/0"), b"v1\n{}\n-\n")
 
-    assert damaged_files(local_objects, "games", FIRST) == []
+    assert damaged_files(PipelineHome(local_objects, "games"), FIRST) == []
 
 
 def test_offsets_that_are_gone_behind_a_commit_are_named(local_objects: LocalObjects) -> None:
     write_checkpoint(local_objects, 3)
     local_objects.delete(key("offsets/2"))
 
-    (found,) = damaged_files(local_objects, "games", FIRST)
+    (found,) = damaged_files(PipelineHome(local_objects, "games"), FIRST)
     assert found.key.endswith("offsets/2")
 
 
 def behind(objects: ObjectStore, last: int | None, generations: Generations | None = FIRST) -> str:
-    return ledger_is_behind(objects, "games", generations, generation=1, last_completed=last)
+    return ledger_is_behind(PipelineHome(objects, "games"), generations, generation=1, last_completed=last)
 
 
 @pytest.mark.parametrize(("prepared", "last"), [((), None), ((0,), None), ((0, 1), 0), ((0, 1), 1), ((7,), 7)])
@@ -93,7 +97,7 @@ def test_a_batch_prepared_too_far_ahead_gives_a_lost_ledger_away(
 
     assert "is prepared" in behind(local_objects, last)
     with pytest.raises(ContractError, match="LEDGER_BEHIND"):
-        refuse_lost_ledger(local_objects, "games", FIRST, generation=1, last_completed=last)
+        refuse_lost_ledger(PipelineHome(local_objects, "games"), FIRST, generation=1, last_completed=last)
 
 
 @pytest.mark.parametrize("last", [None, 0, 1])
@@ -105,7 +109,40 @@ def test_a_batch_spark_has_committed_gives_a_lost_ledger_away(local_objects: Loc
 
 def test_batches_of_sparks_are_counted_from_the_first_of_their_checkpoint(local_objects: LocalObjects) -> None:
     write_checkpoint(local_objects, 3, ordinal=2)
-    second = Generations(1, (*FIRST.checkpoints, CheckpointRecord(2, 10, {"seq": 9})))
+    second = Generations(
+        generation=1, checkpoints=(*FIRST.checkpoints, CheckpointRecord(ordinal=2, first_batch=10, start={"seq": 9}))
+    )
 
     assert behind(local_objects, 12, second) == ""
     assert "has committed batch 12" in behind(local_objects, 11, second)
+
+
+LIVE_FOLDER = paths.live_checkpoint("games", 1, "live")
+
+
+def planned(objects: ObjectStore, batch: int, version: int, *, starting: bool = False) -> None:
+    offset = {"reservoirVersion": version, "index": -1, "isStartingVersion": starting}
+    objects.put(f"{LIVE_FOLDER}/offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(offset)}'.encode())
+
+
+def finished(objects: ObjectStore, batch: int) -> None:
+    objects.put(f"{LIVE_FOLDER}/commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def test_a_query_that_has_not_begun_has_read_nothing(objects: ObjectStore) -> None:
+    assert live_read_below(PipelineHome(objects, "games"), "live") == 0
+
+
+def test_a_batch_that_is_planned_and_not_finished_does_not_count(objects: ObjectStore) -> None:
+    planned(objects, 9, 5)
+    finished(objects, 9)
+    planned(objects, 10, 8)
+    assert live_read_below(PipelineHome(objects, "games"), "live") == 5
+    finished(objects, 10)
+    assert live_read_below(PipelineHome(objects, "games"), "live") == 8
+
+
+def test_a_first_snapshot_under_way_says_nothing(objects: ObjectStore) -> None:
+    planned(objects, 0, 3, starting=True)
+    finished(objects, 0)
+    assert live_read_below(PipelineHome(objects, "games"), "live") == 0

@@ -7,13 +7,11 @@ import json
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.records.generations import (
     CheckpointRecord,
     Generations,
-    current_checkpoint,
-    read_end_offset,
-    retire_checkpoint,
 )
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
@@ -28,13 +26,13 @@ def write_checkpoint(objects: ObjectStore, ordinal: int, batches: int) -> None:
 
 
 def checkpoint(objects: ObjectStore, last: int | None, end: dict[str, int] | None = None) -> Generations:
-    return current_checkpoint(objects, "games", last_completed=last, end_offset=end)
+    return PipelineHome(objects, "games").generations.current_checkpoint(last_completed=last, end_offset=end)
 
 
 def test_a_new_pipeline_starts_at_batch_zero(objects: ObjectStore) -> None:
     first = checkpoint(objects, None)
 
-    assert first == Generations(1, (CheckpointRecord(1, 0, None),))
+    assert first == Generations(generation=1, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),))
     assert checkpoint(objects, None) == first
 
 
@@ -91,7 +89,7 @@ def test_the_end_of_a_batch_is_read_from_sparks_offset_log(objects: ObjectStore)
     generations = checkpoint(objects, None)
     write_checkpoint(objects, 1, 2)
 
-    assert read_end_offset(objects, "games", generations, 1) == {"seq": 13, "files": 3}
+    assert PipelineHome(objects, "games").generations.end_offset(generations, 1) == {"seq": 13, "files": 3}
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"v1\n{}", b"v1\n{}\n-\n", b'v1\n{}\n{"seq": 1'])
@@ -103,11 +101,17 @@ def test_a_batch_whose_end_spark_does_not_tell_is_not_prepared(
         local_objects.put(f"{paths.checkpoint('games', 1, 1)}/offsets/2", damage)
 
     with pytest.raises(TransientError, match="OFFSET_LOG_UNREADABLE"):
-        read_end_offset(local_objects, "games", generations, 2)
+        PipelineHome(local_objects, "games").generations.end_offset(generations, 2)
 
 
 def test_a_record_survives_json() -> None:
-    generations = Generations(2, (CheckpointRecord(1, 0, None), CheckpointRecord(2, 5, {"seq": 1}, retired=True)))
+    generations = Generations(
+        generation=2,
+        checkpoints=(
+            CheckpointRecord(ordinal=1, first_batch=0, start=None),
+            CheckpointRecord(ordinal=2, first_batch=5, start={"seq": 1}, retired=True),
+        ),
+    )
 
     assert Generations.decode(generations.encode(), key="k") == generations
 
@@ -132,7 +136,7 @@ class TestRetired:
     def test_the_next_one_goes_on_after_the_ledgers_last_batch(self, objects: ObjectStore) -> None:
         checkpoint(objects, None)
         write_checkpoint(objects, 1, 5)
-        retire_checkpoint(objects, "games")
+        PipelineHome(objects, "games").generations.retire_checkpoint()
 
         renewed = checkpoint(objects, 4, {"seq": 16})
 
@@ -141,20 +145,22 @@ class TestRetired:
 
     def test_one_that_completed_no_batch_begins_where_it_began(self, local_objects: LocalObjects) -> None:
         checkpoint(local_objects, None)
-        retire_checkpoint(local_objects, "games")
-        assert checkpoint(local_objects, None).current == CheckpointRecord(2, 0, None)
+        PipelineHome(local_objects, "games").generations.retire_checkpoint()
+        assert checkpoint(local_objects, None).current == CheckpointRecord(ordinal=2, first_batch=0, start=None)
 
         write_checkpoint(local_objects, 2, 3)
-        retire_checkpoint(local_objects, "games")
+        PipelineHome(local_objects, "games").generations.retire_checkpoint()
         renewed = checkpoint(local_objects, 2, {"seq": 14})
-        retire_checkpoint(local_objects, "games")
+        PipelineHome(local_objects, "games").generations.retire_checkpoint()
 
-        assert renewed.current == CheckpointRecord(3, 3, {"seq": 14})
-        assert checkpoint(local_objects, 2, {"seq": 14}).current == CheckpointRecord(4, 3, {"seq": 14})
+        assert renewed.current == CheckpointRecord(ordinal=3, first_batch=3, start={"seq": 14})
+        assert checkpoint(local_objects, 2, {"seq": 14}).current == CheckpointRecord(
+            ordinal=4, first_batch=3, start={"seq": 14}
+        )
 
     def test_nobody_guesses_where_a_new_one_starts(self, local_objects: LocalObjects) -> None:
         checkpoint(local_objects, None)
-        retire_checkpoint(local_objects, "games")
+        PipelineHome(local_objects, "games").generations.retire_checkpoint()
 
         with pytest.raises(ContractError, match="LEDGER_WITHOUT_OFFSET"):
             checkpoint(local_objects, 4, None)

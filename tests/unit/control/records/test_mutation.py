@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.mutation import (
     APPLIED,
@@ -44,7 +44,7 @@ def end(number: int, *, day: int = 1, outcome: str = APPLIED) -> MutationEnd:
 
 @pytest.fixture
 def batches(tmp_path: Path) -> MutationBatches:
-    return MutationBatches(LocalObjects(tmp_path), "crm")
+    return PipelineHome(LocalObjects(tmp_path), "crm").mutations
 
 
 def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBatches) -> None:
@@ -52,7 +52,7 @@ def test_whoever_fixes_a_batch_first_decides_what_it_covers(batches: MutationBat
     assert batches.fix(batch(1, up_to=9)) == batch(1, up_to=3)
     assert batches.numbers() == (1, 0)
     batches.complete(end(1))
-    batches.complete(dataclasses.replace(end(1), outcome=SUPERSEDED))
+    batches.complete(end(1).replace(outcome=SUPERSEDED))
     assert batches.numbers() == (1, 1)
     assert batches.end(1) == end(1)
     assert (end(1).rows, end(1).pause_seconds) == (1, 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects, ObjectStore
-from deltaworks.control.records.prepared import PreparedBatch, PreparedTable, prepare, read_prepared
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.errors import ContractError
 
 FILE = {"path": "event_date=2024-01-01/part-1.parquet", "size": 3, "rows": 2, "partition": {"p": None}, "stats": "{}"}
@@ -41,19 +41,19 @@ def batch(owner: str = "a", batch_id: int = 42) -> PreparedBatch:
 
 
 def test_a_batch_is_read_as_it_was_prepared(objects: ObjectStore) -> None:
-    assert read_prepared(objects, "games", 1, 42) is None
+    assert PipelineHome(objects, "games").prepared.read(1, 42) is None
 
-    assert prepare(objects, batch()) == batch()
+    assert PipelineHome(objects, "games").prepared.fix(batch()) == batch()
 
-    read = read_prepared(objects, "games", 1, 42)
+    read = PipelineHome(objects, "games").prepared.read(1, 42)
     assert read == batch()
     assert (read.rows, read.quarantined) == (2, 1)
 
 
 def test_the_second_to_prepare_gets_what_the_first_fixed(objects: ObjectStore) -> None:
-    prepare(objects, batch("first"))
+    PipelineHome(objects, "games").prepared.fix(batch("first"))
 
-    assert prepare(objects, batch("second")).owner == "first"
+    assert PipelineHome(objects, "games").prepared.fix(batch("second")).owner == "first"
 
 
 def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -> None:
@@ -61,25 +61,25 @@ def test_two_drivers_at_once_end_with_one_content(local_objects: LocalObjects) -
 
     def one(owner: str, batch_id: int) -> PreparedBatch:
         barrier.wait()
-        return prepare(local_objects, batch(owner, batch_id))
+        return PipelineHome(local_objects, "games").prepared.fix(batch(owner, batch_id))
 
     with ThreadPoolExecutor(2) as pool:
         for batch_id in range(30):
             got = list(pool.map(one, ("a", "b"), (batch_id, batch_id)))
-            assert got[0] == got[1] == read_prepared(local_objects, "games", 1, batch_id)
+            assert got[0] == got[1] == PipelineHome(local_objects, "games").prepared.read(1, batch_id)
 
 
 def test_preparing_again_after_a_lost_reply_finds_ones_own(faulty_objects) -> None:
     faulty_objects.lose_reply = lambda call: call == "put_if_absent"
     with pytest.raises(Exception, match="lost"):
-        prepare(faulty_objects, batch("mine"))
+        PipelineHome(faulty_objects, "games").prepared.fix(batch("mine"))
     faulty_objects.lose_reply = lambda call: False
 
-    assert prepare(faulty_objects, batch("mine")) == batch("mine")
+    assert PipelineHome(faulty_objects, "games").prepared.fix(batch("mine")) == batch("mine")
 
 
 def _record(**changes: object) -> bytes:
-    return json.dumps({**dataclasses.asdict(batch()), **changes}).encode()
+    return json.dumps({**batch().model_dump(), **changes}).encode()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_object_that_is_no_prepared_batch_is_refused_with_its_key(local_objec
     local_objects.put(paths.prepared_batch("games", 1, 42), data)
 
     with pytest.raises(ContractError) as caught:
-        read_prepared(local_objects, "games", 1, 42)
+        PipelineHome(local_objects, "games").prepared.read(1, 42)
 
     assert caught.value.condition == "PREPARED_BATCH_UNREADABLE"
     assert "prepared/g000001/000000000042.json" in caught.value.message

@@ -9,8 +9,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.readers import keep_version, read_readers, release_version
 from deltaworks.errors import ConfigError
 
 
@@ -20,28 +20,31 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 
 def test_a_word_counts_until_its_time_is_over_and_is_renewed_by_saying_it_again(objects: LocalObjects) -> None:
-    said = keep_version(objects, "shop", "orders", reader="training", version=7, hours=2)
+    said = PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=7, hours=2)
     later = utc_now() + dt.timedelta(hours=3)
 
-    assert read_readers(objects, "shop") == [said]
+    assert PipelineHome(objects, "shop").readers.read() == [said]
     assert said.counts_at(utc_now())
     assert not said.counts_at(later)
 
-    keep_version(objects, "shop", "orders", reader="training", version=8, hours=5)
-    (renewed,) = read_readers(objects, "shop")
+    PipelineHome(objects, "shop").readers.keep("orders", reader="training", version=8, hours=5)
+    (renewed,) = PipelineHome(objects, "shop").readers.read()
     assert renewed.version == 8
     assert renewed.counts_at(later)
 
 
 def test_readers_are_kept_apart_by_table_and_pipeline_and_taken_back_by_name(objects: LocalObjects) -> None:
     for table, reader in (("orders", "a"), ("orders", "b"), ("items", "a")):
-        keep_version(objects, "shop", table, reader=reader, version=1, hours=1)
-    keep_version(objects, "games", "orders", reader="a", version=1, hours=1)
+        PipelineHome(objects, "shop").readers.keep(table, reader=reader, version=1, hours=1)
+    PipelineHome(objects, "games").readers.keep("orders", reader="a", version=1, hours=1)
 
-    assert release_version(objects, "shop", "orders", reader="a")
-    assert not release_version(objects, "shop", "orders", reader="a")
-    assert {(each.table, each.reader) for each in read_readers(objects, "shop")} == {("orders", "b"), ("items", "a")}
-    assert len(read_readers(objects, "games")) == 1
+    assert PipelineHome(objects, "shop").readers.release("orders", reader="a")
+    assert not PipelineHome(objects, "shop").readers.release("orders", reader="a")
+    assert {(each.table, each.reader) for each in PipelineHome(objects, "shop").readers.read()} == {
+        ("orders", "b"),
+        ("items", "a"),
+    }
+    assert len(PipelineHome(objects, "games").readers.read()) == 1
 
 
 @pytest.mark.parametrize(("reader", "version", "hours"), [("No Name", 1, 1), ("a", -1, 1), ("a", 1, 0), ("a", 1, 721)])
@@ -49,8 +52,8 @@ def test_a_word_that_holds_nothing_or_for_ever_is_refused(
     objects: LocalObjects, reader: str, version: int, hours: float
 ) -> None:
     with pytest.raises(ConfigError, match="READER_INVALID"):
-        keep_version(objects, "shop", "orders", reader=reader, version=version, hours=hours)
-    assert read_readers(objects, "shop") == []
+        PipelineHome(objects, "shop").readers.keep("orders", reader=reader, version=version, hours=hours)
+    assert PipelineHome(objects, "shop").readers.read() == []
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"reader": "a"}'])
@@ -60,4 +63,4 @@ def test_a_word_that_cannot_be_read_is_an_error_since_what_it_protects_is_not_kn
     objects.put(paths.reader_record("shop", "orders", "a"), data)
 
     with pytest.raises(ConfigError, match="READER_UNREADABLE"):
-        read_readers(objects, "shop")
+        PipelineHome(objects, "shop").readers.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.reprocess import (
+    ReprocessEnd,
     ReprocessPlan,
     ReprocessRecords,
     StagedFiles,
@@ -56,13 +56,17 @@ def test_there_is_nothing_before_it_is_made(records: ReprocessRecords) -> None:
 
 def test_what_is_made_first_holds(records: ReprocessRecords) -> None:
     assert records.fix_plan(PLAN) == PLAN
-    assert records.fix_plan(replace(PLAN, objects=1)) == PLAN
+    assert records.fix_plan(PLAN.replace(objects=1)) == PLAN
     assert records.fix_files(FILES) == FILES
-    assert records.fix_files(replace(FILES, gone=())) == FILES
+    assert records.fix_files(FILES.replace(gone=())) == FILES
     records.fix_end([{"table": "orders"}])
     records.fix_end([{"table": "other"}])
 
-    assert (records.plan(), records.files(), records.end()) == (PLAN, FILES, [{"table": "orders"}])
+    assert (records.plan(), records.files(), records.end()) == (
+        PLAN,
+        FILES,
+        ReprocessEnd(tables=({"table": "orders"},)),
+    )
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "colour": 1}', "[]"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.specs import SpecRecords
 from deltaworks.errors import ConcurrencyError, ContractError
@@ -33,7 +34,7 @@ def spec(path: str = "amount", kind: str = "double", **changes: Any) -> Pipeline
 
 @pytest.fixture
 def records(tmp_path: Path) -> SpecRecords:
-    return SpecRecords(LocalObjects(tmp_path), "shop")
+    return PipelineHome(LocalObjects(tmp_path), "shop").specs
 
 
 def test_the_first_start_compares_with_nothing(records: SpecRecords) -> None:
@@ -61,7 +62,7 @@ def test_places_are_those_of_every_source_a_stream_has_had(records: SpecRecords)
 @pytest.mark.parametrize("name", sorted(load_catalog("local", root=PROJECT_ROOT).pipelines))
 def test_every_declared_pipeline_survives_being_recorded(tmp_path: Path, name: str) -> None:
     declared = load_catalog("local", root=PROJECT_ROOT).pipeline(name)
-    records = SpecRecords(LocalObjects(tmp_path), name)
+    records = PipelineHome(LocalObjects(tmp_path), name).specs
 
     records.record(declared, owner_epoch=1)
 

@@ -1,38 +1,111 @@
-"""Records of another format, torn ones, and those that lack a field are refused; the error says what is wrong."""
+"""Records: refused by name where they cannot be read, fixed once, and the one that stands is what everybody gets."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from deltaworks.control.records.store import decode_record
-from deltaworks.errors import ContractError
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.store import Record, RecordKind, RecordStore, UnversionedRecord
+from deltaworks.errors import ConfigError, ContractError
+
+KEY = "folder/note.json"
 
 
-def unreadable(error: Exception) -> ContractError:
-    return ContractError("TEST_UNREADABLE", f"the record: {error}")
+class Note(Record):
+    kind: ClassVar[RecordKind] = RecordKind(noun="note", unreadable="TEST_UNREADABLE", hint="Write it again.")
+
+    format: int = 3
+    name: str
 
 
-def test_a_record_of_the_format_becomes_what_is_made_of_it() -> None:
-    data = json.dumps({"name": "a", "format": 3}).encode()
+class Line(UnversionedRecord):
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="line", unreadable="TEST_UNREADABLE", hint="", error=ConfigError, vanished="TEST_VANISHED"
+    )
+    indent: ClassVar[int | None] = 1
 
-    assert decode_record(data, lambda record: record["name"], expected=3, unreadable=unreadable) == "a"
+    seconds: float
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def test_a_record_of_the_format_is_read() -> None:
+    assert Note.decode(b'{"name": "a", "format": 3}', key=KEY) == Note(name="a")
+    assert Note(name="a").encode() == b'{"format":3,"name":"a"}'
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason"),
     [
         (b'{"name": "a", "format": 2}', "format 2 is not 3"),
-        (b'{"name": "a"}', "'format'"),
-        (b'{"format": 3}', "'name'"),
-        (b'{"name": "a", "form', "Unterminated"),
-        (b"[1]", "list indices"),
-        (b"", "Expecting value"),
+        (b'{"name": "a", "format": 4, "of_tomorrow": 1}', "format 4 is not 3"),
+        (b'{"name": "a"}', "it has no format"),
+        (b'{"format": 3}', "name: Field required"),
+        (b'{"format": 3, "name": "a", "other": 1}', "other: Extra inputs are not permitted"),
+        (b'{"name": "a", "form', "Invalid JSON"),
+        (b"[1]", "Input should be an object"),
+        (b"", "Invalid JSON"),
     ],
 )
-def test_what_this_release_cannot_read_is_refused(data: bytes, said: str) -> None:
+def test_a_record_this_release_cannot_read_is_refused_with_its_key_and_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ContractError, match="TEST_UNREADABLE") as refused:
-        decode_record(data, lambda record: record["name"], expected=3, unreadable=unreadable)
+        Note.decode(data, key=KEY)
 
-    assert said in refused.value.message
+    assert refused.value.message.startswith("folder/note.json is no note this release can read: ")
+    assert reason in refused.value.message
+    assert refused.value.hint == "Write it again."
+
+
+def test_a_record_without_a_format_is_refused_with_the_error_of_its_kind() -> None:
+    with pytest.raises(ConfigError, match="TEST_UNREADABLE"):
+        Line.decode(b"{}", key=KEY)
+
+
+@pytest.mark.parametrize("seconds", [0.1, float("inf"), 1e300])
+def test_numbers_survive_json(seconds: float) -> None:
+    assert Line.decode(Line(seconds=seconds).encode(), key=KEY) == Line(seconds=seconds)
+
+
+def test_a_changed_copy_has_the_fields_of_its_class_and_no_other() -> None:
+    assert Note(name="a").replace(name="b") == Note(name="b")
+    with pytest.raises(ValueError, match="nam"):
+        Note(name="a").replace(nam="b")
+
+
+def test_whoever_is_first_decides(objects: LocalObjects) -> None:
+    store = RecordStore(objects, Note)
+
+    assert store.read(KEY) is None
+    assert store.fix(KEY, Note(name="first")) == Note(name="first")
+    assert store.fix(KEY, Note(name="second")) == Note(name="first")
+    assert store.fix(KEY, Note(name="first")) == Note(name="first")
+    assert store.create(KEY, Note(name="first"))
+    assert not store.create(KEY, Note(name="second"))
+    assert store.read(KEY) == Note(name="first")
+
+
+@pytest.mark.parametrize(
+    ("record", "condition"), [(Note(name="a"), "RECORD_VANISHED"), (Line(seconds=1.0), "TEST_VANISHED")]
+)
+def test_a_record_that_is_deleted_between_being_created_by_another_and_being_read_is_one_error(
+    tmp_path: Path, record: Note | Line, condition: str
+) -> None:
+    class Vanishing(LocalObjects):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            return False
+
+    with pytest.raises(ContractError, match=rf"{condition}\] {KEY} was deleted meanwhile"):
+        RecordStore(Vanishing(tmp_path), type(record)).fix(KEY, record)
+
+
+def test_a_record_that_stands_and_cannot_be_read_is_refused(objects: LocalObjects) -> None:
+    objects.put(KEY, b"{")
+
+    with pytest.raises(ContractError, match="TEST_UNREADABLE"):
+        RecordStore(objects, Note).fix(KEY, Note(name="a"))

@@ -35,7 +35,7 @@ class Overtaken(LocalObjects):
         if self._left:
             self._left -= 1
             other = replace(FIRST, number=int(key[-15:-5]), found={f"other{self._left}": parse_type("int")})
-            super().put_if_absent(key, other.to_bytes())
+            super().put_if_absent(key, other.to_record().encode())
         return super().put_if_absent(key, data)
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConcurrencyError, ContractError
@@ -243,7 +244,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage:
 
     with pytest.raises(Died):
         replay(stage, mended, fault=die)
-    torn = uncommitted_files(stage.lake, objects, "shop")
+    torn = uncommitted_files(stage.lake, PipelineHome(objects, "shop"))
     replay(stage, mended)
 
     committed = stage.lake.open(paths.table("shop", "orders"))
@@ -251,7 +252,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage:
     assert [f"{paths.table('shop', 'orders')}/{path}" for path in torn["orders"].paths] == [
         uri.partition("/lake/")[2] for uri in committed.file_uris()
     ]
-    assert uncommitted_files(stage.lake, objects, "shop") == {}
+    assert uncommitted_files(stage.lake, PipelineHome(objects, "shop")) == {}
 
 
 def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:

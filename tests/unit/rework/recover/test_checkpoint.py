@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.records.generations import read_generations
 from deltaworks.engine import start as run_start
 from deltaworks.engine.ledger import Ledger
 from deltaworks.engine.start import open_batches
@@ -132,21 +132,22 @@ def test_a_ledger_with_a_gap_behind_it_is_left_alone(stage: Stage, catalog: Cata
 
 
 def test_a_damaged_checkpoint_is_retired_only_when_told(stage: Stage, catalog: Catalog) -> None:
-    from deltaworks.control.records.generations import current_checkpoint
 
-    current_checkpoint(stage.objects, "shop", last_completed=None, end_offset=None)
+    PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     stage.land(stage.processor(), 0)
     stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/metadata", b'{"id": "x"}')
     stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/offsets/0", b"")
 
     dry = repair_checkpoint(catalog, "shop")
-    known = read_generations(stage.objects, "shop")
+    known = PipelineHome(stage.objects, "shop").generations.read()
     assert "offsets/0: it is empty" in dry.damaged[0]
     assert known is not None
     assert not known.current.retired
 
     assert repair_checkpoint(catalog, "shop", dry_run=False).retired
-    renewed = current_checkpoint(stage.objects, "shop", last_completed=0, end_offset={"seq": 0})
+    renewed = PipelineHome(stage.objects, "shop").generations.current_checkpoint(
+        last_completed=0, end_offset={"seq": 0}
+    )
     assert (renewed.current.ordinal, renewed.current.first_batch, renewed.current.start) == (2, 1, {"seq": 0})
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.records.generations import known_generations
 from deltaworks.engine import start as run_start
 from deltaworks.engine.landed import LandedBatches
 from deltaworks.engine.ledger import known_owner_epoch
@@ -64,7 +64,7 @@ def start(stage: SourceStage) -> None:
         processor, ledger = open_batches(None, stage.catalog(), stage.spec, stage.objects, lease=lease, epoch=epoch)
         while processor.finish_torn() is not None:
             pass
-        checkpoint_to_run_on(stage.objects, "shop", ledger)
+        checkpoint_to_run_on(PipelineHome(stage.objects, "shop"), ledger)
         processor.serve()
     finally:
         lease.release()
@@ -222,7 +222,7 @@ def test_a_bad_deploy_is_undone_by_the_commands_of_the_page(stage: SourceStage) 
 
     run(stage, "A bad deploy", BATCH="2")
 
-    known = known_generations(stage.objects, "shop")
+    known = PipelineHome(stage.objects, "shop").generations.effective()
     assert (known.generation, known.current.start, known.current.first_batch) == (2, {"seq": 2}, 5)
     after = stage.contents()
     assert all(after[name] <= before[name] for name in ALL)

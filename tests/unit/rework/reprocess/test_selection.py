@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.rework.reprocess import selection as module
@@ -125,7 +125,7 @@ def test_what_was_resolved_is_found_again_whatever_has_landed_since(stage: Stage
 def test_ranges_run_over_nothing_where_the_pipeline_has_read_another_place(stage: Stage) -> None:
     # Seq 5 is of the bucket that was read before: its rows are in the tables, and must stay there.
     former = stage.spec.model_copy(update={"source": FileSourceSpec(kind="s3_sqs", relay="landing", bucket="foreign")})
-    records = SpecRecords(stage.objects, "shop")
+    records = PipelineHome(stage.objects, "shop").specs
     records.record(former, owner_epoch=1)
     records.record(stage.spec, owner_epoch=1)
 

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.records.generations import current_checkpoint
-from deltaworks.control.records.prepared import PreparedTable, prepare
-from deltaworks.control.records.specs import SpecRecords
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.base import ObjectSlice
@@ -43,8 +42,8 @@ class SourceStage(Stage):
     def land_all(self, *batches: int) -> BatchProcessor:
         """These batches, as a stream lands them."""
         processor = self.processor()
-        SpecRecords(self.objects, "shop").record(self.catalog().pipeline("shop"), owner_epoch=self.epoch)
-        current_checkpoint(self.objects, "shop", last_completed=None, end_offset=None)
+        PipelineHome(self.objects, "shop").specs.record(self.catalog().pipeline("shop"), owner_epoch=self.epoch)
+        PipelineHome(self.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
         for batch_id in batches:
             self.land_object(processor, batch_id)
         return processor
@@ -61,7 +60,7 @@ class SourceStage(Stage):
             ingested_at_us=at,
             prepared_at=iso_now(),
         )
-        prepare(self.objects, batch)
+        PipelineHome(self.objects, "shop").prepared.fix(batch)
         processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def _announce_and_parse(self, seq: int) -> tuple[PreparedTable, ...]:

@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.turn import write_turn
-from deltaworks.control.records.rollback import Rollbacks
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
@@ -69,7 +69,7 @@ def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Stage) ->
     assert len(counted.undone) == 1
     assert "DELETE by somebody" in counted.undone[0]
     assert opened(stage).version() == before
-    assert Rollbacks(stage.objects, "shop").newest() == 0
+    assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
 
 
 def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Stage) -> None:
@@ -131,7 +131,7 @@ def test_broken_off_anywhere_it_is_gone_on_with_also_after_the_stream_has_landed
 
     assert done.resumed
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, *([4] if landing else []))
-    assert Rollbacks(stage.objects, "shop").unfinished() is None
+    assert PipelineHome(stage.objects, "shop").rollbacks.unfinished() is None
     with pytest.raises(ConfigError, match="RESTORE_POINT"):
         restore(stage, None)
 
@@ -197,7 +197,7 @@ def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Stag
 
     assert counted.absent == (gone,)
     assert gone in str(refused.value)
-    assert Rollbacks(stage.objects, "shop").newest() == 0
+    assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
     assert stage.landed("orders") == stage.expected(1, 2, 3)
 
 
@@ -227,7 +227,7 @@ def test_files_of_more_rows_than_were_said_never_go(stage: Stage, max_rows: int 
     with pytest.raises(ConfigError, match=condition):
         restore(stage, request(max_rows=max_rows))
 
-    assert Rollbacks(stage.objects, "shop").newest() == 0
+    assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
 
 
 def test_nothing_goes_back_within_the_turn_of_another_job(stage: Stage) -> None:
@@ -310,4 +310,4 @@ def test_files_that_are_being_deleted_are_not_put_back(stage: Stage, monkeypatch
         restore(stage, request())
 
     assert refused.value.condition == "TABLE_FILES_HELD"
-    assert (opened(stage).version(), Rollbacks(stage.objects, "shop").newest()) == (before, 0)
+    assert (opened(stage).version(), PipelineHome(stage.objects, "shop").rollbacks.newest()) == (before, 0)

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.records.generations import current_checkpoint, known_generations
-from deltaworks.control.records.prepared import read_prepared
-from deltaworks.control.records.specs import SpecRecords
-from deltaworks.control.records.start_over import rolled_back_at
 from deltaworks.engine.history import BatchHistory
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
@@ -37,8 +34,8 @@ def stage(tmp_path: Path) -> Stage:
     """Four batches that have landed."""
     made = Stage.at(tmp_path)
     processor = made.processor()
-    SpecRecords(made.objects, "shop").record(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
-    current_checkpoint(made.objects, "shop", last_completed=None, end_offset=None)
+    PipelineHome(made.objects, "shop").specs.record(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
+    PipelineHome(made.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     for batch_id in range(4):
         made.land(processor, batch_id)
     return made
@@ -77,7 +74,7 @@ def test_a_dry_run_counts_what_goes_and_changes_nothing(stage: Stage) -> None:
 def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: Stage) -> None:
     done = back(stage, 1)
     assert all(stage.landed(name) == stage.expected(0, 1) for name in ALL)
-    known = known_generations(stage.objects, "shop")
+    known = PipelineHome(stage.objects, "shop").generations.effective()
     assert (known.generation, known.current.first_batch, known.current.start) == (2, 4, {"seq": 1})
 
     land_again(stage, 2, 3, 4)
@@ -93,7 +90,7 @@ def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(sta
     # The same batch under its former step, as a stream lands it whose generation is set back.
     tables = TableSet(stage.lake, stage.spec)
     tables.open()
-    batch = read_prepared(stage.objects, "shop", 1, 2)
+    batch = PipelineHome(stage.objects, "shop").prepared.read(1, 2)
     assert batch is not None
     share = next(each for each in batch.tables if each.table == "orders")
     outcome = FanOutWriter(tables.handles).commit(batch, share, owner=owner_step("shop", stage.epoch + 9))
@@ -112,7 +109,7 @@ def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> Non
 
     assert done.resumed
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
-    assert len(rolled_back_at(stage.objects, "shop", "orders")) == 1
+    assert len(PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")) == 1
 
 
 def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> None:
@@ -248,7 +245,7 @@ def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
     from deltaworks.sources.delta import losses as delta_losses
 
     back(stage, 1)
-    at = rolled_back_at(stage.objects, "shop", "orders")[0]
+    at = PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")[0]
 
     for following, refused in ((at, True), (at - 3, True), (at + 1, False), (None, False)):
         monkeypatch.setattr(delta_losses, "_next_version", lambda objects, reader, now=following: now)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.generations import begin_generation
 from deltaworks.control.records.start_over import StartOver
 from deltaworks.errors import ContractError
 from deltaworks.sources.kafka.topics import KnownTopics
@@ -17,7 +17,7 @@ from deltaworks.sources.kafka.topics import KnownTopics
 def first_id(objects: LocalObjects, pipeline: str) -> str:
     """The id a pipeline is held to, as the refusal of any other says it."""
     with pytest.raises(ContractError, match="KAFKA_TOPIC_REPLACED") as replaced:
-        KnownTopics(objects, pipeline).hold({"orders": "another"})
+        KnownTopics(PipelineHome(objects, pipeline)).hold({"orders": "another"})
     found = re.search(r"of the id (\w+);", replaced.value.message)
     assert found is not None
     return found[1]
@@ -25,9 +25,9 @@ def first_id(objects: LocalObjects, pipeline: str) -> str:
 
 def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(objects, "shop").hold({"orders": "one"})
+    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
 
-    after = KnownTopics(objects, "shop")
+    after = KnownTopics(PipelineHome(objects, "shop"))
     after.hold({"orders": "one", "refunds": "two"})
     with pytest.raises(ContractError, match="orders of the id one; now its id is three") as replaced:
         after.hold({"orders": "three", "refunds": "two"})
@@ -37,7 +37,7 @@ def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path
 
 def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(objects, "shop").hold({"orders": "one"})
+    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
     begun = StartOver(
         pipeline="shop",
         generation=2,
@@ -51,17 +51,17 @@ def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path)
         run="r",
         at="2026-01-01T00:00:00+00:00",
     )
-    begin_generation(objects, begun)
+    PipelineHome(objects, "shop").generations.begin(begun)
 
-    KnownTopics(objects, "shop").hold({"orders": "two"})
+    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "two"})
 
     assert first_id(objects, "shop") == "two"
 
 
 def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(objects, "shop").hold({"orders": "one"})
+    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
 
-    KnownTopics(objects, "stock").hold({"orders": "two"})
+    KnownTopics(PipelineHome(objects, "stock")).hold({"orders": "two"})
 
     assert (first_id(objects, "shop"), first_id(objects, "stock")) == ("one", "two")

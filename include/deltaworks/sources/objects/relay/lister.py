@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.paths import relay_control
+from deltaworks.control.paths import relay_listing, relay_listing_request
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -49,7 +49,7 @@ class ListingRecord:
 
 def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | None:
     """The record, or None where the relay has never listed."""
-    stored = objects.get(relay_control(relay, "listing.json"))
+    stored = objects.get(relay_listing(relay))
     if stored is None:
         return None
     record = json.loads(stored.data)
@@ -67,7 +67,7 @@ def listing_requested(objects: ObjectStore, relay: str) -> bool:
 
 
 def _request_key(relay: str) -> str:
-    return relay_control(relay, "listing_request.json")
+    return relay_listing_request(relay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Lister:
         self._closed.set()
 
     def _write(self, record: ListingRecord) -> None:
-        key = relay_control(self._spec.relay, "listing.json")
+        key = relay_listing(self._spec.relay)
         through_outages(
             lambda: self._objects.put(key, json.dumps(asdict(record)).encode()),
             patience_seconds=_PATIENCE_SECONDS,

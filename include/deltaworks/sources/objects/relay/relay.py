@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
-from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, FencedError, TransientError
 from deltaworks.sources.objects.log_writer import FileEventLogWriter
 from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
@@ -110,7 +110,7 @@ class Relay:
         """
         lease = Lease(
             self._objects,
-            self._key("lease.json"),
+            paths.lease(self._control),
             ttl_seconds=self._spec.lease_ttl_seconds,
             name=self._spec.relay,
         )
@@ -236,7 +236,7 @@ class Relay:
 
     def _observe(self, heartbeat: HeartbeatWriter) -> None:
         """Look for a stop request and at what the queue holds, apart from the appends."""
-        flag = StopFlag(self._objects, self._key("stop.json"))
+        flag = StopFlag(self._objects, paths.stop_request(self._control))
         dead: NotificationQueue | None = None
         with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
             dead = self._queue.dead_letters() if self._queue is not None else None
@@ -269,7 +269,7 @@ class Relay:
     def _heartbeat(self, lease: Lease) -> Iterator[HeartbeatWriter]:
         writer = HeartbeatWriter(
             self._objects,
-            self._key("heartbeat.json"),
+            paths.heartbeat(self._control),
             pipeline=self._spec.relay,
             trigger_seconds=self._spec.append_seconds,
         )
@@ -311,5 +311,6 @@ class Relay:
         self._fenced = True
         self.stop(at_once=True)
 
-    def _key(self, name: str) -> str:
-        return relay_control(self._spec.relay, name)
+    @property
+    def _control(self) -> str:
+        return paths.relay_control(self._spec.relay)

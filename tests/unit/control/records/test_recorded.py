@@ -1,0 +1,283 @@
+"""Records on disk stay what they are: those of former releases are read, and written with the same fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.held import HeldTable, ResumeRequest
+from deltaworks.control.records.mutation import MutationBatch, MutationEnd, Span, TableMutation
+from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
+from deltaworks.control.records.readers import ReaderRecord
+from deltaworks.control.records.reprocess import ReprocessEnd, ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.control.records.rollback import LostShare, Rollback, RollbackEnd, StagedRows
+from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
+from deltaworks.control.records.start_over import GivenUp, StartOver, StartOverEnd
+from deltaworks.control.records.store import Part, UnversionedRecord
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.inference.versions import SchemaRecord
+
+#: One object of every kind, as the last release without record models wrote them.
+RECORDED = Path(__file__).parent / "recorded"
+AT = "2026-01-02T03:04:05.678+00:00"
+FILE = {
+    "path": "event_date=2026-01-02/part-1.parquet",
+    "size": 1234,
+    "rows": 2,
+    "partition": {"event_date": "2026-01-02", "org": None},
+    "stats": '{"numRecords":2,"minValues":{"name":"é"}}',
+}
+TABLES = (
+    PreparedTable(
+        table="orders",
+        writer="fan_out",
+        rows=2,
+        files=(FILE,),
+        new_columns=({"name": "größe", "type": "double", "path": ["a", "größe"]},),
+    ),
+    PreparedTable(table="quarantine", writer="quarantine", rows=0, files=()),
+)
+CODE: dict[str, Any] = {"spec_fingerprint": "0f" * 8, "code_version": "0.9.0"}
+BY: dict[str, Any] = {"by": "ada", "run": "manual", "at": AT}
+
+EXPECTED: dict[str, UnversionedRecord] = {
+    "prepared_batch": PreparedBatch(
+        pipeline="shop",
+        generation=2,
+        batch_id=42,
+        spark_batch_id=3,
+        checkpoint=2,
+        owner="host/17",
+        owner_epoch=5,
+        run="stream__shop/manual__1/run/1",
+        prepared_at=AT,
+        ingested_at_us=1767323045678901,
+        offsets={"start": None, "end": {"seq": 12, "shards": {"s-1": "49"}}},
+        source={"files": 3, "bytes": 4567, "lag_seconds": 1.5},
+        tables=TABLES,
+        **CODE,
+    ),
+    "prepared_replay": PreparedReplay(
+        pipeline="shop", ordinal=7, replay_id="b1" * 16, run="manual", prepared_at=AT, tables=TABLES, **CODE
+    ),
+    "mutation_batch": MutationBatch(
+        pipeline="shop",
+        number=4,
+        generation=2,
+        requests=Span(table="requests", table_id="a-b", after=-1, up_to=9),
+        tables=(Span(table="orders", table_id="c-d", after=3, up_to=12),),
+        run="manual",
+        at=AT,
+        organisation="acme",
+        everything=True,
+        **CODE,
+    ),
+    "mutation_end": MutationEnd(
+        pipeline="shop",
+        number=4,
+        generation=2,
+        outcome="applied",
+        at=AT,
+        requests={"update": 3, "delete": 1},
+        not_understood=1,
+        values_not_fitting=2,
+        tables=(
+            TableMutation(
+                table="orders",
+                rows=5,
+                files_removed=2,
+                files_added=1,
+                version=13,
+                attempts=2,
+                pause_seconds=0.25,
+                optimized=True,
+                engine="delta_rs",
+            ),
+        ),
+        seconds={"merge": 1.5, "resolve": 2.0},
+    ),
+    "rollback": Rollback(
+        pipeline="shop",
+        ordinal=1,
+        table="orders",
+        generation=2,
+        from_version=12,
+        to_version=8,
+        repair="source",
+        lost=(
+            LostShare(kind="batch", generation=2, number=41, rows=5, files=1),
+            LostShare(kind="replay", generation=1, number=7, rows=2, files=1),
+        ),
+        undone=("MERGE of version 9",),
+        dropped_files=("event_date=2026-01-01/part-0.parquet",),
+        reason="wrong rows",
+        code_version="0.9.0",
+        **BY,
+    ),
+    "rollback_files": StagedRows(rows=5, files=(FILE,), gone=("in/a.json",)),
+    "rollback_end": RollbackEnd(version=13),
+    "start_over": StartOver(
+        pipeline="shop",
+        generation=3,
+        first_batch=43,
+        start={"seq": 12},
+        tables=(
+            GivenUp(table="orders", version=12, rows=100, files=4, bytes=99999),
+            GivenUp(table="items", version=3, rows=1, files=1, bytes=9, restore_to=2),
+        ),
+        reason="new names",
+        to_batch=40,
+        **BY,
+        **CODE,
+    ),
+    "start_over_end": StartOverEnd(versions={"orders": 13, "items": 4}),
+    "reprocess_plan": ReprocessPlan(
+        pipeline="shop",
+        id="r1",
+        mode="in_place",
+        tables=("orders",),
+        whole=False,
+        selection={"batches": [1, 4], "files": [], "events": None, "from_start": False},
+        up_to_batch=41,
+        ranges=((1, 4), (6, 8)),
+        objects=7,
+        source_bytes=70,
+        allow_missing=True,
+        generation=2,
+        **BY,
+        **CODE,
+    ),
+    "reprocess_files": StagedFiles(
+        tables=(StagedTable(table="orders", rows=3, files=("a.parquet",), ranges=((1, 4),)),),
+        gone=("in/k.json",),
+        not_fitting=1,
+        kept_in_quarantine=2,
+    ),
+    "reprocess_end": ReprocessEnd(
+        tables=({"table": "orders", "target": "orders", "seconds": 1.25, "rows": 3, "version": 14},)
+    ),
+    "generations": Generations(
+        generation=3,
+        checkpoints=(
+            CheckpointRecord(ordinal=1, first_batch=43, start={"seq": 12}, retired=True),
+            CheckpointRecord(ordinal=2, first_batch=51, start={"seq": 19}),
+        ),
+    ),
+    "held_table": HeldTable(
+        table="orders",
+        reason="suspended",
+        since_batch=41,
+        at=AT,
+        condition="COMMIT_FAILED",
+        message="no",
+        hint="wait",
+        by="manual",
+        retryable=True,
+    ),
+}
+#: Records that say when they were written: their class alone is held against them.
+CLASSES: dict[str, type[UnversionedRecord]] = {
+    **{name: type(record) for name, record in EXPECTED.items()},
+    "resume_request": ResumeRequest,
+    "reader": ReaderRecord,
+    "spec": SpecRecord,
+    "current_spec": CurrentSpec,
+    "accepted_change": AcceptedChange,
+    "schema_version": SchemaRecord,
+}
+
+
+def test_there_is_a_recorded_object_of_every_kind() -> None:
+    def leaves(kind: type[Part]) -> set[type[Part]]:
+        below = kind.__subclasses__()
+        return {kind} if not below else set().union(*map(leaves, below))
+
+    product = {kind for kind in leaves(UnversionedRecord) if kind.__module__.startswith("deltaworks.")}
+
+    assert product <= set(CLASSES.values())
+    assert {path.stem for path in RECORDED.glob("*.json")} == set(CLASSES)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_record_of_a_former_release_is_read_as_what_it_meant(name: str) -> None:
+    assert CLASSES[name].decode((RECORDED / f"{name}.json").read_bytes(), key="k") == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_a_record_is_written_with_the_fields_and_values_a_former_release_reads(name: str) -> None:
+    data = (RECORDED / f"{name}.json").read_bytes()
+
+    assert json.loads(CLASSES[name].decode(data, key="k").encode()) == json.loads(data)
+
+
+def texts() -> st.SearchStrategy[str]:
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def plain() -> st.SearchStrategy[Any]:
+    """What a field of any JSON may hold."""
+    leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts()
+    return st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3))
+
+
+SCALARS: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
+    Any: plain,
+    str: texts,
+    int: st.integers,
+    bool: st.booleans,
+    float: lambda: st.floats(allow_nan=False),
+}
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values of a field's type: those the records use, and no other."""
+    if annotation in SCALARS:
+        return SCALARS[annotation]()
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return records_of(annotation)
+    arguments, origin = get_args(annotation), get_origin(annotation)
+    if origin is tuple:
+        several = arguments[-1] is ...
+        members = [values_of(argument) for argument in arguments if argument is not ...]
+        return st.lists(members[0], max_size=3).map(tuple) if several else st.tuples(*members)
+    if origin is dict:
+        return st.dictionaries(*map(values_of, arguments), max_size=3)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    return st.one_of(st.none() if argument is type(None) else values_of(argument) for argument in arguments)
+
+
+def records_of(kind: type[Part]) -> st.SearchStrategy[Any]:
+    fields = {name: field.annotation for name, field in kind.model_fields.items() if name != "format"}
+    return st.fixed_dictionaries({name: values_of(annotation) for name, annotation in fields.items()}).map(
+        lambda values: kind(**values)
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(set(CLASSES.values()), key=lambda kind: kind.__name__))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_every_record_survives_being_written_and_read(kind: type[UnversionedRecord], data: st.DataObject) -> None:
+    record = data.draw(records_of(kind))
+
+    encoded = record.encode()
+
+    assert kind.decode(encoded, key="k") == record
+    assert kind.decode(encoded, key="k").encode() == encoded
+    assert set(json.loads(encoded)) == set(kind.model_fields)
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSES) - {"resume_request"}))
+def test_a_record_that_was_cut_off_is_refused_wherever_it_was_cut(name: str) -> None:
+    data = (RECORDED / f"{name}.json").read_bytes()
+
+    for length in range(0, len(data) - 1, 7):
+        with pytest.raises((ContractError, ConfigError), match=CLASSES[name].kind.unreadable):
+            CLASSES[name].decode(data[:length], key="k")

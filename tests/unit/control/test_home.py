@@ -1,0 +1,114 @@
+"""The home of a pipeline opens its records, keeps pipelines apart, and costs nothing before it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.rollback import Rollback
+from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.errors import ContractError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> PipelineHome:
+    return PipelineHome(LocalObjects(tmp_path), "shop")
+
+
+def rollback(ordinal: int, *, table: str = "orders", by: str = "ada") -> Rollback:
+    return Rollback(
+        pipeline="shop",
+        ordinal=ordinal,
+        table=table,
+        generation=1,
+        from_version=9,
+        to_version=4,
+        repair="none",
+        lost=(),
+        undone=(),
+        dropped_files=(),
+        by=by,
+        reason="",
+        run="manual",
+        at="2026-01-01T00:00:00.000+00:00",
+        code_version="0",
+    )
+
+
+def start_over(generation: int, *, to_batch: int | None = None) -> StartOver:
+    return StartOver(
+        pipeline="shop",
+        generation=generation,
+        first_batch=10 * generation,
+        start={"seq": generation},
+        spec_fingerprint="f",
+        code_version="0",
+        tables=(GivenUp(table="orders", version=4, rows=1, files=1, bytes=1),),
+        by="ada",
+        reason="",
+        run="manual",
+        at="2026-01-01T00:00:00.000+00:00",
+        to_batch=to_batch,
+    )
+
+
+def test_a_home_is_that_of_one_pipeline(home: PipelineHome) -> None:
+    home.held.request_resume("orders", by="ada")
+    home.rollbacks.fix(rollback(1))
+
+    assert PipelineHome(home.objects, "games").rollbacks.newest() == 0
+    assert home.rollbacks.newest() == 1
+    assert home.table("orders") == "tables/shop/orders"
+    assert home.control("progress") == "control/pipelines/shop/progress"
+    assert all(key.startswith("control/pipelines/shop/") for key in home.objects.list(""))
+
+
+def test_a_rollback_is_unfinished_until_its_end_is_on_record(home: PipelineHome) -> None:
+    assert home.rollbacks.fix(rollback(1)) == home.rollbacks.fix(rollback(1, by="grace"))
+    with pytest.raises(ContractError, match=r"ROLLBACK_UNFINISHED.*restore shop orders"):
+        home.rollbacks.refuse_unfinished()
+
+    home.rollbacks.fix_end(rollback(1), version=10)
+    home.rollbacks.fix_end(rollback(1), version=11)
+    home.rollbacks.fix(rollback(2, table="items"))
+
+    assert home.rollbacks.unfinished() == rollback(2, table="items")
+    ((record, end),) = home.rollbacks.of_table("orders")
+    assert (record, end and end.version) == (rollback(1), 10)
+
+
+def test_a_start_over_begins_a_generation_once_it_has_ended(home: PipelineHome) -> None:
+    home.start_overs.refuse_unfinished()
+    home.start_overs.fix(start_over(2))
+    with pytest.raises(ContractError, match="START_OVER_UNFINISHED"):
+        home.start_overs.refuse_unfinished()
+    assert home.generations.current() == 1
+
+    home.start_overs.end(start_over(2), versions={"orders": 5})
+    home.start_overs.refuse_unfinished()
+
+    assert home.generations.effective().current.first_batch == 20
+    assert home.start_overs.rolled_back_at("orders") == [5]
+    assert home.start_overs.rolled_back_at("items") == []
+
+
+def test_the_batches_of_a_generation_survive_as_far_as_every_later_one_has_left_them(home: PipelineHome) -> None:
+    for begun in (start_over(2, to_batch=7), start_over(3), start_over(4, to_batch=3)):
+        home.start_overs.fix(begun)
+
+    assert home.start_overs.surviving_batches(4, current=4) is None
+    assert home.start_overs.surviving_batches(3, current=4) == 3
+    assert home.start_overs.surviving_batches(2, current=4) == -1
+    assert home.start_overs.surviving_batches(1, current=2) == 7
+
+
+def test_opening_a_home_takes_neither_an_engine_nor_the_declarations_with_it() -> None:
+    code = "import sys, deltaworks.control.home; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+    assert {"pyspark", "deltalake", "pyarrow", "boto3", "deltaworks.specs.pipeline"} & set(loaded) == set()
