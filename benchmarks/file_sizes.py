@@ -102,7 +102,7 @@ class _Batches:
 @contextmanager
 def _heard(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
     """Listens to a query, to its end."""
-    from deltaworks.engine.query_listener import IngestListener, listening
+    from deltaworks.engine.queries import IngestListener, listening
 
     batches = _Batches()
     listener = IngestListener(

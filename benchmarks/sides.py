@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +19,9 @@ from benchmarks.harness import Clock, Run
 from benchmarks.places import Place
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
+from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.sources.base import ObjectSlice
@@ -58,6 +61,13 @@ def games_spec() -> PipelineSpec:
     return load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
 
 
+class _WithoutQuery(BatchProcessor):
+    """Lands batches that no query of Spark's has planned."""
+
+    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        return {"seq": spark_batch_id}
+
+
 def processor_of(
     spark: SparkSession, spec: PipelineSpec, files: GamesFiles, storage: StorageSpec
 ) -> tuple[BatchProcessor, TableSet]:
@@ -67,16 +77,12 @@ def processor_of(
     tables = TableSet(lake, spec)
     tables.open()
     tables.fence(owner)
-    processor = BatchProcessor(
+    processor = _WithoutQuery(
         spark,
         spec,
-        lake,
-        objects,
+        BatchStores(lake=lake, objects=objects, ledger=Ledger(lake, name, 1), tables=tables),
         generations=PipelineHome(objects, name).generations.current_checkpoint(last_completed=None, end_offset=None),
-        ledger=Ledger(lake, name, 1),
-        tables=tables,
         ownership=Ownership(owner="benchmark", step=owner),
-        end_of=lambda generations, batch: {"seq": batch},
     )
     return processor, tables
 

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,3 +25,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             for name, value in getattr(report, "user_properties", ()):
                 if name == "summary" and getattr(report, "when", "") == "call":
                     terminalreporter.write_line(str(value))
+
+
+@pytest.fixture(autouse=True)
+def no_fault_is_left() -> Iterator[None]:
+    """What a test lets happen at points of a batch ends with it."""
+    yield
+    if (points := sys.modules.get("tests.batch_points")) is not None:
+        points.forget_faults()

@@ -27,6 +27,7 @@ from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
+from tests.batch_points import at_points
 from tests.spark.conftest import ENVIRONMENT, spark
 
 pytestmark = [pytest.mark.integration]
@@ -57,8 +58,8 @@ class Platform:
         """Land everything that was sent; the run breaks off once where it is told to, and is begun again."""
         if crash_at:
             crashing = _Crashing(crash_at)
-            with pytest.raises(StreamingQueryException, match="the run breaks off"):
-                IngestRun(self.spark, self.catalog, PIPELINE, available_now=True, fault=crashing).run()
+            with at_points(crashing), pytest.raises(StreamingQueryException, match="the run breaks off"):
+                IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
             assert crashing.crashed
         IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
 

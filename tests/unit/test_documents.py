@@ -38,7 +38,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
 from deltaworks.rework.quarantine.replay_record import REPLAYS_SCHEMA
 from deltaworks.rework.reprocess.run import TableReprocess
-from deltaworks.sources.objects.schema import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
+from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema

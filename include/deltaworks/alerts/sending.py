@@ -103,19 +103,26 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
             waiting += 1
     failing = tuple(sorted(name for name, error in blocked.items() if error))
     _alert_on_channels(objects, blocked, worked - set(blocked), now)
+    if sent:
+        # Records come from sending alone, so this is when they are cleared away.
+        forget_deliveries(objects, now=now)
     return SendResult(sent=sent, waiting=waiting, given_up=given_up, failing=failing)
 
 
 def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
-    """Remove records of deliveries that ended over a week ago, and return their number. Once an hour is enough."""
+    """Remove records of deliveries of notices that are over a week old and not in the spool any more; how many."""
     before = (now or utc_now()) - timedelta(days=KEEP_DAYS)
-    removed = 0
-    for key in objects.list(paths.alerts("deliveries/")):
-        # The name begins with the time the notice was made.
-        if key.rpartition("/")[2] < f"{before:%Y%m%dT%H%M%S}":
-            objects.delete(key)
-            removed += 1
-    return removed
+    # The name of a record begins with the notice's id, and that with the time the notice was made.
+    names = {key: key.rpartition("/")[2] for key in objects.list(paths.alerts("deliveries/"))}
+    old = {key: name for key, name in names.items() if name < f"{before:%Y%m%dT%H%M%S}"}
+    if not old:
+        return 0
+    # Without its record, a notice that still waits on another channel would be sent again on this one.
+    waiting = tuple(key.rpartition("/")[2].removesuffix("json") for key in objects.list(paths.alerts("spool/")))
+    ended = [key for key, name in old.items() if not name.startswith(waiting)]
+    for key in ended:
+        objects.delete(key)
+    return len(ended)
 
 
 def _is_for(channel: Channel, notice: Notice) -> bool:

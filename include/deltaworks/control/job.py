@@ -6,6 +6,7 @@ Foreign errors become DeltaworksErrors here and nowhere else, so that a retry po
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import re
 import sys
@@ -18,8 +19,6 @@ from pydantic import BaseModel
 from deltaworks.control.guard import start_guard
 from deltaworks.errors import (
     ConcurrencyError,
-    ConfigError,
-    ContractError,
     DeltaworksError,
     FencedError,
     TransientError,
@@ -39,26 +38,6 @@ _CONFLICT = re.compile(
 )
 #: What Spark says when another driver has written the next file of a query's checkpoint.
 _CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
-#: What Kafka's clients and Spark's connector say of records that are gone, and of a login that is refused.
-_OUT_OF_RANGE = re.compile(r"\bOffsetOutOfRangeException\b[^\n]*")
-_EXPIRED = re.compile(r"Some data may have been lost because they are not available[^\n]*")
-_LOGIN_REFUSED = re.compile(r"\bSaslAuthenticationException\b[^\n]*|\b(?:Topic|Group)AuthorizationException\b[^\n]*")
-#: What Java says of a certificate that one side does not take.
-_CERTIFICATE_REFUSED = re.compile(r"\bSslAuthenticationException\b[^\n]*|\bSSLHandshakeException\b[^\n]*")
-_CERTIFICATE_CAUSE = re.compile(
-    r"PKIX path[^\n]*|No subject alternative[^\n]*|Received fatal alert[^\n]*"
-    r"|\bCertificate(?:Expired|NotYetValid)\w+[^\n]*"
-)
-_STORE_UNREADABLE = re.compile(r"Failed to load (?:PEM )?SSL keystore[^\n]*|Invalid PEM keystore configs[^\n]*")
-#: What Delta says of a stream that comes to a commit which replaces rows.
-_REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b(?:[^\n]*?(at version \d+))?")
-#: What it says of commits that are gone from the log, and of another table at the place of the one that was read.
-_COMMITS_GONE = re.compile(
-    r"\bDELTA_(?:LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE|MISSING_FILES_UNEXPECTED_VERSION)\b"
-    r"(?:[^\n]*?from version (\d+))?"
-)
-_NEXT_VERSION = re.compile(r'"reservoirVersion":\s*(\d+)')
-_ANOTHER_TABLE = re.compile(r"\bDIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE\b[^\n]*")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
@@ -81,6 +60,9 @@ _OUTAGE_TYPES = frozenset(
     }
 )
 _MESSAGE_LENGTH = 1_000
+#: Functions from the text of a foreign error to one of ours, or None: what belongs to one kind of source is said in the
+#: source's folder. Named and not imported, since they lie in layers above; loaded when an error is looked at.
+ERROR_GRAMMARS = ("deltaworks.sources.registry:source_error",)
 
 
 def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
@@ -153,7 +135,7 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
             f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
             hint="None: the other one goes on. Run one stream a pipeline.",
         )
-    if (of_source := _of_the_source(text)) is not None:
+    if (of_source := _of_a_source(text)) is not None:
         return of_source
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
@@ -169,57 +151,12 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     )
 
 
-def _of_the_source(text: str) -> DeltaworksError | None:
-    if expired := _OUT_OF_RANGE.search(text) or _EXPIRED.search(text):
-        return ContractError(
-            "SOURCE_EXPIRED",
-            f"Records that no batch has read are not in the source any more: {expired.group()[:_MESSAGE_LENGTH]}",
-            hint="See what was lost, and why the stream was behind; to go on after it declare `allow_data_loss: true`.",
-        )
-    if (of_table := _of_the_table(text)) is not None:
-        return of_table
-    if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
-        cause = _CERTIFICATE_CAUSE.search(text)
-        reason = refused.group() if cause is None else f"{refused.group()}: {cause.group()}"
-        return ConfigError(
-            "SOURCE_CERTIFICATE_REFUSED",
-            f"The source and this client do not take each other's certificate: {reason[:_MESSAGE_LENGTH]}",
-            hint="Mend `source.security`: truststore has to hold the authority of the brokers' certificate, keystore a "
-            "certificate that they take, and bootstrap_servers the names in theirs.",
-        )
-    if refused := _LOGIN_REFUSED.search(text):
-        return ConfigError(
-            "SOURCE_LOGIN_REFUSED",
-            f"The source refuses the login: {refused.group()[:_MESSAGE_LENGTH]}",
-            hint="Mend the variables that `source.security` refers to, or what the user is allowed to read.",
-        )
-    return None
-
-
-def _of_the_table(text: str) -> DeltaworksError | None:
-    """What Delta says of a table that is read as a stream."""
-    if rewritten := _REWRITTEN.search(text):
-        return ContractError(
-            "DELTA_SOURCE_REWRITTEN",
-            "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place"
-            f"{' ' + rewritten.group(1) if rewritten.group(1) else ''}.",
-            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
-            "`change_feed: true` with the feed switched on, which tells inserts from changes.",
-        )
-    if gone := _COMMITS_GONE.search(text):
-        following = gone if gone.group(1) else _NEXT_VERSION.search(text)
-        return ContractError(
-            "SOURCE_EXPIRED",
-            "The log of the table that is read no longer has the version that comes next"
-            f"{', ' + following.group(1) if following else ''}.",
-            hint="Start the pipeline over, which reads the table as it is; keep its log for longer.",
-        )
-    if another := _ANOTHER_TABLE.search(text):
-        return ContractError(
-            "DELTA_SOURCE_REPLACED",
-            f"The table that was read is gone, and another one is in its place: {another.group()[:_MESSAGE_LENGTH]}",
-            hint="Read it from its beginning: `deltaworks pipelines start-over`; or put the former table back.",
-        )
+def _of_a_source(text: str) -> DeltaworksError | None:
+    for place in ERROR_GRAMMARS:
+        module, _, name = place.partition(":")
+        error: DeltaworksError | None = getattr(importlib.import_module(module), name)(text)
+        if error is not None:
+            return error
     return None
 
 

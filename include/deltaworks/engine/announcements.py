@@ -1,7 +1,7 @@
-"""What notification tables are told of the rows a batch adds to another table: who, of which day, under which batch.
+"""Notifications of the rows that a batch adds to a table, as rows of its notification tables: keys, day and batch.
 
-The rows are written and committed with the batch they tell of, after it, so that a notification never comes before what
-it tells of, and comes exactly once as that does.
+They are written and committed with the batch they announce, after its other rows, so that a notification never comes
+before those, and comes exactly once as they do.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS
+from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS, AnnouncesSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import grouped
 
-#: Rows that are gathered before they are told of.
+#: Rows that are gathered before notifications of them are made.
 GATHERED_ROWS = 500_000
 INSERT, STREAM = "insert", "stream"
 _KEY = "\0key"
@@ -25,44 +25,43 @@ _KEY = "\0key"
 
 def announcers(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     """The notification tables of each table that has any."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_table: dict[str, tuple[str, ...]] = {}
     for table in spec.tables:
         if table.announces is not None:
-            found[table.announces.table] = (*found.get(table.announces.table, ()), table.name)
-    return found
+            by_table[table.announces.table] = (*by_table.get(table.announces.table, ()), table.name)
+    return by_table
 
 
 def announced(spec: PipelineSpec) -> Mapping[str, str]:
-    """The table that each notification table tells of."""
+    """The table whose rows each notification table announces."""
     return {table.name: table.announces.table for table in spec.tables if table.announces is not None}
 
 
 def with_announcements(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-    """Rows of tables as they come, and behind them what notification tables are told of them.
+    """Rows of tables as they come, and behind them the rows of notification tables that announce them.
 
-    A notification tells of rows that agree in what it takes over from them, in their batch and their time of arrival.
+    A notification is of rows that agree in what it takes over from them, in their batch and their time of arrival.
     """
-    gathering = {table.name: _Gathering(table) for table in spec.tables if table.announces is not None}
+    gathering = {table.name: _Gathering(table, table.announces) for table in spec.tables if table.announces is not None}
     by_data = announcers(spec)
     for name, rows in parts:
-        for teller in by_data.get(name, ()):
-            gathering[teller].take(rows)
-            if gathering[teller].rows >= GATHERED_ROWS:
-                yield teller, gathering[teller].told()
+        for announcer in by_data.get(name, ()):
+            gathering[announcer].take(rows)
+            if gathering[announcer].rows >= GATHERED_ROWS:
+                yield announcer, gathering[announcer].notifications()
         yield name, rows
-    for teller, gathered in gathering.items():
+    for announcer, gathered in gathering.items():
         if gathered.rows:
-            yield teller, gathered.told()
+            yield announcer, gathered.notifications()
 
 
 class _Gathering:
     """Rows of one table on their way to becoming notifications in another."""
 
-    def __init__(self, table: TableSpec) -> None:
-        assert table.announces is not None
+    def __init__(self, table: TableSpec, announces: AnnouncesSpec) -> None:
         self._schema = arrow_schema(table.column_types())
         self._taken_over = [column.name for column in table.columns]
-        self._key = table.announces.key
+        self._key = announces.key
         self._parts: list[pa.Table] = []
         self.rows = 0
 
@@ -71,8 +70,8 @@ class _Gathering:
         self._parts.append(rows.select(by).append_column(_KEY, rows.column(self._key)))
         self.rows += rows.num_rows
 
-    def told(self) -> pa.Table:
-        """The notifications of what was taken since the last call."""
+    def notifications(self) -> pa.Table:
+        """The notifications of the rows that were taken since the last call."""
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
         by = [*self._taken_over, "_batch_id", "_ingested_at"]
@@ -80,7 +79,7 @@ class _Gathering:
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
         firsts = rows.select(by).take(pa.array(order[starts]))
-        # A key that is null tells no row; offsets of a list count values, so nulls are left out of each list.
+        # A key that is null names no row; offsets of a list count values, so nulls are left out of each list.
         kept = keys.is_valid()
         before = np.concatenate([[0], np.cumsum(np.asarray(kept))])
         lists = pa.ListArray.from_arrays(
@@ -88,7 +87,7 @@ class _Gathering:
         )
         count = firsts.num_rows
         arrived = firsts.column("_ingested_at")
-        own = {
+        own: dict[str, pa.Array | pa.ChunkedArray] = {
             "ingested_at": arrived,
             "ingested_date": arrived.cast(pa.date32()),
             "change": pa.array([INSERT] * count, pa.string()),
@@ -97,6 +96,5 @@ class _Gathering:
             "batch_kind": pa.array([STREAM] * count, pa.string()),
             "data_version": pa.nulls(count, pa.int64()),
         }
-        assert own.keys() == NOTIFICATION_COLUMNS.keys()
-        columns = [firsts.column(name) for name in self._taken_over] + list(own.values())
+        columns = [firsts.column(name) for name in self._taken_over] + [own[name] for name in NOTIFICATION_COLUMNS]
         return pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)

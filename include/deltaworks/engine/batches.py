@@ -5,7 +5,7 @@
 - *complete*: the ledger rows.
 
 A batch met again, after any crash, starts at the first of the three that has not happened: files already written are
-committed, not written anew. A table that is held is left out of the commits, and catches up later from the same
+committed, not written again. A table that is held is left out of the commits, and catches up later from the same
 records. Nothing here rests on a clock, on a replay being identical, or on Airflow.
 """
 
@@ -15,7 +15,6 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,26 +23,22 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.commit import ShareCommits, commit_shares
+from deltaworks.engine.commit import BatchStores, ShareCommits, commit_shares
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
-from deltaworks.engine.file_target import FileTarget
 from deltaworks.engine.holds import TableHolds
-from deltaworks.engine.ledger import Ledger
-from deltaworks.engine.table_set import TableSet
+from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
 from deltaworks.events.evolution import Evolved, as_records
 from deltaworks.events.parse import BatchStamp
-from deltaworks.sources.base import SourceSlice
+from deltaworks.sources.base import Slice
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,50 +87,35 @@ class BatchProcessor:
         self,
         spark: SparkSession | None,
         spec: PipelineSpec,
-        lake: Lake,
-        objects: ObjectStore,
+        stores: BatchStores,
         *,
         generations: Generations,
-        ledger: Ledger,
-        tables: TableSet,
         ownership: Ownership,
-        fault: Callable[[str], None] = lambda point: None,
-        end_of: Callable[[Generations, int], dict[str, Any]] | None = None,
     ) -> None:
-        """Take over the pipeline's tables.
-
-        Args:
-            spark: None for one that only finishes what is prepared.
-            end_of: says where one of Spark's batches ends; Spark's own offset log by default.
-        """
+        """Take over the pipeline's tables. `spark` is None for one that only finishes what is prepared."""
         self._spark = spark
         self._spec = spec
-        self._lake = lake
-        self._objects = objects
-        self._home = PipelineHome(objects, spec.pipeline)
+        self._lake = stores.lake
+        self._home = PipelineHome(stores.objects, spec.pipeline)
         self._generations = generations
-        self._ledger = ledger
-        self._tables = tables
+        self._ledger = stores.ledger
+        self._tables = stores.tables
         self._ownership = ownership
-        self._fault = fault
-        self._end_of = end_of or self._home.generations.end_offset
+        handles = stores.tables.handles
         writers: dict[str, TableWriter] = {
-            "fan_out": FanOutWriter(tables.handles),
-            "spark": SparkWriter(spark, lake, tables.handles),
+            "fan_out": FanOutWriter(handles),
+            "spark": SparkWriter(spark, stores.lake, handles),
         }
-        self._commits = ShareCommits(tables, writers, owner=ownership.step)
-        self._last_completed = ledger.last_completed()
+        self._commits = ShareCommits(stores.tables, writers, owner=ownership.step)
+        self._last_completed = stores.ledger.last_completed()
         self._busy = threading.Lock()
         self._holds = TableHolds(
-            lake,
+            stores,
             self._home,
             generation=generations.generation,
-            tables=tables,
             commits=self._commits,
-            ledger=ledger,
             owner=ownership.step,
-            spare=self._remove_staged,
-            reached=fault,
+            on_landed=self._remove_staged,
         )
         self._holds.start(self._last_completed)
 
@@ -162,7 +142,7 @@ class BatchProcessor:
         """Our number of one of Spark's batches."""
         return self._generations.current.first_batch + spark_batch_id
 
-    def process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
+    def process(self, source: Slice, spark_batch_id: int) -> BatchReport | None:
         """Land one batch; None when the ledger has it already.
 
         Raises:
@@ -173,7 +153,7 @@ class BatchProcessor:
         with self._busy:
             return self._process(source, spark_batch_id)
 
-    def _process(self, source: SourceSlice, spark_batch_id: int) -> BatchReport | None:
+    def _process(self, source: Slice, spark_batch_id: int) -> BatchReport | None:
         batch_id = self.batch_id(spark_batch_id)
         end = self._end_of(self._generations, spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
@@ -196,7 +176,7 @@ class BatchProcessor:
         """End on a checkpoint whose slice is not what this batch landed.
 
         A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
-        slice; or Spark has planned the batch anew, since files of its checkpoint were lost. What it planned beyond the
+        slice; or Spark has planned the batch again, since files of its checkpoint were lost. What it planned beyond the
         slice that landed would count as done here; the next checkpoint starts at the end of what the ledger has.
         """
         self._home.generations.retire_checkpoint()
@@ -207,6 +187,10 @@ class BatchProcessor:
             hint="Nothing: the next run goes on after it with a new checkpoint.",
         )
 
+    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        """Where one of Spark's batches ends: what its offset log says."""
+        return self._home.generations.end_offset(generations, spark_batch_id)
+
     def finish_torn(self) -> BatchReport | None:
         """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
         following = 0 if self._last_completed is None else self._last_completed + 1
@@ -215,14 +199,13 @@ class BatchProcessor:
             return None
         return self._land(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _prepare(self, source: SourceSlice, spark_batch_id: int, batch_id: int, end: dict[str, Any]) -> PreparedBatch:
+    def _prepare(self, source: Slice, spark_batch_id: int, batch_id: int, end: dict[str, Any]) -> PreparedBatch:
         spec = self._spec
         before = spark_batch_id - 1
         start = self._end_of(self._generations, before) if spark_batch_id else self._generations.current.start
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp)
-        self._fault("files_written")
-        fixed = self._home.prepared.fix(
+        return self._home.prepared.fix(
             PreparedBatch(
                 pipeline=spec.pipeline,
                 generation=self._generations.generation,
@@ -241,10 +224,8 @@ class BatchProcessor:
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),
             )
         )
-        self._fault("prepared")
-        return fixed
 
-    def _write(self, source: SourceSlice, stamp: BatchStamp) -> Written:
+    def _write(self, source: Slice, stamp: BatchStamp) -> Written:
         if source.is_empty():
             return Written()
         if self._spark is None:
@@ -296,12 +277,9 @@ class BatchProcessor:
             tables=self._tables,
             is_held=self._holds.holds,
             suspend=self._holds.suspend,
-            after_each=lambda step: self._fault(f"committed:{step.table_name}"),
         )
-        self._fault("committed")
         commit_seconds = time.monotonic() - started
         self._ledger.complete(prepared, steps, owner=owner)
-        self._fault("completed")
         self._last_completed = prepared.batch_id
         for share in prepared.tables:
             if not self._holds.holds(share.table):
@@ -330,4 +308,4 @@ class BatchProcessor:
         for file in share.files:
             # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
             with contextlib.suppress(Exception):
-                self._objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")
+                self._home.objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")

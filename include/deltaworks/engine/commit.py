@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.ledger import StepOutcome
+from deltaworks.engine.ledger import Ledger, StepOutcome
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import TableWriter
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step
 
 log = logging.getLogger(__name__)
@@ -29,21 +31,23 @@ COMMIT_THREADS = 8
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStores:
+    """What the batches of one pipeline land in, and what keeps the records of them."""
+
+    lake: Lake
+    objects: ObjectStore
+    ledger: Ledger
+    tables: TableSet
+
+
 class ShareCommits:
     """Commits one share through the writer of its table, again where that can help."""
 
-    def __init__(
-        self,
-        tables: TableSet,
-        writers: dict[str, TableWriter],
-        *,
-        owner: Step,
-        retry_seconds: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, tables: TableSet, writers: dict[str, TableWriter], *, owner: Step) -> None:
         self._tables = tables
         self._writers = writers
         self._owner = owner
-        self._retry_seconds = RETRY_SECONDS if retry_seconds is None else retry_seconds
 
     def commit(self, batch: PreparedBatch, share: PreparedTable) -> StepOutcome:
         """Make the share part of its table, once.
@@ -51,7 +55,7 @@ class ShareCommits:
         Raises:
             DeltaworksError: the last attempt's, at once where trying again cannot help.
         """
-        for wait_seconds in (*self._retry_seconds, None):
+        for wait_seconds in (*RETRY_SECONDS, None):
             try:
                 return self._once(batch, share)
             except Exception as error:
@@ -101,7 +105,6 @@ def commit_shares(
     tables: TableSet,
     is_held: Callable[[str], bool],
     suspend: Callable[[str, int, DeltaworksError], None],
-    after_each: Callable[[StepOutcome], None],
 ) -> list[StepOutcome]:
     """Commit every share of the batch that is not held, tables in parallel, and suspend the tables that fail.
 
@@ -116,11 +119,9 @@ def commit_shares(
         if is_held(share.table):
             return held_outcome(batch, share)
         try:
-            outcome = commits.commit(batch, share)
+            return commits.commit(batch, share)
         except DeltaworksError as error:
             return error
-        after_each(outcome)
-        return outcome
 
     outcomes: dict[str, StepOutcome] = {}
     for shares in _in_turn(batch, tables):
@@ -140,7 +141,7 @@ def commit_shares(
 
 
 def _in_turn(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
-    """The shares that are committed together: of data, then of what tells of it."""
+    """The shares that are committed together: of data, then of the notifications of it."""
     for announcing in (False, True):
         shares = [share for share in batch.tables if (share.table in tables.announced) is announcing]
         if shares:

@@ -86,18 +86,18 @@ class DriverMeasures:
             return None
 
     def _s3a(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         try:
             statistics = self._jvm().org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics().get("s3a")
-            each = statistics.getLongStatistics()
-            while each.hasNext():
-                one = each.next()
-                name = str(one.getName())
+            counters = statistics.getLongStatistics()
+            while counters.hasNext():
+                counter = counters.next()
+                name = str(counter.getName())
                 if name.startswith(_S3A_PREFIXES):
-                    found[name] = int(one.getValue())
+                    counts[name] = int(counter.getValue())
         except Exception:  # none on local disk
             return {}
-        return found
+        return counts
 
     def _jvm(self) -> Any:
         if self._spark is None:

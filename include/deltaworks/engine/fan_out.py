@@ -1,52 +1,39 @@
 """One pass over a batch writes the files of all its tables.
 
 Each task reads its share of the payloads, parses them, gathers the rows of every table and writes one file per
-table and partition. What it returns is small: the files with their statistics. Nothing is committed here; files of
-a task that dies, or that ran twice, are in no commit and are removed as orphans by maintenance.
+table and partition. Its output is small: the files with their statistics. Nothing is committed here; files of a task
+that dies, or that ran twice, are in no commit and are removed as orphans by maintenance.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from deltaworks.engine.announcements import with_announcements
-from deltaworks.engine.duplicates.flags import FIRST_IDS, DuplicateWindow, TaskFlags
+from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_PARTITION
-from deltaworks.sources.base import SourceSlice, Told
+from deltaworks.sources.base import Slice
+from deltaworks.sources.task_output import TaskOutput, in_task_order
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
-from deltaworks.tables.statistics import DEFAULT_COLUMNS
+from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a task holds in Arrow at most, however many tables there are and however skewed the routing is.
-FLUSH_BYTES = 256 << 20
-#: What a table holds in Arrow before its rows are written: files of a tenth to a third of that.
-FILE_BYTES = 128 << 20
-WRITE_THREADS = 4
-
-#: Stands where a task's record has the name of a table.
-FINDINGS = ""
-
 
 @dataclass(slots=True)
 class Written:
-    """What a pass wrote, the files of each table in the order of the slices, and what it found out.
+    """What a pass wrote: the files of each table in the order of its tasks, and what was noted beside them.
 
     `new_columns` are the columns that tables have to be given before the files are committed; `facts` go on record.
     """
@@ -55,72 +42,6 @@ class Written:
     findings: Findings = field(default_factory=Findings)
     new_columns: Evolved = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-class TableWriters:
-    """Gathers rows by table and writes them as files. Not safe to share between threads.
-
-    A table that holds `file_bytes` is written on its own: its files roll. Where all tables together hold `flush_bytes`,
-    the largest are written until half of that is left, so that a hundred small tables do not pay for one hot one.
-    """
-
-    def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES, file_bytes: int = FILE_BYTES) -> None:
-        self._target = target
-        self._filesystem = target.filesystem()
-        self._flush_bytes = flush_bytes
-        self._file_bytes = file_bytes
-        self._held: dict[str, list[pa.Table]] = {}
-        self._bytes: dict[str, int] = {}
-        self.held_bytes = 0
-        self.files: list[tuple[str, WrittenFile]] = []
-
-    def add(self, table: str, rows: pa.Table) -> None:
-        """Take rows; writes out what has grown too large."""
-        self._held.setdefault(table, []).append(rows)
-        self._bytes[table] = self._bytes.get(table, 0) + rows.nbytes
-        self.held_bytes += rows.nbytes
-        if self._bytes[table] >= self._file_bytes:
-            self._flush([table])
-        if self.held_bytes >= self._flush_bytes:
-            self._flush(self._largest())
-
-    def _largest(self) -> list[str]:
-        """The fewest tables that leave no more than half of the bound held, the largest first."""
-        chosen, left = [], self.held_bytes
-        for table in sorted(self._bytes, key=lambda name: -self._bytes[name]):
-            if left <= self._flush_bytes // 2:
-                break
-            chosen.append(table)
-            left -= self._bytes[table]
-        return chosen
-
-    def flush(self) -> None:
-        """Write all rows held."""
-        self._flush(list(self._held))
-
-    def _flush(self, tables: Sequence[str]) -> None:
-        """Write these tables, several files at once; what is cut into partitions at a time is bounded too."""
-        with ThreadPoolExecutor(WRITE_THREADS) as pool:
-            work = (
-                (table, values, part)
-                for table in tables
-                for values, part in split_by_partition(pa.concat_tables(self._take(table)), self._by(table))
-            )
-            while some := list(itertools.islice(work, 4 * WRITE_THREADS)):
-                self.files.extend(pool.map(self._write, some))
-
-    def _by(self, table: str) -> tuple[str, ...]:
-        return self._target.partition_by[table]
-
-    def _take(self, table: str) -> list[pa.Table]:
-        self.held_bytes -= self._bytes.pop(table)
-        return self._held.pop(table)
-
-    def _write(self, work: tuple[str, dict[str, str | None], pa.Table]) -> tuple[str, WrittenFile]:
-        table, values, rows = work
-        indexed = self._target.indexed.get(table, DEFAULT_COLUMNS)
-        written = write_file(self._filesystem, self._target.roots[table], rows, partition=values, indexed=indexed)
-        return table, written
 
 
 @contextmanager
@@ -149,12 +70,11 @@ def write_payloads(
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
-) -> list[Told]:
-    """The work of one task: parse the payloads and write the files; `(table, file as a mapping)` each.
+) -> TaskOutput:
+    """The work of one task: parse the payloads and write the files.
 
-    What it found out beside rows comes last, under FINDINGS, where there is something. What must stop the stream, data
-    or a storage that is away or denies, is told that way too: raised in a task, Spark would only try it again, and the
-    driver would not learn what it was.
+    What must stop the stream, data or a storage that is away or denies, is returned among the findings: raised in a
+    task, Spark would only try it again, and the driver would not learn what it was.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     parser = Parser(spec, evolved=evolved)
@@ -166,14 +86,19 @@ def write_payloads(
         writers.flush()
     except DeltaworksError as error:
         parser.findings.failure = error
-    told: list[Told] = [(table, asdict(file)) for table, file in writers.files]
-    told += flags.told() if flags else []
-    return [*told, (FINDINGS, {"text": parser.findings.encode()})] if parser.findings else told
+    files: dict[str, list[WrittenFile]] = {}
+    for table, file in writers.files:
+        files.setdefault(table, []).append(file)
+    return TaskOutput(
+        files={table: tuple(of_table) for table, of_table in files.items()},
+        findings=parser.findings,
+        first_ids=flags.first_ids() if flags else {},
+    )
 
 
 def fan_out(
     spark: SparkSession,
-    source: SourceSlice,
+    source: Slice,
     *,
     spec: PipelineSpec,
     stamp: BatchStamp,
@@ -195,33 +120,33 @@ def fan_out(
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
 
-    def work(payloads: Iterable[Payload]) -> list[Told]:
+    def work(payloads: Iterable[Payload]) -> TaskOutput:
         pipeline = PipelineSpec.model_validate_json(declared)
         return write_payloads(payloads, pipeline, stamp, target, evolved=evolved, duplicates=duplicates)
 
-    written = gathered(source.read(spark, work, tasks=spec.stream.tasks_per_batch), target, duplicates or {})
+    outputs = source.read(spark, work, tasks=spec.stream.tasks_per_batch)
+    written = merged_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
     return written
 
 
-def gathered(told: Iterable[Told], target: FileTarget, duplicates: Mapping[str, DuplicateWindow]) -> Written:
-    """What all tasks have told, in their order; copies that two of them have between them are flagged now."""
+def merged_outputs(
+    outputs: Iterable[TaskOutput], target: FileTarget, duplicates: Mapping[str, DuplicateWindow]
+) -> Written:
+    """The outputs of all tasks as one, the same whatever order they come in.
+
+    Copies that two tasks have between them are flagged here, by rewriting the files that hold them.
+    """
     written, together = Written(), TasksTogether(target)
-    left_out = {name: window.left_out for name, window in duplicates.items() if window.left_out}
-    written.facts = {f"duplicates_left_out_{name}": files for name, files in left_out.items()}
-    of_task: dict[str, list[WrittenFile]] = {}
-    for table, record in told:
-        if table == FINDINGS:
-            written.findings.add(Findings.decode(record["text"]))
-        elif table == FIRST_IDS:
-            # What a task tells of a table comes behind its files of it.
-            files = of_task.pop(record["table"], [])
-            written.files.setdefault(record["table"], []).extend(together.settle(record["table"], record["ids"], files))
-        elif table in duplicates:
-            of_task.setdefault(table, []).append(WrittenFile(**record))
-        else:
-            written.files.setdefault(table, []).append(WrittenFile(**record))
+    skipped = {name: window.skipped_files for name, window in duplicates.items() if window.skipped_files}
+    written.facts = {f"duplicates_left_out_{name}": files for name, files in skipped.items()}
+    for output in in_task_order(outputs):
+        written.findings.add(output.findings)
+        for table, files in output.files.items():
+            first_ids = output.first_ids.get(table)
+            settled = files if first_ids is None else together.settle(table, first_ids, files)
+            written.files.setdefault(table, []).extend(settled)
     return written
 
 

@@ -16,9 +16,8 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchHistory, BatchSummary
-from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.log import FileEventLog, matching, message_quarantine_key
 from deltaworks.sources.objects.relay.reconcile import Reader
-from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -58,34 +57,34 @@ class FileAnswers:
         self._lake = Lake(storage)
         self._log = FileEventLog(self._lake, relay)
         self._pipelines = {
-            name: spec
+            name: (spec, spec.source)
             for name, spec in catalog.pipelines.items()
             if isinstance(spec.source, FileSourceSpec) and spec.source.relay == relay
         }
         objects = open_objects(storage)
         self._batches = {
-            name: BatchHistory(self._lake, objects, spec).complete() for name, spec in self._pipelines.items()
+            name: BatchHistory(self._lake, objects, spec).complete() for name, (spec, _) in self._pipelines.items()
         }
 
     def newest(self, last: int, *, bucket: str | None = None, glob: str | None = None) -> list[FileAnswer]:
         """The newest file events of the log, newest first, without counts of rows."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         end = self._log.last_seq()
-        while end > 0 and len(found) < last:
+        while end > 0 and len(events) < last:
             start = max(0, end - _READ_AT_ONCE)
             part = self._log.read(start, end)
-            found += matching(part, bucket=bucket, glob=glob).to_pylist()
+            events += matching(part, bucket=bucket, glob=glob).to_pylist()
             end = start
-        newest = sorted(found, key=lambda row: -row["seq"])[:last]
+        newest = sorted(events, key=lambda row: -row["seq"])[:last]
         return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=False))) for row in newest]
 
     def about(self, key: str, *, bucket: str | None = None) -> list[FileAnswer]:
         """Every file event of a key, oldest first, with the rows that became of it."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for part in self._log.parts():
             same = part.filter(ds.field("key") == key)
-            found += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
-        return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=True))) for row in found]
+            events += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
+        return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=True))) for row in events]
 
     def messages_about(self, key: str) -> list[Mapping[str, Any]]:
         """Quarantined messages that name a key: `message_id`, `reason`, `received_at`."""
@@ -97,14 +96,13 @@ class FileAnswers:
         """The pipelines that read the log, with how far each of them is."""
         return [
             Reader(name, source.bucket, source.prefix, source.glob, _end(self._batches[name]))
-            for name, source in ((name, _files_of(spec)) for name, spec in self._pipelines.items())
+            for name, (_, source) in self._pipelines.items()
         ]
 
     def _readings(self, event: Mapping[str, Any], *, counts: bool) -> list[Reading]:
         row = self._log.read(event["seq"] - 1, event["seq"])
         readings = []
-        for name, spec in self._pipelines.items():
-            source = _files_of(spec)
+        for name, (spec, source) in self._pipelines.items():
             if not matching(row, bucket=source.bucket, prefix=source.prefix, glob=source.glob).num_rows:
                 continue
             batch = _batch_of(event["seq"], self._batches[name])
@@ -113,14 +111,14 @@ class FileAnswers:
         return readings
 
     def _counts(self, spec: PipelineSpec, seq: int) -> tuple[dict[str, int], dict[str, int], str | None]:
-        wanted = ds.field("_seq") == seq
+        of_event = ds.field("_seq") == seq
         rows = {}
         for table in spec.event_tables:
-            found = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=wanted)
-            if found is not None and found.num_rows:
-                rows[table.name] = found.num_rows
+            landed = self._lake.rows(paths.table(spec.pipeline, table.name), columns=["_seq"], filters=of_event)
+            if landed is not None and landed.num_rows:
+                rows[table.name] = landed.num_rows
         columns = ["_seq", "_position", "reasons"]
-        held = self._lake.rows(paths.table(spec.pipeline, "quarantine"), columns=columns, filters=wanted)
+        held = self._lake.rows(paths.table(spec.pipeline, "quarantine"), columns=columns, filters=of_event)
         rejected: Counter[str] = Counter()
         whole = None
         for row in [] if held is None else held.to_pylist():
@@ -128,11 +126,6 @@ class FileAnswers:
             if row["_position"] == -1:
                 whole = "; ".join(f"{reason['code']}: {reason['detail']}" for reason in row["reasons"])
         return rows, dict(rejected), whole
-
-
-def _files_of(spec: PipelineSpec) -> FileSourceSpec:
-    assert isinstance(spec.source, FileSourceSpec)
-    return spec.source
 
 
 def _end(batches: Sequence[BatchSummary]) -> int:

@@ -153,34 +153,34 @@ class BatchHistory:
     def _between(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
         rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, in_all=in_all)}
         held = held_tables(self._rows(BATCH_METADATA_STORE, first, last, in_all=in_all))
-        found = []
+        summaries = []
         for batch_id in range(first, last + 1):
             if batch_id in rows:
-                found.append(_complete(rows[batch_id], held.get(batch_id, ())))
+                summaries.append(_complete(rows[batch_id], held.get(batch_id, ())))
                 continue
             prepared = self._home.prepared.read(self._generation, batch_id)
             if prepared is not None:
-                found.append(_prepared(prepared))
-        return found
+                summaries.append(_prepared(prepared))
+        return summaries
 
     def _rows(self, name: str, first: int, last: int, *, in_all: bool = False) -> list[dict[str, Any]]:
         store = self._stores[name]
         if store is None:
             return []
-        wanted = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
+        condition = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
         if not in_all:
-            wanted &= self._of_what_stays()
-        rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+            condition &= self._of_what_stays()
+        rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=condition).to_pylist()
         return sorted(rows, key=lambda row: row["batch_id"])
 
     def _of_what_stays(self) -> Any:
         """This generation's batches, and those of earlier ones that a rollback left in the tables."""
-        wanted = ds.field("generation") == self._generation
+        condition = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
             last = self._home.start_overs.surviving_batches(generation, current=self._generation)
             if last is not None and last >= 0:
-                wanted |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
-        return wanted
+                condition |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
+        return condition
 
     def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
         batch_id = row["batch_id"]

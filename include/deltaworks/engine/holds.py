@@ -19,14 +19,12 @@ from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.locks.turn_server import WriteTurnServer
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.commit import ShareCommits, as_caught_up
-from deltaworks.engine.ledger import Ledger, StepOutcome
-from deltaworks.engine.table_set import TableSet
+from deltaworks.engine.commit import BatchStores, ShareCommits, as_caught_up
+from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.events.share_schema import fitted_share
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 #: How long one look may spend on catching up, so that batches of the other tables are not kept waiting.
@@ -49,35 +47,28 @@ class TableHolds:
     """Holds tables and frees them. Used by one thread at a time, by the owner of the pipeline's lease only.
 
     Args:
-        spare: called with a batch's share once that has been committed late.
-        reached: told the points a test may break off at.
+        on_landed: called with a batch's share once that has been committed late and recorded.
     """
 
     def __init__(
         self,
-        lake: Lake,
+        stores: BatchStores,
         home: PipelineHome,
         *,
         generation: int,
-        tables: TableSet,
         commits: ShareCommits,
-        ledger: Ledger,
         owner: Step,
-        spare: Callable[[PreparedBatch, PreparedTable], None],
-        reached: Callable[[str], None],
-        catch_up_seconds: float = CATCH_UP_SECONDS,
+        on_landed: Callable[[PreparedBatch, PreparedTable], None],
     ) -> None:
-        self._lake = lake
+        self._lake = stores.lake
         self._home = home
         self._pipeline = home.pipeline
         self._generation = generation
-        self._tables = tables
+        self._tables = stores.tables
         self._commits = commits
-        self._ledger = ledger
+        self._ledger = stores.ledger
         self._owner = owner
-        self._spare = spare
-        self._reached = reached
-        self._catch_up_seconds = catch_up_seconds
+        self._on_landed = on_landed
         self._held = HeldTables(home.objects, home.pipeline)
         self._turns = WriteTurnServer(
             home.objects, home.pipeline, granted_by=f"the stream, owner epoch {owner.version}"
@@ -89,11 +80,11 @@ class TableHolds:
         return table in self._held
 
     def _waits(self, table: str) -> bool:
-        """Whether it tells of a table that is held."""
+        """Whether it announces rows of a table that is held."""
         return self._tables.announced.get(table) in self._held
 
     def _hold_announcing(self) -> None:
-        """Hold every table that tells of a held one: a batch then leaves both out, and both are caught up with."""
+        """Hold every table that announces rows of a held one: a batch then skips both, and both catch up."""
         for table in self._tables.announced:
             held = self._held.get(self._tables.announced[table])
             if held is not None and table not in self._held:
@@ -111,11 +102,11 @@ class TableHolds:
         """
         missing = self._ledger.uncommitted()
         for table, batches in missing.items():
-            known = self._held.get(table)
-            if known is None:
+            record = self._held.get(table)
+            if record is None:
                 self._held.hold(_lost_record(table, batches[0]))
-            elif batches[0] < known.since_batch:
-                self._held.hold(known.replace(since_batch=batches[0]))
+            elif batches[0] < record.since_batch:
+                self._held.hold(record.replace(since_batch=batches[0]))
         for table, batches in missing.items():
             self._remember_columns(table, batches)
         for record in self.records():
@@ -176,7 +167,7 @@ class TableHolds:
             if table not in self._resuming:
                 self._turns.resumed(table)
         for record in self.records():
-            # Last, when the table it tells of may have become free.
+            # Last, when the table whose rows it announces may have become free.
             if record.reason == "announces" and record.table not in requests.turns:
                 self._resume(record.table)
         for table in requests.over:
@@ -191,7 +182,6 @@ class TableHolds:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_announcing()
         if turn.state == "asked":
-            self._reached(f"held:{table}")
             self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:
@@ -217,7 +207,7 @@ class TableHolds:
         record = self._held.get(table)
         if record is None:
             return True
-        deadline = time.monotonic() + self._catch_up_seconds
+        deadline = time.monotonic() + CATCH_UP_SECONDS
         self._of_the_table(lambda: self._tables.reopen(table, self._owner))
         waiting = self._ledger.uncommitted(table, since_batch=record.since_batch).get(table, [])
         for start in range(0, len(waiting), CATCH_UP_SHARES):
@@ -236,15 +226,13 @@ class TableHolds:
                 batch, share, outcome = self._of_the_table(partial(self._commit_one, table, batch_id, refit=refit))
                 done.append((batch, outcome))
                 shares.append((batch, share))
-                self._reached(f"caught_up:{table}")
         except _TableFailed:
             # What came before it has landed.
             self._ledger.catch_up(done, owner=self._owner)
             raise
         self._ledger.catch_up(done, owner=self._owner)
-        self._reached(f"recorded:{table}")
         for batch, share in shares:
-            self._spare(batch, share)
+            self._on_landed(batch, share)
 
     def _commit_one(
         self, table: str, batch_id: int, *, refit: bool
@@ -256,7 +244,7 @@ class TableHolds:
         return batch, share, as_caught_up(self._commits.commit(batch, fitted))
 
     def _of_the_table(self, work: Callable[[], T]) -> T:
-        """Tell a failure of the table's own from one that concerns everything, which is raised as it is."""
+        """Raise _TableFailed for a failure of the table's own; one that concerns everything is raised as it is."""
         try:
             return work()
         except FencedError:
@@ -268,7 +256,7 @@ class TableHolds:
 
     def _share(self, table: str, batch_id: int) -> tuple[PreparedBatch, PreparedTable]:
         batch = self._home.prepared.read(self._generation, batch_id)
-        share = next((each for each in batch.tables if each.table == table), None) if batch else None
+        share = next((item for item in batch.tables if item.table == table), None) if batch else None
         if batch is None or share is None:
             raise ContractError(
                 "HELD_SHARE_MISSING",
@@ -291,6 +279,6 @@ def _lost_record(table: str, since_batch: int) -> HeldTable:
         condition="HELD_RECORD_LOST",
         message=f"The ledger says that {table!r} was held back, and its record is gone.",
         by="the ledger",
-        # Nothing is known against the table: it is tried at once.
+        # Why it was held is not on record: it is tried at once.
         retryable=True,
     )

@@ -17,12 +17,14 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.rollback import Rollback
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake, selected_rows
+from deltaworks.tables.log import TableState
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,
     CAUGHT_UP,
@@ -106,8 +108,8 @@ def known_owner_epoch(lake: Lake, pipeline: str) -> int:
     app_id = owner_step(pipeline, 0).app_id
     keys = [paths.table(pipeline, "quarantine")]
     keys += [paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)]
-    found = [lake.open(key) for key in keys]
-    return max((table.transaction_version(app_id) or 0 for table in found if table is not None), default=0)
+    tables = [lake.open(key) for key in keys]
+    return max((table.transaction_version(app_id) or 0 for table in tables if table is not None), default=0)
 
 
 class Ledger:
@@ -135,11 +137,11 @@ class Ledger:
 
     def end_offset(self, batch_id: int) -> dict[str, Any] | None:
         """The source offset a complete batch ended at."""
-        wanted = {"batch_id": [batch_id], "generation": [self._generation]}
-        found = self._rows(CHECKPOINT_STORE, ["end_offset"], wanted)
-        if not found or found[0]["end_offset"] is None:
+        key = {"batch_id": [batch_id], "generation": [self._generation]}
+        rows = self._rows(CHECKPOINT_STORE, ["end_offset"], key)
+        if not rows or rows[0]["end_offset"] is None:
             return None
-        offset = json.loads(found[0]["end_offset"])
+        offset = json.loads(rows[0]["end_offset"])
         return offset if isinstance(offset, dict) else None
 
     def _rows(self, name: str, columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -153,10 +155,10 @@ class Ledger:
             since_batch: nothing was held before it, as far as is known.
         """
         columns = ["table_name", "batch_id", "outcome"]
-        wanted: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
-        rows = self._rows(BATCH_METADATA_STORE, columns, wanted)
-        found = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
-        return batches_by_table(waiting_shares(found))
+        condition: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
+        rows = self._rows(BATCH_METADATA_STORE, columns, condition)
+        steps = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
+        return batches_by_table(waiting_shares(steps))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
         """Record shares of one table, in the order of their batches, that were held back and are committed now."""
@@ -205,7 +207,7 @@ class Ledger:
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
 
     def begin_after(self, batch_id: int, *, owner: Step) -> None:
-        """Count every batch up to `batch_id` as complete, in a ledger that is made anew and knows no more of them."""
+        """Count every batch up to `batch_id` as complete, in a ledger that is created again without them."""
         for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
             step = self._step(name, batch_id)
             self._write(name, [], step=step, batch_id=batch_id, operation="begin_ledger", owner=owner)
@@ -262,3 +264,61 @@ def _instant(text: str) -> Any:
     from deltaworks.control.clock import parse_iso
 
     return parse_iso(text)
+
+
+#: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.
+_OWN_COMMIT = ("committed", "caught_up")
+
+
+@dataclass(frozen=True, slots=True)
+class LandedBatches:
+    """Of each generation that the table has rows of, the last batch that landed; and which commit was whose.
+
+    `by_version` gives generation and batch of each version on record, `rows` how many there are of all batches.
+    """
+
+    last: Mapping[int, int]
+    by_version: Mapping[int, tuple[int, int]]
+    rows: int
+
+    def __bool__(self) -> bool:
+        return bool(self.last)
+
+
+def landed_batches(lake: Lake, home: PipelineHome, table: str) -> LandedBatches:
+    """What the ledger has of the table's steps; nothing where there is no ledger. Batches it waits for do not count."""
+    key = paths.batch_metadata_store(home.pipeline)
+    store = lake.open(key)
+    if store is None:
+        return LandedBatches({}, {}, 0)
+    columns = ["generation", "batch_id", "table_name", "outcome", "delta_version", "rows"]
+    rows = selected_rows(lake, key, store, columns=columns, values={"table_name": [table]})
+    current = home.generations.current()
+    bounds = {
+        generation: home.start_overs.surviving_batches(generation, current=current)
+        for generation in {row["generation"] for row in rows}
+    }
+    waiting = set(batches_by_table(waiting_shares(rows)).get(table, ()))
+    last: dict[int, int] = {}
+    by_version: dict[int, tuple[int, int]] = {}
+    count = 0
+    for row in rows:
+        generation, batch = row["generation"], row["batch_id"]
+        bound = bounds[generation]
+        if batch in waiting or not row["rows"] or (bound is not None and batch > bound):
+            continue
+        last[generation] = max(last.get(generation, -1), batch)
+        if row["outcome"] in _OWN_COMMIT and row["delta_version"] is not None:
+            by_version[row["delta_version"]] = (generation, batch)
+            count += int(row["rows"])
+    return LandedBatches(last, by_version, count)
+
+
+def versions_cut_off(landed: LandedBatches, state: TableState, pipeline: str, table: str) -> list[int]:
+    """Versions on record whose batches the newest state of the table does not have: its log has lost its end."""
+    versions = []
+    for version, (generation, batch) in landed.by_version.items():
+        app_id = batch_step(pipeline, generation, table, batch).app_id
+        if version > state.version and state.transactions.get(app_id, -1) < batch:
+            versions.append(version)
+    return sorted(versions)

@@ -12,24 +12,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
+from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.live_table import ensure_live_table
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import LiveTableSpec
+from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
 OPERATION = "live"
+LIVE_PARTITION = ("window_date",)
 _POLL_SECONDS = 1.0
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -60,6 +60,27 @@ class LiveProgress:
             state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
             watermark=(progress.get("eventTime") or {}).get("watermark"),
         )
+
+
+def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
+    """Types by column, in the order of the table."""
+    types = spec.table(live.reads).column_types()
+    window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
+    groups = {name: types[name] for name in live.group_by}
+    return window | groups | {"events": "long", "updated_at": "timestamp"}
+
+
+def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
+    """Create the live table where there is none; its key."""
+    key = paths.table(spec.pipeline, live.name)
+    lake.ensure(
+        key,
+        arrow_schema(live_columns(spec, live)),
+        user_metadata=user_metadata(pipeline=spec.pipeline, batch="create", operation="create_table"),
+        partition_by=LIVE_PARTITION,
+        properties=spec.maintenance.table_properties(),
+    )
+    return key
 
 
 def start_live_query(
@@ -129,6 +150,8 @@ def _events(spark: SparkSession, uri: str) -> DataFrame:
 
 
 def _windowed_counts(events: DataFrame, live: LiveTableSpec) -> DataFrame:
+    from pyspark.sql import functions as F
+
     window = F.window("event_time", f"{live.window_minutes} minutes").alias("window")
     return (
         events.withWatermark("event_time", f"{live.watermark_minutes} minutes")
@@ -183,6 +206,8 @@ class _Merge:
         session.conf.set(_USER_METADATA, made)
 
     def _merge(self, counts: DataFrame, dates: list[Any]) -> None:
+        from delta.tables import DeltaTable
+
         # Only literals over the target prune its partitions; values of the source never do.
         literals = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(dates))
         same = [f"target.`{name}` <=> source.`{name}`" for name in ("window_start", *self._live.group_by)]

@@ -134,9 +134,9 @@ class ProgressLog:
         """Note that the query has ended, and by which error."""
         self._take("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
 
-    def note_backlog(self, found: dict[str, Any]) -> None:
+    def note_backlog(self, fields: dict[str, Any]) -> None:
         """Remember how far behind the stream is, as its heartbeat says it."""
-        self._backlog = found
+        self._backlog = fields
 
     def await_end(self) -> None:
         """Give Spark a moment to say that the query has ended."""
@@ -147,9 +147,9 @@ class ProgressLog:
         self._closed.set()
         self._thread.join(timeout=30)
 
-    def _take(self, kind: str, said: dict[str, Any]) -> None:
+    def _take(self, kind: str, event: dict[str, Any]) -> None:
         try:
-            self._queue.put_nowait((kind, {**said, "at": utc_now(), "backlog": self._backlog}))
+            self._queue.put_nowait((kind, {**event, "at": utc_now(), "backlog": self._backlog}))
         except queue.Full:
             self.dropped += 1
         if kind == "terminated":
@@ -172,45 +172,45 @@ class ProgressLog:
             if closing:
                 return
 
-    def _heard(self, kind: str, said: dict[str, Any]) -> None:
+    def _heard(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "spark":
-            self._join(said)
+            self._join(event)
         elif kind == "batch":
-            row = self._row(said["row"], said)
+            row = self._row(event["row"], event)
             row["requests"] = json.dumps(self._measures.requests())
             self._idle_at = None
-            if said["spark"] is None:
+            if event["spark"] is None:
                 self._ready.append(row)
             else:
-                self._waiting[said["spark"]] = (time.monotonic(), row)
+                self._waiting[event["spark"]] = (time.monotonic(), row)
         elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
             self._idle_at = time.monotonic()
-            said = dict(said)
-            self._ready.append(self._row({name: said[name] for name in ("kind", "message") if name in said}, said))
+            event = dict(event)
+            self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
 
     def _join(self, progress: dict[str, Any]) -> None:
         """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
-        found = self._waiting.pop(int(progress["batchId"]), None)
-        if found is None:
+        waiting = self._waiting.pop(int(progress["batchId"]), None)
+        if waiting is None:
             return
-        row = found[1]
+        row = waiting[1]
         source = (progress.get("sources") or [{}])[0]
         row["phases_ms"] = json.dumps(progress.get("durationMs") or {})
         row["start_offset"], row["end_offset"] = (_text(source.get(name)) for name in ("startOffset", "endOffset"))
         self._ready.append(row)
 
-    def _row(self, row: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-        backlog = said["backlog"]
+    def _row(self, row: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+        backlog = event["backlog"]
         oldest = parse_iso(backlog.get("oldest_pending_at"))
         return {
             "pipeline": self._pipeline,
             "run": current_run(),
             "owner_epoch": self._epoch,
-            "at": said["at"],
+            "at": event["at"],
             "backlog_files": backlog.get("backlog_files"),
             "backlog_bytes": backlog.get("backlog_bytes"),
             "backlog_records": backlog.get("backlog_records"),
-            "oldest_pending_seconds": (said["at"] - oldest).total_seconds() if oldest else None,
+            "oldest_pending_seconds": (event["at"] - oldest).total_seconds() if oldest else None,
             "dropped": self.dropped,
             **self._measures.memory(),
             **row,
@@ -231,8 +231,8 @@ class ProgressLog:
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         lake = Lake(self._storage)
-        key = paths.progress(self._pipeline)
-        # Counted, not taken from the batch: idling and ending are said without one.
+        key = paths.pipeline_control(self._pipeline, "progress")
+        # Counted, not taken from the batch: rows for idling and the end have none.
         self._appends += 1
         step = Step(f"{self._pipeline}/progress/{self._epoch}", self._appends)
         batches = [row["batch_id"] for row in rows if row.get("batch_id") is not None]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,12 +26,11 @@ from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.ledger import known_owner_epoch
 from deltaworks.engine.live import start_live_query
 from deltaworks.engine.progress import ProgressLog
-from deltaworks.engine.query_listener import IngestListener, listening
-from deltaworks.engine.stall_watchdog import end_where_stalled
+from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
-from deltaworks.sources.backlog import Backlog
 from deltaworks.sources.registry import open_source
+from deltaworks.sources.watching import SourceLag
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -68,7 +66,6 @@ class IngestRun:
         pipeline: str,
         *,
         available_now: bool = False,
-        fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
@@ -78,14 +75,13 @@ class IngestRun:
         self._home = PipelineHome(self._objects, pipeline)
         self._source = open_source(catalog, self._spec)
         self._available_now = available_now
-        self._fault = fault
-        self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._heartbeat = HeartbeatWriter(
             self._objects,
             paths.heartbeat(self._home.control()),
             pipeline=pipeline,
             trigger_seconds=self._spec.stream.trigger_seconds,
         )
+        self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._batches = 0
         self._rows = 0
         self._quarantined = 0
@@ -152,7 +148,7 @@ class IngestRun:
         try:
             specs.check(self._spec)
             processor, ledger = open_batches(
-                self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch, fault=self._fault
+                self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch
             )
             # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
             torn = processor.finish_torn()
@@ -169,7 +165,7 @@ class IngestRun:
                     return self._watch(queries, processor, progress)
                 finally:
                     for query in queries:
-                        _stop_quietly(query)
+                        stop_quietly(query)
                     progress.await_end()
         finally:
             progress.close()
@@ -264,7 +260,7 @@ class IngestRun:
 
     def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()
-        backlog = Backlog(self._source)
+        lag = SourceLag(self._source)
         while True:
             for query in queries:
                 if not query.isActive:
@@ -287,10 +283,10 @@ class IngestRun:
             if now - served >= SERVE_SECONDS:
                 served = now
                 self._serve(processor)
-            behind = backlog.read(queries[0])
+            behind = lag.read(queries[0])
             progress.note_backlog(behind)
             self._heartbeat.update(state="running" if self._batch_started else "idle", **behind)
-            _wait_for_end(queries[0], POLL_SECONDS)
+            wait_for_end(queries[0], POLL_SECONDS)
 
     def _serve(self, processor: BatchProcessor) -> None:
         """Answer those who wait for a table, also while no batch comes."""
@@ -319,16 +315,19 @@ class IngestRun:
         )
 
 
-def _wait_for_end(query: StreamingQuery, seconds: float) -> None:
-    """Wait until the query has ended, and no longer than `seconds`: a run over what is there ends with its query."""
-    try:
-        query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
-    except Exception:  # what a query failed with is looked at where all of them are
-        time.sleep(seconds)
+def end_where_stalled(
+    pipeline: str, batch_started: float | None, now: float, *, stall_seconds: float, heartbeat: HeartbeatWriter
+) -> None:
+    """Do nothing, or end this process and its JVM with BATCH_STALLED once a batch has run for `stall_seconds`.
 
-
-def _stop_quietly(query: StreamingQuery) -> None:
-    try:
-        query.stop()
-    except Exception as error:  # the run is ending anyway; its batches resume
-        log.warning("query %s did not stop in time: %s", query.name, error)
+    Args:
+        batch_started: by the same monotonic clock as `now`; None while no batch runs.
+    """
+    if batch_started is None or now - batch_started < stall_seconds:
+        return
+    message = f"A batch of {pipeline!r} has run for {now - batch_started:.0f} seconds."
+    error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
+    heartbeat.close(state="failed", error=error.as_record())
+    log.error("%s", error)
+    print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+    end_now(driving_jvm(), exit_code=error.exit_code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deltaworks.control.home import PipelineHome
@@ -12,8 +11,8 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, refuse_lost_ledger
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
-from deltaworks.engine.landed import landed_batches
-from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.commit import BatchStores
+from deltaworks.engine.ledger import Ledger, landed_batches, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
@@ -38,7 +37,6 @@ def open_batches(
     *,
     lease: Lease,
     epoch: int,
-    fault: Callable[[str], None] = lambda point: None,
     refuse_lost: bool = True,
     refuse_dropped: bool = True,
 ) -> tuple[BatchProcessor, Ledger]:
@@ -47,7 +45,7 @@ def open_batches(
     Args:
         spark: None for one that only finishes what is prepared.
         refuse_lost: whether to refuse a ledger that has lost batches.
-        refuse_dropped: whether to refuse, and not create anew, a table that is gone and has had rows.
+        refuse_dropped: whether to refuse a table that is gone and has had rows, instead of creating an empty one.
 
     Raises:
         ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
@@ -57,10 +55,10 @@ def open_batches(
     owner = owner_step(spec.pipeline, epoch)
     home = PipelineHome(objects, spec.pipeline)
     home.start_overs.refuse_unfinished()
-    known = home.generations.effective()
+    generations = home.generations.effective()
     if refuse_lost:
         # Before the ledger is created where it is gone.
-        _refuse_lost_ledger(lake, home, known.generation)
+        _refuse_lost_ledger(lake, home, generations.generation)
 
     def had_rows(table: str) -> bool:
         # Asked of the log first, which nearly always is there: the ledger takes longer to read.
@@ -71,17 +69,13 @@ def open_batches(
     tables = TableSet(lake, spec, spark=spark, had_rows=had_rows)
     tables.open()
     tables.fence(owner)
-    ledger = Ledger(lake, spec.pipeline, known.generation)
+    ledger = Ledger(lake, spec.pipeline, generations.generation)
     processor = BatchProcessor(
         spark,
         spec,
-        lake,
-        objects,
-        generations=known,
-        ledger=ledger,
-        tables=tables,
+        BatchStores(lake=lake, objects=objects, ledger=ledger, tables=tables),
+        generations=generations,
         ownership=Ownership(owner=lease.owner, step=owner),
-        fault=fault,
     )
     return processor, ledger
 
@@ -90,9 +84,9 @@ def _refuse_lost_ledger(lake: Lake, home: PipelineHome, generation: int) -> None
     """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
     for look in range(1, _LOOKS + 1):
         last = read_last_completed(lake, home.pipeline, generation)
-        known = home.generations.read()
+        generations = home.generations.read()
         try:
-            return refuse_lost_ledger(home, known, generation=generation, last_completed=last)
+            return refuse_lost_ledger(home, generations, generation=generation, last_completed=last)
         except ContractError:
             if look == _LOOKS:
                 raise

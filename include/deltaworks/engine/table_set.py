@@ -54,7 +54,7 @@ class TableSet:
         """Nothing is opened yet.
 
         Args:
-            had_rows: whether a table is not there and has had rows; then it was dropped, and is not created anew.
+            had_rows: whether a table is not there and has had rows; then it was dropped, and no empty one is created.
         """
         self._had_rows = had_rows
         self._lake = lake
@@ -65,7 +65,7 @@ class TableSet:
         } | {QUARANTINE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table[QUARANTINE] = "fan_out"
-        #: By notification table, the table whose rows have to be there before it tells of them.
+        #: By notification table, the table whose rows have to be there before it announces them.
         self.announced = announced(spec)
         self.handles: dict[str, DeltaTable] = {}
         self.problems: dict[str, DeltaworksError] = {}
@@ -130,7 +130,7 @@ class TableSet:
         # A session of its own: the commit takes its metadata from there, and others commit meanwhile.
         session = self._spark.newSession()
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", made)
-        # The writer of frames leaves clustering out of a table that is told by its path.
+        # The writer of frames leaves clustering out of a table that is named by its path.
         session.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
             f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({listed})"
@@ -165,11 +165,11 @@ class TableSet:
         )
 
     def _check_partitioning(self, name: str, handle: DeltaTable) -> None:
-        found, declared = list(handle.metadata().partition_columns), list(self._declared[name][1])
-        if found != declared:
+        on_disk, declared = list(handle.metadata().partition_columns), list(self._declared[name][1])
+        if on_disk != declared:
             raise ContractError(
                 "TABLE_PARTITIONING_DIFFERS",
-                f"Table {name!r} is partitioned by {', '.join(found) or 'nothing'} on disk and by "
+                f"Table {name!r} is partitioned by {', '.join(on_disk) or 'nothing'} on disk and by "
                 f"{', '.join(declared) or 'nothing'} in pipeline.yaml.",
                 hint="Declare the partitioning the table has; another one needs a new table.",
             )
@@ -250,7 +250,7 @@ class TableSet:
 
         A table that is not open, or that Spark writes, is given none: new fields stay in its rescued column.
         """
-        found = {}
+        columns = {}
         for table in self._spec.tables:
             if table.evolve != "add_columns" or self.writer_by_table[table.name] == "spark":
                 continue
@@ -258,21 +258,21 @@ class TableSet:
                 present = evolved_columns(self.handles[table.name], table)
                 names = {column.name for column in present}
                 waiting = [column for column in self._waiting.get(table.name, ()) if column.name not in names]
-                found[table.name] = (*present, *waiting)
-        return found
+                columns[table.name] = (*present, *waiting)
+        return columns
 
     def indexed_columns(self) -> dict[str, IndexedColumns]:
         """Which columns have statistics, for the tables whose properties say so."""
-        found = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
-        return {name: indexed for name, indexed in found.items() if indexed != DEFAULT_COLUMNS}
+        by_table = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
+        return {name: indexed for name, indexed in by_table.items() if indexed != DEFAULT_COLUMNS}
 
     def note_waiting(self, share: PreparedTable) -> None:
         """Remember the columns a held share will bring, so that later batches bring no other ones in their place."""
-        known = self._waiting.setdefault(share.table, [])
+        columns = self._waiting.setdefault(share.table, [])
         for record in share.new_columns:
             column = EvolvedColumn(record["name"], tuple(record["path"]), record["type"])
-            if column not in known:
-                known.append(column)
+            if column not in columns:
+                columns.append(column)
 
     def storage_answers(self) -> bool:
         """Whether the lake can be read: what fails beside a quarantine that answers is a table's own trouble."""
@@ -290,10 +290,10 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
         ContractError: TABLE_SCHEMA_DIFFERS when a column on disk has another type than declared.
     """
     on_disk = {field.name: field for field in handle.schema().fields}
-    wanted = {field.name: field for field in Schema.from_arrow(declared).fields}
+    fields = {field.name: field for field in Schema.from_arrow(declared).fields}
     different = [
         f"{column} is {on_disk[column].type} on disk and {field.type} in pipeline.yaml"
-        for column, field in wanted.items()
+        for column, field in fields.items()
         if column in on_disk and on_disk[column].type != field.type
     ]
     if different:
@@ -302,7 +302,7 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
             f"Table {name!r}: {'; '.join(different)}.",
             hint="Declare the type the table has, or give the column a new name; then resume the table.",
         )
-    return [Field(field.name, field.type, nullable=True) for column, field in wanted.items() if column not in on_disk]
+    return [Field(field.name, field.type, nullable=True) for column, field in fields.items() if column not in on_disk]
 
 
 def _ddl(field: Field) -> str:
@@ -323,7 +323,7 @@ def _ddl_type(kind: object) -> str:
         "array": lambda tree: f"array<{_ddl_type(tree['elementType'])}>",
         "map": lambda tree: f"map<{_ddl_type(tree['keyType'])},{_ddl_type(tree['valueType'])}>",
         "struct": lambda tree: (
-            "struct<" + ",".join(f"`{each['name']}`:{_ddl_type(each['type'])}" for each in tree["fields"]) + ">"  # type: ignore[attr-defined]
+            "struct<" + ",".join(f"`{field['name']}`:{_ddl_type(field['type'])}" for field in tree["fields"]) + ">"  # type: ignore[attr-defined]
         ),
     }
     if not isinstance(kind, dict):

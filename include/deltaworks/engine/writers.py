@@ -168,7 +168,9 @@ class SparkWriter:
         for file in files:
             address = storage.spark_uri(f"{paths.table(pipeline, share.table)}/{file.path}")
             by_partition.setdefault(tuple(file.partition.items()), []).append(address)
-        frames = [self._with_partition(share.table, dict(values), each) for values, each in by_partition.items()]
+        frames = [
+            self._with_partition(share.table, dict(values), addresses) for values, addresses in by_partition.items()
+        ]
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 
     def _with_partition(self, table: str, values: dict[str, str | None], addresses: list[str]) -> DataFrame:

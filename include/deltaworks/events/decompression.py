@@ -76,10 +76,10 @@ def _bzip2(data: bytes) -> Iterator[bytes]:
     rest = data
     while rest or not data:
         inflating = bz2.BZ2Decompressor()
-        given = rest
+        compressed = rest
         while not inflating.eof:
-            part = inflating.decompress(given, _AT_ONCE_BYTES)
-            given = b""
+            part = inflating.decompress(compressed, _AT_ONCE_BYTES)
+            compressed = b""
             if not part and inflating.needs_input and not inflating.eof:
                 raise EOFError("it ends before its end-of-stream mark")
             yield part

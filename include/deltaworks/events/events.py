@@ -41,10 +41,10 @@ def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]
     """The object at `path` in each event; an empty one where there is none."""
     if len(path) == 1:
         name = path[0]
-        found = [event.get(name) for event in events]
+        values = [event.get(name) for event in events]
     else:
-        found = [value_at(event, path) for event in events]
-    return [each if type(each) is dict else _ABSENT for each in found]
+        values = [value_at(event, path) for event in events]
+    return [value if type(value) is dict else _ABSENT for value in values]
 
 
 def checked_event(value: Any) -> dict[str, Any]:
@@ -71,25 +71,25 @@ class EventReader:
         self._name_path_text = spec.event.name.path or ""
         self._name_of = reader_of(tuple(self._name_path_text.split(".")))
 
-    def spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
-        """The values with their bytes; one whose wrapper holds an array becomes one a element, each wrapped alone."""
-        return self._spread(found) if self._unwrap else found
+    def spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
+        """The values with their bytes; a wrapper that holds an array becomes one value an element."""
+        return self._spread(values) if self._unwrap else values
 
-    def _spread(self, found: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
-        for value, raw in found:
+    def _spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
+        for value, raw in values:
             inner = self._inner_of(value)
             # The first character tells, but for white space: no copy is made of what is nearly always an object.
             if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                 try:
                     inner = orjson.loads(inner)
                 except orjson.JSONDecodeError:
-                    inner = None  # told when the event is read
+                    inner = None  # a misfit when the event is read
             if type(inner) is not list:
                 yield value, raw
                 continue
             for element in inner:
-                alone = self._wrapped(element)
-                yield alone, dumped(alone, raw)
+                wrapped = self._wrapped(element)
+                yield wrapped, dumped(wrapped, raw)
 
     def _wrapped(self, element: Any) -> Any:
         for name in reversed(self._unwrap):
@@ -210,9 +210,9 @@ class Router:
         return self._catch_all + matched
 
 
-def _holds(event: dict[str, Any], path: Path, wanted: frozenset[Any]) -> bool:
+def _holds(event: dict[str, Any], path: Path, values: frozenset[Any]) -> bool:
     value = value_at(event, path)
     if type(value) is bool or not isinstance(value, str | int | float):
-        return type(value) is bool and any(each is value for each in wanted)
+        return type(value) is bool and any(expected is value for expected in values)
     # To Python True is 1, to JSON it is not.
-    return any(type(each) is not bool and each == value for each in wanted)
+    return any(type(expected) is not bool and expected == value for expected in values)

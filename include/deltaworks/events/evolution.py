@@ -76,7 +76,7 @@ def new_columns(
     spec: PipelineSpec, evolved: Evolved, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
 ) -> dict[str, tuple[EvolvedColumn, ...]]:
     """The columns that fields become, for the tables in `evolved`; where values are of several types, none."""
-    found = {}
+    columns = {}
     for name, paths in sorted(new_fields.items()):
         if name not in evolved:
             continue
@@ -92,8 +92,8 @@ def new_columns(
             taken.add(column.lower())
             added.append(EvolvedColumn(column, path, kind))
         if added:
-            found[name] = tuple(added)
-    return found
+            columns[name] = tuple(added)
+    return columns
 
 
 def _free_name(path: Path, taken: set[str]) -> str | None:

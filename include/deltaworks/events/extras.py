@@ -13,80 +13,79 @@ from typing import Any
 import orjson
 
 from deltaworks.events.columns import Misfit
-from deltaworks.events.path_fields import PARTITION_FIELD
+from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.events.record_fields import RECORD_FIELD
 from deltaworks.specs.pipeline import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
 #: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
-KnownFields = dict[str, "KnownFields | None"]
+ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
 
 
-def known_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> KnownFields:
+def read_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> ReadFields:
     """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
-    # What is said of a record, or by an object's key, is none of the event's own fields.
-    known: KnownFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
+    # Fields of a record, or of an object's key, are none of the event's own.
+    fields: ReadFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
     for path in (*event.id, event.time.path, event.name.path, *table.when):
         if path is not None:
-            _know(known, tuple(path.split(".")), None)
+            _know(fields, tuple(path.split(".")), None)
     for column in table.columns:
-        _know(known, tuple(column.path.split(".")), _inside(parse_type(column.type)))
+        _know(fields, tuple(column.path.split(".")), _inside(parse_type(column.type)))
     for evolved_path in evolved:
-        _know(known, evolved_path, None)
-    return known
+        _know(fields, evolved_path, None)
+    return fields
 
 
-def _inside(kind: ColumnType) -> KnownFields | None:
+def _inside(kind: ColumnType) -> ReadFields | None:
     return {name: _inside(field) for name, field in kind.fields} if isinstance(kind, Struct) else None
 
 
-def _know(known: KnownFields, path: Path, inside: KnownFields | None) -> None:
+def _know(fields: ReadFields, path: Path, inside: ReadFields | None) -> None:
     for name in path[:-1]:
-        below = known.setdefault(name, {})
+        below = fields.setdefault(name, {})
         if below is None:
             return  # taken whole already
-        known = below
-    present = known.get(path[-1], inside)
+        fields = below
+    present = fields.get(path[-1], inside)
     if present is None or inside is None:
-        known[path[-1]] = None
+        fields[path[-1]] = None
         return
     for name, below in inside.items():
         _know(present, (name,), below)
-    known[path[-1]] = present
+    fields[path[-1]] = present
 
 
-def extra_fields(event: dict[str, Any], known: KnownFields) -> dict[str, Any]:
+def extra_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, Any]:
     """The extra fields of an event, where they were in it; empty where there are none."""
-    found: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     for name, value in event.items():
         if value is None:
             continue
-        if name not in known:
-            found[name] = value
+        if name not in fields:
+            extra[name] = value
             continue
-        inner = known[name]
+        inner = fields[name]
         if inner is None:
             continue
         if type(value) is not dict:
-            found[name] = value
+            extra[name] = value
         elif below := extra_fields(value, inner):
-            found[name] = below
-    return found
+            extra[name] = below
+    return extra
 
 
-def leaves(extra: dict[str, Any], known: KnownFields, above: Path = ()) -> list[tuple[Path, Any]]:
+def leaves(extra: dict[str, Any], fields: ReadFields, above: Path = ()) -> list[tuple[Path, Any]]:
     """Each extra field with its path. An object that the table knows nothing of is one field."""
-    found: list[tuple[Path, Any]] = []
+    paths: list[tuple[Path, Any]] = []
     for name, value in extra.items():
-        inner = known.get(name)
+        inner = fields.get(name)
         if inner is not None and type(value) is dict:
-            found.extend(leaves(value, inner, (*above, name)))
+            paths.extend(leaves(value, inner, (*above, name)))
         else:
-            found.append(((*above, name), value))
-    return found
+            paths.append(((*above, name), value))
+    return paths
 
 
 def put_back(extra: dict[str, Any], path: Path, value: Any) -> None:

@@ -1,11 +1,10 @@
-"""What a pass over a batch finds out beside rows: new fields, warnings of rules, lost objects, why it must stop.
+"""What a pass over a batch notes beside rows: new fields, warnings of rules, lost objects, why it must stop.
 
-Each task has its own and sends it to the driver as plain data, where they are put together.
+Each task has its own and sends it to the driver as plain data, where they are merged in the order of tasks.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +12,13 @@ from typing import Any
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 
-#: New fields of one table that a task remembers; a producer that invents names without end is not followed further.
+#: New fields of one table that a task remembers: a producer may invent names without end.
 MOST_NEW_FIELDS = 1_000
-#: Keys of lost objects that are told; quarantine has all of them.
+#: Keys of lost objects that are reported; quarantine has all of them.
 MOST_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
 
-#: As what a task's failure reaches the driver; what is of none of them is of no special kind.
+#: The class that a task's failure has in the driver, by name; any other error becomes a plain DeltaworksError.
 _FAILURES: Mapping[str, type[DeltaworksError]] = {
     kind.__name__: kind for kind in (ConfigError, ContractError, TransientError)
 }
@@ -42,9 +41,9 @@ class Findings:
 
     def note_field(self, table: str, path: Path, kind: str) -> None:
         """A field of `table` that no column takes, with a value of this kind."""
-        known = self.new_fields.setdefault(table, {})
-        if path in known or len(known) < MOST_NEW_FIELDS:
-            known.setdefault(path, set()).add(kind)
+        kinds = self.new_fields.setdefault(table, {})
+        if path in kinds or len(kinds) < MOST_NEW_FIELDS:
+            kinds.setdefault(path, set()).add(kind)
 
     def note_object(self, reason: str, key: str) -> None:
         """An object nothing could be read of."""
@@ -53,7 +52,7 @@ class Findings:
             self.objects_missing.append(key)
 
     def add(self, other: Findings) -> None:
-        """Take in what another task found."""
+        """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
         self.rule_warnings.update(other.rule_warnings)
         self.objects_rejected.update(other.objects_rejected)
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
@@ -74,32 +73,32 @@ class Findings:
             facts["objects_missing"] = self.objects_missing
         return facts
 
-    def encode(self) -> str:
-        """As text, to be sent to the driver."""
-        fields = [
-            [table, list(path), sorted(kinds)]
-            for table, paths in self.new_fields.items()
-            for path, kinds in paths.items()
-        ]
-        failure = self.failure and self.failure.as_record() | {"kind": _kind_of(self.failure)}
-        told = {"rule_warnings": self.rule_warnings, "new_fields": fields, "failure": failure}
-        objects = {"objects_rejected": self.objects_rejected, "objects_missing": self.objects_missing}
-        return json.dumps(told | objects)
+    def as_record(self) -> dict[str, Any]:
+        """As plain values, to be sent to the driver."""
+        return {
+            "rule_warnings": dict(self.rule_warnings),
+            "new_fields": [
+                [table, list(path), sorted(kinds)]
+                for table, paths in self.new_fields.items()
+                for path, kinds in paths.items()
+            ],
+            "objects_rejected": dict(self.objects_rejected),
+            "objects_missing": self.objects_missing,
+            "failure": self.failure and self.failure.as_record() | {"kind": _kind_of(self.failure)},
+        }
 
     @classmethod
-    def decode(cls, text: str) -> Findings:
-        """What `encode` wrote."""
-        record = json.loads(text)
-        found = cls(Counter(record["rule_warnings"]))
+    def from_record(cls, record: Mapping[str, Any]) -> Findings:
+        """The reverse of `as_record`."""
+        findings = cls(
+            rule_warnings=Counter(record["rule_warnings"]),
+            objects_rejected=Counter(record["objects_rejected"]),
+            objects_missing=list(record["objects_missing"]),
+            failure=_failure(record["failure"]),
+        )
         for table, path, kinds in record["new_fields"]:
-            found.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
-        found.objects_rejected = Counter(record["objects_rejected"])
-        found.objects_missing = record["objects_missing"]
-        found.failure = _failure(record["failure"])
-        return found
-
-    def __bool__(self) -> bool:
-        return bool(self.rule_warnings or self.new_fields or self.objects_rejected or self.failure)
+            findings.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
+        return findings
 
 
 def _kind_of(failure: DeltaworksError) -> str:

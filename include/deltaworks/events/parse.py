@@ -20,9 +20,8 @@ from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.formats.values import from_text
-from deltaworks.events.path_fields import PARTITION_FIELD, partition_fields
+from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.events.record_fields import RECORD_FIELD
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing
 from deltaworks.specs.pipeline import PipelineSpec
@@ -90,7 +89,7 @@ class Chunk:
 class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
-    `findings` is what it found out beside rows, complete once `parse` has ended.
+    `findings` is what was noted beside rows, complete once `parse` has ended.
     """
 
     def __init__(self, spec: PipelineSpec, *, evolved: Evolved | None = None, chunk_events: int = 20_000) -> None:
@@ -133,12 +132,12 @@ class Parser:
                 chunk.rejected.append(self._whole(payload, problem))
                 continue
             try:
-                for position, found in self.framed(payload):
-                    self._take(chunk, payload, position, found)
+                for position, event in self.framed(payload):
+                    self._take(chunk, payload, position, event)
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish(chunk, stamp)
                         chunk = Chunk()
-            except Misfit as misfit:  # told before the first event: there is no way into this payload
+            except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
                 chunk.rejected.append(self._whole(payload, Reason(misfit.code, "", misfit.detail)))
         yield from self._finish(chunk, stamp)
 
@@ -152,13 +151,14 @@ class Parser:
             return payload.events
         return enumerate(self._reader.spread(self._frame(payload.data or b"")))
 
-    def _take(self, chunk: Chunk, payload: Payload, position: int, found: tuple[Any, bytes]) -> None:
+    def _take(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
         name = None
-        chunk.raw_bytes += len(found[1])
+        value, raw = framed
+        chunk.raw_bytes += len(raw)
         try:
-            if len(found[1]) > self._max_event_bytes:
-                raise Misfit(ReasonCode.TOO_LARGE, f"{len(found[1])} bytes, more than {self._max_event_bytes}")
-            event = self._reader.event(found[0])
+            if len(raw) > self._max_event_bytes:
+                raise Misfit(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
+            event = self._reader.event(value)
             if self._partition_columns:
                 event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
             if payload.record is not None:
@@ -167,11 +167,11 @@ class Parser:
             tables = self._router.tables(event, name)
         except Misfit as misfit:
             reason = Reason(misfit.code, "", misfit.detail)
-            chunk.rejected.append(_rejected(payload, position, found[1], name, (reason,)))
+            chunk.rejected.append(_rejected(payload, position, raw, name, (reason,)))
             return
         index = len(chunk.events)
         chunk.events.append(event)
-        chunk.raws.append(found[1])
+        chunk.raws.append(raw)
         chunk.names.append(name)
         chunk.seqs.append(payload.seq)
         chunk.payloads[payload.seq] = payload
@@ -187,9 +187,9 @@ class Parser:
             converted[name] = pa.Table.from_arrays(
                 [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
             )
-            for index, each in of_table.items():
-                known = reasons.setdefault(rows[index], [])
-                known.extend(reason for reason in each if reason not in known)
+            for index, of_row in of_table.items():
+                noted = reasons.setdefault(rows[index], [])
+                noted.extend(reason for reason in of_row if reason not in noted)
         if self._rules:
             self._hold_to_rules(chunk, converted, reasons)
         for name, table in converted.items():
@@ -200,7 +200,7 @@ class Parser:
                 fitting = self._columns[name].complete(fitting, events, self.findings)
             if fitting.num_rows:
                 yield name, self._columns[name].untouched(fitting)
-        rejected = chunk.rejected + [self._misfit(chunk, *each) for each in sorted(reasons.items())]
+        rejected = chunk.rejected + [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
 
@@ -235,10 +235,10 @@ class Parser:
         reasons: Reasons = {}
         events = chunk.events
         parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
-        found = [parent.get(self._time_path[-1]) for parent in parents]
+        values = [parent.get(self._time_path[-1]) for parent in parents]
         if self._times_as_text:
-            found = [from_text(value, Primitive("long")) for value in found]
-        times, misfits = column(found, Primitive("timestamp"), unit=self._time_unit)
+            values = [from_text(value, Primitive("long")) for value in values]
+        times, misfits = column(values, Primitive("timestamp"), unit=self._time_unit)
         note(reasons, misfits, self._time_text)
         note_missing(reasons, times, misfits, self._time_text)
         self._note_age(reasons, times, stamp)
@@ -266,14 +266,14 @@ class Parser:
         micros = times.cast(pa.int64())
         limits = []
         if self._max_age_days is not None:
-            oldest, told = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
-            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, told))
+            oldest, limit = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
+            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, limit))
         if self._max_future_minutes is not None:
-            newest, told = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
-            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {told}"))
-        for beyond, code, told in limits:
+            newest, limit = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
+            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
+        for beyond, code, limit in limits:
             for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
-                detail = f"{times[index].as_py().isoformat()} was {told} on arrival"
+                detail = f"{times[index].as_py().isoformat()} was {limit} on arrival"
                 reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:

@@ -84,7 +84,7 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One row for quarantine. `record` is what a record of a stream said of itself."""
+    """One row for quarantine. `record` has the fields of a record of a stream."""
 
     seq: int
     position: int

@@ -64,13 +64,13 @@ class RuleChecker:
             verdicts = self._engine.answers(rows, [f"CAST({selected(rule.check)} AS BOOLEAN)" for rule in self.rules])
         except duckdb.Error:
             verdicts = [self._carefully(rows, rule) for rule in self.rules]
-        found = []
+        failures = []
         for rule, verdict in zip(self.rules, verdicts, strict=True):
             # Null is not false: as with CHECK in SQL, what is not known passes.
             places = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
             if places:
-                found.append((rule, places))
-        return found
+                failures.append((rule, places))
+        return failures
 
     def _carefully(self, rows: pa.Table, rule: RuleSpec) -> pa.ChunkedArray:
         """The verdicts of one rule, with what cannot be evaluated as false."""

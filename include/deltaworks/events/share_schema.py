@@ -45,19 +45,19 @@ def _fitted_file(
     on_disk = {field.name: field.type for field in table.schema().fields}
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
         schema = pq.read_schema(source)
-    found = {field.name: field.type for field in Schema.from_arrow(schema).fields}
-    unknown = sorted(set(found) - set(on_disk) - coming)
+    types = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    unknown = sorted(set(types) - set(on_disk) - coming)
     if unknown:
         raise _unfit(table, batch_id, f"the table has no column {', '.join(unknown)}")
-    different = [name for name, kind in found.items() if name in on_disk and on_disk[name] != kind]
+    different = [name for name, kind in types.items() if name in on_disk and on_disk[name] != kind]
     if not different:
         return file
-    wanted = pa.schema(table.schema().to_arrow())
+    schema_on_disk = pa.schema(table.schema().to_arrow())
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
         rows = pq.read_table(source)
     for name in different:
         try:
-            column = rows.column(name).cast(wanted.field(name).type, safe=True)
+            column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)
         except pa.ArrowException as error:
             raise _unfit(table, batch_id, f"{name}: {error}") from error
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)

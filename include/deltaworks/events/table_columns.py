@@ -13,10 +13,10 @@ from deltaworks.errors import ContractError
 from deltaworks.events.columns import Misfits, column
 from deltaworks.events.events import holders
 from deltaworks.events.evolution import EvolvedColumn, kind_of
-from deltaworks.events.extras import extra_fields, known_fields, leaves, put_back, rescued_text
+from deltaworks.events.extras import extra_fields, leaves, put_back, read_fields, rescued_text
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.values import from_text
-from deltaworks.events.path_fields import PARTITION_FIELD
+from deltaworks.events.origins import PARTITION_FIELD
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.pipeline import EventSpec
@@ -77,8 +77,8 @@ class TableColumns:
         #: Whether rows that land have to be completed at all.
         self.keeps_other_fields = table.evolve != "ignore"
         self._columns = [_declared(spec, of_text=of_text) for spec in table.columns]
-        self._evolved = [(each, parse_type(each.type)) for each in evolved]
-        self._known = known_fields(table, event, tuple(each.path for each in evolved))
+        self._evolved = [(column, parse_type(column.type)) for column in evolved]
+        self._read_fields = read_fields(table, event, tuple(column.path for column in evolved))
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
         self._marks = [(field.name, field.type) for field in marks]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
@@ -104,7 +104,7 @@ class TableColumns:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
         """
         evolve = self._table.evolve
-        extras = [extra_fields(event, self._known) for event in events]
+        extras = [extra_fields(event, self._read_fields) for event in events]
         if evolve == "fail":
             self._refuse(rows, extras)
             return rows
@@ -112,8 +112,8 @@ class TableColumns:
         if evolve == "add_columns":
             self._report(extras, findings)
         rows = rows.append_column(RESCUED_COLUMN, pa.array(map(rescued_text, extras), pa.string()))
-        for (each, _), array in zip(self._evolved, arrays, strict=True):
-            rows = rows.append_column(each.name, array)
+        for (evolved, _), array in zip(self._evolved, arrays, strict=True):
+            rows = rows.append_column(evolved.name, array)
         return rows
 
     def untouched(self, rows: pa.Table) -> pa.Table:
@@ -127,25 +127,25 @@ class TableColumns:
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
         """The values of a column that was added; those of another type go to the rescued ones."""
-        each, kind = self._evolved[index]
-        parents = holders(events, each.path[:-1]) if len(each.path) > 1 else events
-        found = [parent.get(each.path[-1]) for parent in parents]
-        array, misfits = column(found, kind)
+        evolved, kind = self._evolved[index]
+        parents = holders(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
+        values = [parent.get(evolved.path[-1]) for parent in parents]
+        array, misfits = column(values, kind)
         for row in misfits:
-            put_back(extras[row], each.path, found[row])
+            put_back(extras[row], evolved.path, values[row])
         return array
 
     def _report(self, extras: Sequence[dict[str, Any]], findings: Findings) -> None:
-        given = {each.path for each, _ in self._evolved}
+        paths = {evolved.path for evolved, _ in self._evolved}
         for extra in extras:
-            for path, value in leaves(extra, self._known):
-                if path not in given:
+            for path, value in leaves(extra, self._read_fields):
+                if path not in paths:
                     findings.note_field(self._table.name, path, kind_of(value))
 
     def _refuse(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
         for index, extra in enumerate(extras):
             if extra:
-                path, value = leaves(extra, self._known)[0]
+                path, value = leaves(extra, self._read_fields)[0]
                 raise ContractError(
                     "FIELD_UNDECLARED",
                     f"Table {self._table.name!r} takes no field {'.'.join(path)!r}, such as {repr(value)[:80]} in "

@@ -227,13 +227,6 @@ class AirflowApi:
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
         self._request("POST", f"/dags/{quote(dag_id)}/clearTaskInstances", json={**body, "reset_dag_runs": True})
 
-    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
-        """What a try of a task has logged so far."""
-        run = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
-        path = f"{run}/taskInstances/{quote(task_id)}/logs/{try_number}"
-        content = self._get(path, full_content=True)["content"]
-        return "\n".join(item if isinstance(item, str) else str(item.get("event", "")) for item in content)
-
     def wait_for_run(self, dag_id: str, run_id: str, *, timeout_seconds: float, poll_seconds: float = 2.0) -> DagRun:
         """Wait until a run has finished; the caller looks at its state.
 

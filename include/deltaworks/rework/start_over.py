@@ -28,7 +28,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.start_over import GivenUp, StartOver
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
-from deltaworks.engine.live_table import LIVE_PARTITION, live_columns
+from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.engine.start import open_batches
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA

@@ -1,41 +1,43 @@
-"""What a batch reads, and how its payloads come into the tasks of the one pass.
+"""What a source is: it gives Spark a streaming DataFrame, says what a batch of it holds, and how far behind a query is.
 
 Objects are named in the driver and opened in tasks. Records of a stream are read in tasks and never seen by the driver.
+Everything after that, from parsing to the ledger, is the same for all sources.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from deltaworks.control.clock import micros_as_iso
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.generations import Generations
+from deltaworks.errors import DeltaworksError
 from deltaworks.events.parse import Payload
+from deltaworks.sources.records import ReadFacts, Record
+from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a task tells the driver: the name of a table and one of its files, or another kind of record.
-Told = tuple[str, dict[str, Any]]
 #: The work of a task: payloads to files.
-Task = Callable[[Iterable[Payload]], Iterable[Told]]
+Task = Callable[[Iterable[Payload]], TaskOutput]
 PayloadOpener = Callable[[Any], Payload]
 #: Turns the rows of a task, as they come, into payloads.
-PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable["Record"]]
+PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
+#: The offsets between which a batch lies: start and end, as Spark wrote them for a query of the source.
+Span = tuple[dict[str, Any], dict[str, Any]]
 
-#: Stands where a task's record has the name of a table: how much the task has read.
-READ = "\0read"
-#: The same: which places of its stream a task has read.
-SEEN = "\0seen"
 #: How many ranges of lost records the ledger names.
 MOST_LOST_NAMED = 5
-_TOLD_SCHEMA = "kind string, record string"
+_OUTPUT_SCHEMA = "output binary"
 
 
-class SourceSlice(Protocol):
+class Slice(Protocol):
     """What one batch reads."""
 
     @property
@@ -43,13 +45,29 @@ class SourceSlice(Protocol):
         """Facts about it for the prepared batch and the ledger. Complete once a pass has read it."""
 
     def is_empty(self) -> bool:
-        """Whether it is known to hold nothing, without reading it."""
+        """Whether it holds nothing, as far as is known without reading it."""
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
-        """Run `task` over all payloads, in at most `tasks` tasks, and bring home what they tell.
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
+        """Run `task` over all payloads, in at most `tasks` tasks; their outputs, in the order of tasks.
 
         Reading a slice again gives the same payloads.
         """
+
+
+class Source(Protocol):
+    """One pipeline's source. Used by the driver of its stream alone."""
+
+    def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
+        """The streaming DataFrame, beginning after the offset `start`, or where the declaration says if that is None.
+
+        `start` is an offset as Spark wrote it for a query of this source.
+        """
+
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
+        """What this batch reads. `batch_id` is ours, not Spark's."""
+
+    def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Heartbeat fields: how far behind the query is. `progress` is its last one, of this source; None before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,96 +82,62 @@ class ObjectSlice:
     def is_empty(self) -> bool:
         return not self.references
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         opener = self.opener
-        slices = balanced(self.references, self.sizes, tasks)
+        shares = balanced(self.references, self.sizes, tasks)
 
-        def work(share: Iterable[list[Any]]) -> Iterator[Told]:
+        def work(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
             for references in share:
-                yield from task(map(opener, references))
+                yield replace(task(map(opener, references)), task=number).encode()
 
-        found: list[Told] = spark.sparkContext.parallelize(slices, len(slices)).mapPartitions(work).collect()
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record as a task reads it. `arrived_at_us` is when its stream took it, in epoch microseconds."""
-
-    payload: Payload
-    arrived_at_us: int
+        encoded = spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(work).collect()
+        return in_task_order(map(TaskOutput.decode, encoded))
 
 
-@dataclass(slots=True)
-class ReadFacts:
-    """How much of a stream was read: records, bytes, and when the oldest and the newest of them arrived."""
-
-    records: int = 0
-    bytes: int = 0
-    oldest_us: int | None = None
-    newest_us: int | None = None
-
-    def note(self, records: Iterable[Record]) -> Iterator[Payload]:
-        """The payloads, counted on their way."""
-        for record in records:
-            self.records += 1
-            self.bytes += len(record.payload.data or b"")
-            at = record.arrived_at_us
-            self.oldest_us = at if self.oldest_us is None else min(self.oldest_us, at)
-            self.newest_us = at if self.newest_us is None else max(self.newest_us, at)
-            yield record.payload
-
-    def add(self, other: ReadFacts) -> None:
-        """Take in what another task has read."""
-        self.records += other.records
-        self.bytes += other.bytes
-        oldest = [at for at in (self.oldest_us, other.oldest_us) if at is not None]
-        newest = [at for at in (self.newest_us, other.newest_us) if at is not None]
-        self.oldest_us, self.newest_us = min(oldest, default=None), max(newest, default=None)
-
-    def as_metadata(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
-        facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
-        if self.oldest_us is not None and self.newest_us is not None:
-            facts |= {
-                "oldest_event_time": micros_as_iso(self.oldest_us),
-                "newest_event_time": micros_as_iso(self.newest_us),
-            }
-        return facts
-
-
-class PlacesSeen(Protocol):
-    """What a task notes of the rows it reads. Made anew in every task."""
+class RangesSeen(Protocol):
+    """Notes which ranges of its stream a task reads. One for each task."""
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, noted on their way."""
 
-    def told(self) -> list[Any]:
-        """What was noted, as JSON can carry it."""
+    def ranges(self) -> list[Any]:
+        """What was noted, as plain JSON values."""
 
 
 class NothingSeen:
-    """Of a source that knows by itself what was lost, or that loses nothing."""
+    """Of a source that needs no notes of its tasks to say what was lost."""
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches."""
         return iter(batches)
 
-    def told(self) -> list[Any]:
+    def ranges(self) -> list[Any]:
         """Nothing."""
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class LossCheck:
-    """Finds records that a source had let go of before they were read, where that is allowed.
+def _nothing_lost(ranges: Sequence[Any]) -> Sequence[Payload]:
+    return ()
 
-    `seen` is made in tasks. `lost` is asked in the driver once all have been read: a payload for each range that is
-    gone, which becomes its row in quarantine; its key names the range.
+
+def _not_expired(error: Exception) -> DeltaworksError | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCheck:
+    """Notices what a source had removed before it was read.
+
+    Attributes:
+        seen: made in every task, which notes with it what it reads.
+        lost: called in the driver with all notes once everything has been read, where losses are allowed: a payload for
+            each range that is gone, which becomes its row in quarantine; its key names the range.
+        expired: what an error of the pass means, where losses end the stream; None for an error of another kind.
     """
 
-    seen: Callable[[], PlacesSeen]
-    lost: Callable[[Sequence[Any]], Sequence[Payload]]
+    seen: Callable[[], RangesSeen] = NothingSeen
+    lost: Callable[[Sequence[Any]], Sequence[Payload]] = _nothing_lost
+    expired: Callable[[Exception], DeltaworksError | None] = _not_expired
 
 
 @dataclass(slots=True)
@@ -162,44 +146,49 @@ class RecordSlice:
 
     frame: DataFrame
     reader: PayloadReader
-    losses: LossCheck | None = None
+    losses: LossCheck = field(default_factory=LossCheck)
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         return False
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
-        reader = self.reader
-        seen_by = self.losses.seen if self.losses else NothingSeen
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
+        """See Slice.
+
+        Raises:
+            DeltaworksError: as `losses.expired` says.
+        """
+        try:
+            outputs = self._outputs(task, tasks)
+        except Exception as error:
+            expired = self.losses.expired(error)
+            if expired is None:
+                raise
+            raise expired from error
+        self.metadata = total_read(outputs).as_metadata()
+        lost = self.losses.lost([seen for output in outputs for seen in output.seen])
+        if not lost:
+            return outputs
+        self.metadata |= {"ranges_lost": len(lost), "lost_examples": [gap.key for gap in lost[:MOST_LOST_NAMED]]}
+        # A few rows at most: they are written here, behind those of all tasks.
+        return [*outputs, replace(task(lost), task=1 + max((output.task for output in outputs), default=-1))]
+
+    def _outputs(self, task: Task, tasks: int) -> list[TaskOutput]:
+        reader, make_seen = self.reader, self.losses.seen
 
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            facts, seen = ReadFacts(), seen_by()
-            told = list(task(facts.note(reader(seen.through(batches)))))
-            told.append((READ, {name: getattr(facts, name) for name in ReadFacts.__slots__}))
-            told.append((SEEN, {"places": seen.told()}))
-            yield pa.RecordBatch.from_pydict(
-                {"kind": [kind for kind, _ in told], "record": [json.dumps(record) for _, record in told]},
-                schema=pa.schema([("kind", pa.string()), ("record", pa.string())]),
-            )
+            from pyspark import TaskContext
+
+            facts, seen = ReadFacts(), make_seen()
+            written = task(facts.note(reader(seen.through(batches))))
+            context = TaskContext.get()
+            number = 0 if context is None else context.partitionId()
+            output = replace(written, task=number, read=facts, seen=tuple(seen.ranges()))
+            yield pa.RecordBatch.from_pydict({"output": pa.array([output.encode()], pa.binary())})
 
         # A task for every partition of a topic would write a file into every table each.
-        rows = self.frame.coalesce(tasks).mapInArrow(work, _TOLD_SCHEMA).collect()
-        found = [(row["kind"], json.loads(row["record"])) for row in rows]
-        facts = ReadFacts()
-        for kind, record in found:
-            if kind == READ:
-                facts.add(ReadFacts(**record))
-        self.metadata = facts.as_metadata()
-        places = [place for kind, record in found if kind == SEEN for place in record["places"]]
-        return [each for each in found if each[0] not in {READ, SEEN}] + self._lost(task, places)
-
-    def _lost(self, task: Task, places: Sequence[Any]) -> list[Told]:
-        """What is gone becomes rows of this batch, written here: there are a few of them at most."""
-        lost = self.losses.lost(places) if self.losses else ()
-        if not lost:
-            return []
-        self.metadata |= {"ranges_lost": len(lost), "lost_examples": [each.key for each in lost[:MOST_LOST_NAMED]]}
-        return list(task(lost))
+        rows = self.frame.coalesce(tasks).mapInArrow(work, _OUTPUT_SCHEMA).collect()
+        return in_task_order(TaskOutput.decode(row["output"]) for row in rows)
 
 
 def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
@@ -212,3 +201,28 @@ def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> lis
         shares[min(int(middle * len(shares) / total), len(shares) - 1)].append(reference)
         before += size
     return [share for share in shares if share]
+
+
+def batch_span(home: PipelineHome, batch_id: int) -> Span:
+    """Between which offsets a batch lies, as Spark's own checkpoint has them. `batch_id` is ours, of the one in use.
+
+    Raises:
+        TransientError: OFFSET_LOG_UNREADABLE.
+    """
+    generations = home.generations.effective()
+    spark_batch_id = batch_id - generations.current.first_batch
+    end = home.generations.end_offset(generations, spark_batch_id)
+    if spark_batch_id:
+        return home.generations.end_offset(generations, spark_batch_id - 1), end
+    return generations.current.start or _initial_offset(home, generations), end
+
+
+def _initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:
+    """Where Kafka's topics began when the query did, which Spark's source notes; nothing for other sources."""
+    folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
+    note = home.objects.get(f"{folder}/sources/0/0")
+    if note is None or b"{" not in note.data:
+        return {}
+    # A byte and a version stand before it.
+    offset = json.loads(note.data[note.data.index(b"{") :])
+    return offset if isinstance(offset, dict) else {}

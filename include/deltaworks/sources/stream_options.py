@@ -18,16 +18,16 @@ _OF_LOAD = "path"
 _LARGEST = (1 << 63) - 1
 
 
-def known_options(source: str, options: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def known_options(source: str, options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
     """The options by the names of `known`, in whatever case they are given.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, a name that is not known.
     """
-    by_lower = {name.lower(): name for name in (*known, _OF_LOAD)}
+    by_lower = {name.lower(): name for name in (*names, _OF_LOAD)}
     for name in options:
         if name.lower() not in by_lower:
-            raise invalid_option(source, name, f"is not known; known are {', '.join(known)}")
+            raise invalid_option(source, name, f"is not known; known are {', '.join(names)}")
     return {by_lower[name.lower()]: value for name, value in options.items()}
 
 
@@ -54,7 +54,7 @@ def unfit_option(source: str, error: ValidationError, names: Mapping[str, str], 
 
 
 def number_option(
-    source: str, given: Mapping[str, str], name: str, default: int, *, low: int = 1, high: int = _LARGEST
+    source: str, options: Mapping[str, str], name: str, default: int, *, low: int = 1, high: int = _LARGEST
 ) -> int:
     """A whole number, or a size such as 64MiB as its bytes.
 
@@ -62,7 +62,7 @@ def number_option(
         ConfigError: SOURCE_OPTION_INVALID, it is none, or not from `low` to `high`.
     """
     try:
-        value = int(parse_bytes(given.get(name, str(default))))
+        value = int(parse_bytes(options.get(name, str(default))))
     except ValueError:
         raise invalid_option(source, name, "must be a whole number; sizes may have a unit, such as 64MiB") from None
     if not low <= value <= high:
@@ -71,13 +71,13 @@ def number_option(
     return value
 
 
-def truth_option(source: str, given: Mapping[str, str], name: str, *, default: bool) -> bool:
+def truth_option(source: str, options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """True or false.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, it is neither.
     """
-    text = given.get(name, str(default)).lower()
+    text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
         raise invalid_option(source, name, "must be true or false")
     return text == "true"

@@ -74,10 +74,6 @@ class Workload:
         """The day a batch arrives."""
         return FIRST_DAY + dt.timedelta(days=batch // self.batches_per_day)
 
-    def share_above(self, rank: int) -> float:
-        """The share of rows that organisations 0 to `rank - 1` have."""
-        return _cumulative(rank + 1, self.exponent) / _cumulative(self.orgs + 1, self.exponent)
-
 
 def org_id(rank: int) -> str:
     """The id of the organisation that is the `rank`-th largest, from 0."""

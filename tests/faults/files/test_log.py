@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import DeltaworksError
+from deltaworks.sources.objects.log import file_events_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.schema import file_events_key
 from deltaworks.sources.objects.stream import FileEventsStreamReader, StreamOptions
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

@@ -19,11 +19,11 @@ from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.sources.objects.log import message_quarantine_key
 from deltaworks.sources.objects.relay import relay as relay_module
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.redrive import redrive
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.tables.lake import Lake
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell

@@ -21,6 +21,7 @@ def main() -> int:
     from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.catalog import load_catalog
     from deltaworks.tables.spark.session import build_session
+    from tests.batch_points import at_points
 
     catalog = load_catalog()
     pipeline, available_now = os.environ["DELTAWORKS_TEST_PIPELINE"], "--available-now" in sys.argv
@@ -30,7 +31,8 @@ def main() -> int:
         fan_out.write_payloads = injection.write_and_die_once  # type: ignore[assignment]
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
     fault("session")
-    result = IngestRun(spark, catalog, pipeline, available_now=available_now, fault=fault).run()
+    with at_points(fault):
+        result = IngestRun(spark, catalog, pipeline, available_now=available_now).run()
     fault("ended")
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0

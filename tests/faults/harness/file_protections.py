@@ -110,13 +110,13 @@ def _patience(patch: Patch) -> None:
     """One attempt, and no more."""
     import botocore.config
 
-    from deltaworks.sources.objects import fetch
+    from deltaworks.sources.objects import payloads
     from deltaworks.sources.objects.relay import appender, bucket, intake, lister
 
     def once(call: Callable[[], Any], **_: Any) -> Any:
         return call()
 
-    for module in (appender, bucket, fetch, intake, lister):
+    for module in (appender, bucket, payloads, intake, lister):
         patch.setattr(module, "through_outages", once)
     plain = botocore.config.Config
 
@@ -135,10 +135,10 @@ def _key_decoding(patch: Patch) -> None:
 
 def _tags(patch: Patch) -> None:
     """An object is read as it is now, whatever was announced."""
-    from deltaworks.sources.objects import fetch
+    from deltaworks.sources.objects import payloads
 
-    announced = fetch._announced
-    patch.setattr(fetch, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
+    announced = payloads._announced
+    patch.setattr(payloads, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
 
 
 def _object_errors(patch: Patch) -> None:
@@ -157,9 +157,9 @@ def _log_check(patch: Patch) -> None:
 
 def _long_patience(patch: Patch) -> None:
     """A storage that fails is waited for, but for two seconds."""
-    from deltaworks.sources.objects import fetch
+    from deltaworks.sources.objects import payloads
 
-    patch.setattr(fetch, "_PATIENCE_SECONDS", 2.0)
+    patch.setattr(payloads, "_PATIENCE_SECONDS", 2.0)
 
 
 FILE_PROTECTIONS: dict[str, Callable[[Patch], None]] = {

@@ -5,8 +5,8 @@ first) that a point matching the pattern is reached, the action is done, once. E
 timeline, with the machine's monotonic clock, which is one for all processes: so a test knows what was injected when,
 and how long the stream took to land a batch again.
 
-Points are those of the engine (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`), and those
-that `install` adds around our own functions: `leased`, `fenced`, `begun`, `checked:<table>` (the transaction was looked
+Points are those of `tests.batch_points` (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`),
+and those that `install` adds: `leased`, `fenced`, `begun`, `checked:<table>` (the transaction was looked
 for in the snapshot, the commit has not been put) and `half_ledger` (steps recorded, the batch not).
 """
 

@@ -11,10 +11,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from deltaworks.control import job, paths
+from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
 from deltaworks.rework.start_over import start_over
+from deltaworks.sources.delta import errors as delta_errors
 from deltaworks.sources.delta import source as delta
 from deltaworks.sources.delta.source import DeltaSource
 from tests.faults.records.conftest import Tell
@@ -82,7 +83,7 @@ def test_15_a_table_that_is_deleted_and_made_anew(
     sell(project, 3)
     sell(project, 4)
     if not protected:
-        monkeypatch.setattr(job, "_of_the_table", lambda _: None)
+        monkeypatch.setattr(delta_errors, "error_in", lambda _: None)
 
     told = refusal(spark, project)
 
@@ -108,7 +109,7 @@ def test_15_a_log_that_expired_before_it_was_read(
         commit.unlink()
     if not protected:
         monkeypatch.setattr(delta, "check_versions", lambda *_, **__: None)
-        monkeypatch.setattr(job, "_of_the_table", lambda _: None)
+        monkeypatch.setattr(delta_errors, "error_in", lambda _: None)
 
     told = refusal(spark, project)
 

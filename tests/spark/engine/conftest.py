@@ -18,6 +18,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
+from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.parse import BatchStamp, Parser, Payload
@@ -27,6 +28,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.lake import Lake
+from tests.batch_points import at_points_of
 
 RICH_COLUMNS = [
     {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True},
@@ -152,7 +154,7 @@ class Shop:
     def processor(
         self,
         *,
-        fault: Callable[[str], None] = lambda point: None,
+        fault: Callable[[str], None] | None = None,
         takeover: bool = True,
         generations: Generations | None = None,
     ) -> BatchProcessor:
@@ -163,22 +165,21 @@ class Shop:
             self.objects.put(f"{started}/metadata", b"{}")  # what Spark writes first
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
+        at_points_of(self.epoch, fault)
         tables = TableSet(self.lake, self.spec, spark=self.spark)
         tables.open()
         if takeover:
             tables.fence(owner)
-        return BatchProcessor(
+        ledger = Ledger(self.lake, "shop", 1)
+        processor = BatchProcessor(
             self.spark,
             self.spec,
-            self.lake,
-            self.objects,
+            BatchStores(lake=self.lake, objects=self.objects, ledger=ledger, tables=tables),
             generations=generations,
-            ledger=Ledger(self.lake, "shop", 1),
-            tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
-            fault=fault,
-            end_of=self.end_of,
         )
+        processor._end_of = self.end_of  # type: ignore[method-assign]
+        return processor
 
     def table(self, name: str) -> pa.Table:
         """A table's rows, read by deltalake."""

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun, RunResult
+from tests.batch_points import at_points
 from tests.spark.conftest import Project
 
 WRITER = """\
@@ -74,8 +75,9 @@ def sell(project: Project, *numbers: int) -> None:
     project.append("writer", "sales", rows)
 
 
-def run(spark: SparkSession, project: Project, **options: Any) -> RunResult:
-    return IngestRun(spark, project.catalog, "reader", available_now=True, **options).run()
+def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
+    with at_points(fault):
+        return IngestRun(spark, project.catalog, "reader", available_now=True).run()
 
 
 def numbers(project: Project) -> list[int]:

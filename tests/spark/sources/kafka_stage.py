@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun, RunResult
 from sandbox.servers.kafka_broker import RunningBroker
+from tests.batch_points import at_points
 from tests.spark.conftest import Project
 
 PIPELINE = """\
@@ -64,8 +65,9 @@ def order(number: int) -> bytes:
     return json.dumps(event).encode()
 
 
-def run(spark: SparkSession, project: Project, **options: Any) -> RunResult:
-    return IngestRun(spark, project.catalog, "shop", available_now=True, **options).run()
+def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
+    with at_points(fault):
+        return IngestRun(spark, project.catalog, "shop", available_now=True).run()
 
 
 def numbers(project: Project) -> list[int]:

@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, file_events_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key
 from deltaworks.sources.objects.stream import FORMAT, register
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

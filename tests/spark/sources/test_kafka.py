@@ -21,7 +21,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
 from deltaworks.sources.kafka.source import KafkaSource
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.records import record_seq
 from sandbox.servers.kafka_broker import BrokerLogin, RunningBroker, running_broker
 from tests.spark.sources.kafka_stage import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
 

@@ -16,8 +16,8 @@ from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kafka import source as kafka
-from deltaworks.sources.kafka.topics import KnownTopics
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.kafka.offsets import TopicIds
+from deltaworks.sources.records import record_seq
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
@@ -169,7 +169,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on_from_the_middle(
     again.send(range(100, 130))
 
     if not protected:
-        monkeypatch.setattr(KnownTopics, "hold", lambda *_: None)
+        monkeypatch.setattr(TopicIds, "check", lambda *_: None)
         run(spark, project)
         assert numbers(project) == [*range(10), *range(110, 130)], "ten records are passed over"
         return

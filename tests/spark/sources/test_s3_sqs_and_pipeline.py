@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FileEventLog, message_quarantine_key
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

@@ -274,6 +274,31 @@ def test_records_of_deliveries_are_removed_after_a_week(objects: LocalObjects, c
     assert forget_deliveries(objects, now=clock.now + timedelta(days=8)) == 1
 
 
+def test_sending_removes_records_of_deliveries_that_ended_over_a_week_ago(objects: LocalObjects, clock: Clock) -> None:
+    raised(objects, clock)
+    send_notices(objects, [channel_of(Said())], now=clock.now)
+    (first,) = objects.list(paths.alerts("deliveries/"))
+    clock.pass_(8 * 86_400)
+    raised(objects, clock, subject="later")
+
+    send_notices(objects, [channel_of(Said())], now=clock.now)
+
+    (second,) = objects.list(paths.alerts("deliveries/"))
+    assert second != first
+
+
+def test_the_record_of_an_old_notice_stays_while_it_waits_on_another_channel(
+    objects: LocalObjects, clock: Clock
+) -> None:
+    raised(objects, clock)
+    down = Said()
+    down.fails = True
+    send_notices(objects, [channel_of(Said()), channel_of(down, "down")], now=clock.now)
+
+    assert waiting(objects) >= 1
+    assert forget_deliveries(objects, now=clock.now + timedelta(days=8)) == 0
+
+
 class Webhook:
     """A server that answers as it is told, and keeps what it was sent."""
 

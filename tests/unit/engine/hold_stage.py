@@ -17,6 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
@@ -28,6 +29,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
+from tests.batch_points import at_points_of
 from tests.unit.engine.batch_records import prepared_batch
 
 TABLES = ("clicks", "orders", "logins")
@@ -122,7 +124,7 @@ class Stage:
     def processor(
         self,
         *,
-        fault: Callable[[str], None] = lambda point: None,
+        fault: Callable[[str], None] | None = None,
         spark: Any = None,
         takeover: bool = True,
         generation: int = 1,
@@ -130,23 +132,22 @@ class Stage:
         """A new owner, as a new process makes it."""
         self.epoch += takeover
         owner = owner_step("shop", self.epoch)
+        at_points_of(self.epoch, fault)
         tables = TableSet(self.lake, self.spec, spark=spark)
         tables.open()
         tables.fence(owner)
-        return BatchProcessor(
+        ledger = Ledger(self.lake, "shop", generation)
+        processor = BatchProcessor(
             spark,
             self.spec,
-            self.lake,
-            self.objects,
+            BatchStores(lake=self.lake, objects=self.objects, ledger=ledger, tables=tables),
             generations=Generations(
                 generation=generation, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),)
             ),
-            ledger=Ledger(self.lake, "shop", generation),
-            tables=tables,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
-            fault=fault,
-            end_of=lambda generations, batch: {"seq": batch},
         )
+        processor._end_of = lambda generations, batch: {"seq": batch}  # type: ignore[method-assign]
+        return processor
 
     def prepare(
         self,

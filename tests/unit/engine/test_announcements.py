@@ -21,7 +21,7 @@ from deltaworks.engine import announcements
 from deltaworks.engine import commit as commit_phase
 from deltaworks.engine.announcements import with_announcements
 from deltaworks.engine.fan_out import partitioning, write_payloads
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
@@ -95,13 +95,12 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
     by_table = partitioning(spec)
     where = FileTarget(None, {name: str(tmp_path / name) for name in by_table}, by_table)
 
-    written = write_payloads(payloads, spec, STAMP, where)
+    written = write_payloads(payloads, spec, STAMP, where).files
 
     news = [
-        row | file["partition"]
-        for table, file in written
-        if table == "news"
-        for row in pa.parquet.read_table(tmp_path / "news" / file["path"], partitioning=None).to_pylist()
+        row | file.partition
+        for file in written["news"]
+        for row in pa.parquet.read_table(tmp_path / "news" / file.path, partitioning=None).to_pylist()
     ]
     day = dt.date(2026, 1, 1)
     assert told(news) == Counter((f"o{n % 3}", day + dt.timedelta(n % 2), 7, f"v{n}") for n in range(50))
@@ -109,7 +108,7 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
     assert {(row["change"], row["batch_kind"], row["data_version"]) for row in news} == {("insert", "stream", None)}
     assert {row["ingested_date"] for row in news} == {"2023-11-14"}
     assert {row["ingested_at"] for row in news} == {dt.datetime.fromtimestamp(1_700_000_000, tz=dt.UTC)}
-    assert sum(file["rows"] for table, file in written if table == "quarantine") == 2
+    assert sum(file.rows for file in written["quarantine"]) == 2
 
 
 def test_rows_that_land_are_known_to_be_touched_by_no_mutation(tmp_path: Path) -> None:
@@ -117,14 +116,11 @@ def test_rows_that_land_are_known_to_be_touched_by_no_mutation(tmp_path: Path) -
     by_table = partitioning(spec)
     where = FileTarget(None, {name: str(tmp_path / name) for name in by_table}, by_table)
 
-    (file,) = (
-        file
-        for table, file in write_payloads([Payload(1, "k", json.dumps(visit(1)).encode())], spec, STAMP, where)
-        if table == "visits"
-    )
+    output = write_payloads([Payload(1, "k", json.dumps(visit(1)).encode())], spec, STAMP, where)
 
-    assert json.loads(file["stats"])["nullCount"].items() >= {"_deleted": 1, "_mutation": 1}.items()
-    (row,) = pa.parquet.read_table(tmp_path / "visits" / file["path"], partitioning=None).to_pylist()
+    (file,) = output.files["visits"]
+    assert json.loads(file.stats)["nullCount"].items() >= {"_deleted": 1, "_mutation": 1}.items()
+    (row,) = pa.parquet.read_table(tmp_path / "visits" / file.path, partitioning=None).to_pylist()
     assert list(row)[-2:] == ["_deleted", "_mutation"]
 
 

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.engine.fan_out import FINDINGS, TableWriters, partitioning, write_payloads
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.fan_out import partitioning, write_payloads
+from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.base import balanced
+from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files import WrittenFile
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400
@@ -37,6 +38,10 @@ def payloads() -> list[Payload]:
     return [Payload(seq, f"k{seq}", "".join(map(line, range(seq * 40, seq * 40 + 40))).encode()) for seq in (1, 2, 3)]
 
 
+def files_of(output: TaskOutput) -> list[tuple[str, WrittenFile]]:
+    return [(table, file) for table, files in output.files.items() for file in files]
+
+
 def target(root: Path, spec: PipelineSpec) -> FileTarget:
     by_table = partitioning(spec)
     return FileTarget(None, {name: str(root / name) for name in by_table}, by_table)
@@ -48,16 +53,17 @@ def test_files_hold_the_rows_of_their_table_and_partition(
 ) -> None:
     spec = make_spec()
 
-    written = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec), flush_bytes=flush_bytes)
+    output = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec), flush_bytes=flush_bytes)
 
     found: dict[str, Counter[str]] = defaultdict(Counter)
-    for table, file in written:
-        rows = pq.read_table(tmp_path / table / file["path"], partitioning=None)
-        assert rows.num_rows == file["rows"] == json.loads(file["stats"])["numRecords"]
-        assert (tmp_path / table / file["path"]).stat().st_size == file["size"]
-        assert not set(file["partition"]) & set(rows.schema.names)
+    for table, file in files_of(output):
+        rows = pq.read_table(tmp_path / table / file.path, partitioning=None)
+        assert rows.num_rows == file.rows == json.loads(file.stats)["numRecords"]
+        assert (tmp_path / table / file.path).stat().st_size == file.size
+        assert not set(file.partition) & set(rows.schema.names)
+        partition = {name: dt.date.fromisoformat(value or "") for name, value in file.partition.items()}
         for row in rows.to_pylist():
-            found[table][_shown(row | {name: dt.date.fromisoformat(v) for name, v in file["partition"].items()})] += 1
+            found[table][_shown(row | partition)] += 1
     wanted: dict[str, Counter[str]] = defaultdict(Counter)
     for table, parsed in Parser(spec).parse(payloads(), STAMP):
         wanted[table].update(_shown(row) for row in parsed.to_pylist())
@@ -70,9 +76,9 @@ def test_a_task_writes_one_file_for_each_table_and_partition(
 ) -> None:
     spec = make_spec()
 
-    written = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec))
+    output = write_payloads(payloads(), spec, STAMP, target(tmp_path, spec))
 
-    counted = Counter((table, str(file["partition"])) for table, file in written)
+    counted = Counter((table, str(file.partition)) for table, file in files_of(output))
     assert set(counted.values()) == {1}
     assert len(counted) > 10
 
@@ -80,7 +86,7 @@ def test_a_task_writes_one_file_for_each_table_and_partition(
 def test_a_task_without_events_writes_nothing(make_spec: Callable[..., PipelineSpec], tmp_path: Path) -> None:
     spec = make_spec()
 
-    assert write_payloads([Payload(1, "k", b"[]")], spec, STAMP, target(tmp_path, spec)) == []
+    assert write_payloads([Payload(1, "k", b"[]")], spec, STAMP, target(tmp_path, spec)) == TaskOutput()
     assert not list(tmp_path.rglob("*"))
 
 
@@ -173,9 +179,8 @@ def test_what_stops_a_task_reaches_the_driver_as_what_it_was(
         yield payloads()[0]
         raise error
 
-    *_, (name, record) = write_payloads(opened(), make_spec(), STAMP, target(tmp_path, make_spec()))
+    output = write_payloads(opened(), make_spec(), STAMP, target(tmp_path, make_spec()))
 
-    failure = Findings.decode(record["text"]).failure
-    assert name == FINDINGS
+    failure = TaskOutput.decode(output.encode()).findings.failure
     assert type(failure) is kind
     assert failure.as_record() == error.as_record()

@@ -15,7 +15,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.engine.batches import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
-from deltaworks.engine.query_listener import IngestListener
+from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake

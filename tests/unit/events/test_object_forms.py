@@ -350,7 +350,7 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
     spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | TestParquet.DECLARED)
     parser = Parser(spec)
     assert sum(rows.num_rows for _, rows in parser.parse(payloads, STAMP)) == 3
-    told = Findings.decode(parser.findings.encode())
+    told = Findings.from_record(parser.findings.as_record())
     told.add(parser.findings)
     assert told.facts() == {
         "objects_rejected": {"object_empty": 2, "object_missing": 4},

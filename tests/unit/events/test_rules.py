@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.engine.fan_out import FINDINGS, write_payloads
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.fan_out import write_payloads
+from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.rules import RuleChecker, RuleEngine
+from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 
@@ -59,7 +60,7 @@ def test_an_event_that_fails_a_rule_is_in_quarantine_and_in_no_table(make_spec: 
         [("rule", "low")],
     ]
     assert rows["quarantine"][0]["reasons"][0]["detail"] == "orders: not amount > 0"
-    assert not findings
+    assert findings == Findings()
 
 
 def test_what_is_not_known_passes(make_spec: MakeSpec) -> None:
@@ -95,10 +96,9 @@ def test_a_task_tells_why_the_stream_must_stop_instead_of_failing(make_spec: Mak
     names = ("events", "orders", "quarantine")
     target = FileTarget(None, {name: str(tmp_path / name) for name in names}, dict.fromkeys(names, ()))
 
-    (*_, (table, record)) = write_payloads([events({"amount": -1})], spec, STAMP, target)
+    output = write_payloads([events({"amount": -1})], spec, STAMP, target)
 
-    assert table == FINDINGS
-    failure = Findings.decode(record["text"]).failure
+    failure = TaskOutput.decode(output.encode()).findings.failure
     assert failure is not None
     assert failure.condition == "RULE_FAILED"
 

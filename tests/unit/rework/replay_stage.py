@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.parse import BatchStamp, Parser
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, file_events_key
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
-from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

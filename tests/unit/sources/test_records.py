@@ -15,14 +15,14 @@ from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.sources.base import ReadFacts, Record
 from deltaworks.sources.delta.source import RowReader
+from deltaworks.sources.kafka.brokers import client_properties
 from deltaworks.sources.kafka.offsets import records_between
-from deltaworks.sources.kafka.security import client_properties
 from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.rows import ROW_SCHEMA
-from deltaworks.sources.kinesis.source import KinesisReader, shard_number
-from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS, record_seq
+from deltaworks.sources.kinesis.shards import shard_number
+from deltaworks.sources.kinesis.source import KinesisReader
+from deltaworks.sources.records import NUMBER_BITS, ORDINAL_BITS, ReadFacts, Record, record_seq
 from deltaworks.specs.sources.kafka import KafkaSecuritySpec
 
 PLACES = st.tuples(st.integers(0, (1 << NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
@@ -187,7 +187,7 @@ def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:
         "partition_key": "k",
         "timestamp": "1970-01-01T00:00:02+00:00",
     }
-    with pytest.raises(ContractError, match="does not end with its number"):
+    with pytest.raises(ContractError, match="KINESIS_SHARD_UNNUMBERED"):
         shard_number("shard")
 
 

@@ -6,7 +6,6 @@ that a row has no id. Rows are never left out.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,23 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from deltaworks.engine.duplicates.known_ids import IdHashes, KnownIds, WindowFile, hashed
+from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hashed
 from deltaworks.specs.table import DUPLICATE_COLUMN
 
-#: Stands where a task's record has the name of a table: the hashes of ids that the task has met first.
-FIRST_IDS = "\0first ids"
 #: By the folder of a table. A Python worker is used again for the tasks of later batches.
-_KNOWN: dict[str, KnownIds] = {}
+_BY_FOLDER: dict[str, WindowIds] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateWindow:
-    """Of one table: its folder in terms of the storage, and the files whose ids count. `left_out` are more files that
-    would, and do not fit the bound."""
+    """Of one table: its folder in terms of the storage, and the files whose ids count.
+
+    `skipped_files` is how many more would count, and do not fit the bound.
+    """
 
     root: str
     files: tuple[WindowFile, ...]
-    left_out: int = 0
+    skipped_files: int = 0
 
 
 class TaskFlags:
@@ -41,12 +40,12 @@ class TaskFlags:
 
     def __init__(self, windows: Mapping[str, DuplicateWindow], filesystem: fs.FileSystem) -> None:
         self._filesystem = filesystem
-        self._known: dict[str, KnownIds] = {}
+        self._in_window: dict[str, WindowIds] = {}
         self._firsts: dict[str, IdHashes] = {}
         for table, window in windows.items():
-            known = _KNOWN.setdefault(window.root, KnownIds())
-            known.follow(window.files, partial(self._ids, window.root))
-            self._known[table] = known
+            ids = _BY_FOLDER.setdefault(window.root, WindowIds())
+            ids.follow(window.files, partial(self._ids, window.root))
+            self._in_window[table] = ids
 
     def _ids(self, root: str, path: str) -> pa.ChunkedArray | None:
         try:
@@ -57,21 +56,21 @@ class TaskFlags:
 
     def mark(self, table: str, rows: pa.Table) -> pa.Table:
         """The rows with their flags, where the table has such a column."""
-        known = self._known.get(table)
-        if known is None:
+        in_window = self._in_window.get(table)
+        if in_window is None:
             return rows
         ids = rows.column("event_id").combine_chunks()
         high, low = hashed(ids)
         has_id = np.asarray(ids.is_valid())
         before = self._firsts.get(table) or IdHashes(high[:0], low[:0])
-        copy = known.contain(high, low) | before.contain(high, low) | _repeated(high, low)
+        copy = in_window.contain(high, low) | before.contain(high, low) | _repeated(high, low)
         first = has_id & ~copy
         self._firsts[table] = before.merged(IdHashes.sorted_of(high[first], low[first]))
         return rows.append_column(DUPLICATE_COLUMN, pa.array(copy, mask=~has_id))
 
-    def told(self) -> list[tuple[str, dict[str, Any]]]:
-        """The ids met first in each table, for the driver."""
-        return [(FIRST_IDS, {"table": table, "ids": _encoded(ids)}) for table, ids in self._firsts.items()]
+    def first_ids(self) -> dict[str, bytes]:
+        """Hashes of the ids met first in each table, for the driver; see TaskOutput."""
+        return {table: ids.to_bytes() for table, ids in self._firsts.items()}
 
 
 def _repeated(high: Any, low: Any) -> Any:
@@ -80,13 +79,3 @@ def _repeated(high: Any, low: Any) -> Any:
     same = np.zeros(len(high), dtype=bool)
     same[order[1:]] = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])
     return same
-
-
-def _encoded(ids: IdHashes) -> str:
-    return base64.b64encode(np.stack([ids.high, ids.low]).tobytes()).decode()
-
-
-def decoded(text: str) -> IdHashes:
-    """What a task told."""
-    high, low = np.frombuffer(base64.b64decode(text), dtype=np.uint64).reshape(2, -1)
-    return IdHashes(high, low)

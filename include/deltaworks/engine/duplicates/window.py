@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.engine.duplicates.flags import DuplicateWindow, decoded
-from deltaworks.engine.duplicates.known_ids import IdHashes, WindowFile, hashed
+from deltaworks.engine.duplicates.flags import DuplicateWindow
+from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hashed
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
@@ -26,7 +26,7 @@ from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
-    from deltaworks.engine.file_target import FileTarget
+    from deltaworks.engine.table_files import FileTarget
     from deltaworks.engine.table_set import TableSet
 
 
@@ -37,7 +37,7 @@ def duplicate_windows(
 
     A table that Spark commits to, or that is not open, is left out: its rows are not flagged.
     """
-    found = {}
+    windows = {}
     for table in spec.tables:
         if table.duplicates is None or tables.writer_by_table[table.name] != "fan_out":
             continue
@@ -49,8 +49,8 @@ def duplicate_windows(
         files = _files_since(handle, since)
         kept = _newest(files, table.duplicates.max_ids)
         root = arrow_path(lake.storage, paths.table(spec.pipeline, table.name))
-        found[table.name] = DuplicateWindow(root, kept, len(files) - len(kept))
-    return found
+        windows[table.name] = DuplicateWindow(root, kept, len(files) - len(kept))
+    return windows
 
 
 def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
@@ -61,12 +61,12 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     names = set(actions.column_names)
     newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
     rows = actions.column("num_records").to_pylist()
-    found = [
+    recent = [
         # A file without bounds may have arrived today.
         WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
-    return sorted((file for file in found if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))
+    return sorted((file for file in recent if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))
 
 
 def _newest(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]:
@@ -82,19 +82,19 @@ def _newest(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]
 
 @dataclass(slots=True)
 class TasksTogether:
-    """Finds the copies of ids that a task before has met first, and writes the files that hold them anew."""
+    """Finds the copies of ids that a task before has met first, and rewrites the files that hold them."""
 
     target: FileTarget
     rewritten: int = 0
     _firsts: dict[str, IdHashes] = field(default_factory=dict)
 
-    def settle(self, table: str, ids: str, files: list[WrittenFile]) -> list[WrittenFile]:
-        """One task's files of a table, with flags on what a task before has met first.
+    def settle(self, table: str, first_ids: bytes, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
+        """One task's files of a table, with flags on what a task before has met first. Call it in the order of tasks.
 
         Args:
-            ids: what the task told of the ids it met first.
+            first_ids: hashes of the ids that the task met first; see TaskOutput.
         """
-        own, before = decoded(ids), self._firsts.get(table)
+        own, before = IdHashes.from_bytes(first_ids), self._firsts.get(table)
         if before is None:
             self._firsts[table] = own
             return files

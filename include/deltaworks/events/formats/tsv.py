@@ -36,8 +36,8 @@ class FieldLineFramer:
         """
         names = self._columns
         lines: list[tuple[tuple[str, ...], str]] = []
-        for written in lines_of(payload):
-            text = written.rstrip("\r\n")
+        for line in lines_of(payload):
+            text = line.rstrip("\r\n")
             if text.startswith(_FIELDS):
                 names = self._columns or tuple(text.removeprefix(_FIELDS).split())
                 continue
@@ -46,7 +46,7 @@ class FieldLineFramer:
                     detail = "no #Fields line names the fields, and the declaration has no columns"
                     raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, detail)
                 lines.append((names, text))
-        return (self._event(*line) for line in lines)
+        return (self._event(names, text) for names, text in lines)
 
     def _event(self, names: tuple[str, ...], text: str) -> tuple[Any, bytes]:
         raw, fields = bytes_of(text), text.split("\t")

@@ -1,7 +1,7 @@
 """Which columns take what was seen, every value exactly; and which are added for what was not seen before.
 
 Kinds are never widened to text to make them fit together: where no type takes all values of a field, the column is of
-the kinds there are most of, and the rest is a conflict that is told.
+the kinds there are most of, and the rest is a conflict that is reported.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ class Conflict:
 
 def narrowest(kinds: Collection[str]) -> ColumnType | None:
     """The type of least room that takes every value of these plain kinds exactly; None where there is none."""
-    found = frozenset(kinds)
-    if any(kind.startswith(WRITTEN) for kind in found):
-        if not all(kind == TEXT or kind.startswith(WRITTEN) for kind in found):
+    distinct = frozenset(kinds)
+    if any(kind.startswith(WRITTEN) for kind in distinct):
+        if not all(kind == TEXT or kind.startswith(WRITTEN) for kind in distinct):
             return None
         # What is written can always stay a text.
-        return narrowest({kind.removeprefix(WRITTEN) for kind in found}) or STRING
-    if len(found) == 1 and found <= _ALONE.keys():
-        return Primitive(_ALONE[next(iter(found))])
-    if found & {FLOAT32, FLOAT64}:
-        if found == {FLOAT32}:
+        return narrowest({kind.removeprefix(WRITTEN) for kind in distinct}) or STRING
+    if len(distinct) == 1 and distinct <= _ALONE.keys():
+        return Primitive(_ALONE[next(iter(distinct))])
+    if distinct & {FLOAT32, FLOAT64}:
+        if distinct == {FLOAT32}:
             return Primitive("float")
-        return Primitive("double") if found <= _IN_A_DOUBLE else None
-    return _exact_number(found)
+        return Primitive("double") if distinct <= _IN_A_DOUBLE else None
+    return _exact_number(distinct)
 
 
 def _exact_number(kinds: Collection[str]) -> ColumnType | None:
@@ -135,14 +135,14 @@ def _typed_fields(
     shape: Shape, name_fits: re.Pattern[str], path: str, conflicts: list[Conflict] | None
 ) -> Iterator[tuple[str, ColumnType]]:
     """Fields that can be columns, in their order. Of names that differ in case alone, the one met most."""
-    found: dict[str, tuple[str, ColumnType]] = {}
+    by_lower: dict[str, tuple[str, ColumnType]] = {}
     for name in _by_count(shape, name_fits):
-        if name.lower() in found:
+        if name.lower() in by_lower:
             continue
         kind = type_of(shape.fields[name], path=path + name, conflicts=conflicts)
         if kind is not None:
-            found[name.lower()] = name, kind
-    yield from sorted(found.values(), key=lambda each: (shape.fields[each[0]].position, each[0]))
+            by_lower[name.lower()] = name, kind
+    yield from sorted(by_lower.values(), key=lambda named: (shape.fields[named[0]].position, named[0]))
 
 
 def _by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
@@ -155,12 +155,12 @@ def columns_of(
 ) -> dict[str, ColumnType]:
     """Columns for events that look so, in the order of their fields. Not `typed`: all of them are texts."""
     if typed:
-        found = dict(_typed_fields(shape, _COLUMN_NAME, "", conflicts))
+        columns = dict(_typed_fields(shape, _COLUMN_NAME, "", conflicts))
     else:
         by_lower = {name.lower(): name for name in reversed(_by_count(shape, _COLUMN_NAME))}
         in_order = sorted(by_lower.values(), key=lambda name: (shape.fields[name].position, name))
-        found = dict.fromkeys(in_order, STRING)
-    free = {name: kind for name, kind in found.items() if name.lower() not in _RESERVED}
+        columns = dict.fromkeys(in_order, STRING)
+    free = {name: kind for name, kind in columns.items() if name.lower() not in _RESERVED}
     if len(free) <= most:
         return free
     met_most = set(sorted(free, key=lambda name: (-shape.fields[name].values, name))[:most])
@@ -200,7 +200,7 @@ def _extended(kind: ColumnType, shape: Shape) -> ColumnType:
 
 def new_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
     """What `after` has that `before` has not, or has of another type: written as hints are."""
-    found = []
+    paths = []
     for name, kind in after.items():
         path = above + (name if _PLAIN_NAME.fullmatch(name) else f"`{name}`")
         present = before.get(name)
@@ -208,10 +208,10 @@ def new_paths(before: Columns, after: Columns, *, above: str = "") -> list[str]:
             continue
         of_present, of_kind = _fields_of(present), _fields_of(kind)
         if of_present is None or of_kind is None:
-            found.append(f"{path} {kind}")
+            paths.append(f"{path} {kind}")
         else:
-            found += new_paths(of_present, of_kind, above=f"{path}.")
-    return found
+            paths += new_paths(of_present, of_kind, above=f"{path}.")
+    return paths
 
 
 def _fields_of(kind: ColumnType | None) -> Columns | None:

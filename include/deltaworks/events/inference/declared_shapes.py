@@ -99,9 +99,9 @@ def _arrow_kind(kind: pa.DataType, depth: int) -> str:
         return OBJECT if pa.types.is_struct(kind) else MAP if pa.types.is_map(kind) else ARRAY
     if pa.types.is_decimal(kind):
         return _decimal_kind(kind.precision, kind.scale)
-    for is_one, found in _ARROW_KINDS:
+    for is_one, name in _ARROW_KINDS:
         if is_one(kind):
-            return found
+            return name
     return OPAQUE
 
 
@@ -138,7 +138,7 @@ def avro_shape(payload: bytes) -> tuple[Shape, int]:
     try:
         for block in blocks:
             records += block.num_records
-    except Exception:  # the framing tells of what lies behind a torn block
+    except Exception:  # the framing reports what lies behind a torn block
         records = max(1, records)
     shape = Shape()
     _note_avro(shape, blocks.writer_schema, max(1, records), {}, ())

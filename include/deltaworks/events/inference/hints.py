@@ -68,13 +68,13 @@ def with_hints(columns: Columns, hints: Sequence[Hint]) -> dict[str, ColumnType]
     """The columns as the hints have them. Names are found in whatever case, and stay as they were met."""
     together = dict(columns)
     # Shorter paths first: a hint for a whole column must not undo one for a field of it.
-    for hint in sorted(hints, key=lambda each: len(each.path)):
+    for hint in sorted(hints, key=lambda hint: len(hint.path)):
         _put(together, hint.path, hint.kind)
     return together
 
 
 def _put(fields: dict[str, ColumnType], path: tuple[str, ...], kind: ColumnType) -> None:
-    name = next((known for known in fields if known.lower() == path[0].lower()), path[0])
+    name = next((present for present in fields if present.lower() == path[0].lower()), path[0])
     fields[name] = kind if len(path) == 1 else _inside(fields.get(name), path[1:], kind)
 
 

@@ -1,11 +1,11 @@
 """A bounded look at payloads: the shape of their events, and what of them could not be looked at.
 
-What cannot be read is counted and left out. The stream that comes to it tells of it in its own way.
+What cannot be read is counted and skipped. The stream that comes to it quarantines it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,21 +72,12 @@ class Sampler:
         before = sample.events
         try:
             if self._declared is not None:
-                self._add_declared(sample, data)
+                _add_declared(self._declared, sample, data)
             else:
                 self._add_values(sample, data)
         except Misfit:
             pass
         sample.unusable += sample.events == before
-
-    def _add_declared(self, sample: Sample, data: bytes) -> None:
-        assert self._declared is not None
-        try:
-            shape, rows = self._declared(data)
-        except Exception:  # a damaged file fails in whatever way its bytes lead the reader into
-            return
-        sample.shape.merge(shape)
-        sample.events += max(1, rows)
 
     def _add_values(self, sample: Sample, data: bytes) -> None:
         for value, raw in self._frame(data):
@@ -102,3 +93,13 @@ class Sampler:
             shape.note_texts(event, typed=self._typed)
         else:
             shape.note(event)
+
+
+def _add_declared(read: Callable[[bytes], tuple[Shape, int]], sample: Sample, data: bytes) -> None:
+    """Take a file that declares its own types: `read` gives them and how many rows it has."""
+    try:
+        shape, rows = read(data)
+    except Exception:  # a damaged file fails in whatever way its bytes lead the reader into
+        return
+    sample.shape.merge(shape)
+    sample.events += max(1, rows)

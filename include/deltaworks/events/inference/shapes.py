@@ -67,12 +67,12 @@ class Shape:
 
     def inside(self, name: str, position: int) -> Shape:
         """The shape of a field, made where there is none."""
-        found = self.fields.get(name)
-        if found is None:
-            found = self.fields[name] = Shape(position=position)
-        elif position < found.position:
-            found.position = position
-        return found
+        shape = self.fields.get(name)
+        if shape is None:
+            shape = self.fields[name] = Shape(position=position)
+        elif position < shape.position:
+            shape.position = position
+        return shape
 
     def elements(self) -> Shape:
         """The shape of the elements, made where there is none."""

@@ -136,11 +136,12 @@ class SchemaVersions:
         """
         for _ in range(_MOST_ATTEMPTS):
             newest = self.latest()
-            wanted = make(newest)
-            if wanted is None:
-                assert newest is not None
+            version = make(newest)
+            if version is None:
+                if newest is None:
+                    raise ValueError("there is no version to leave as it is")
                 return newest
-            numbered = replace(wanted, number=1 if newest is None else newest.number + 1)
+            numbered = replace(version, number=1 if newest is None else newest.number + 1)
             if self._objects.put_if_absent(f"{_FOLDER}{numbered.number:010d}.json", numbered.to_record().encode()):
                 return numbered
         raise ConcurrencyError(

@@ -104,11 +104,6 @@ class TableHealth:
         """Bytes per file, 0 for an empty table."""
         return self.bytes / self.files if self.files else 0.0
 
-    @property
-    def last_change_at(self) -> dt.datetime | None:
-        """When the newest commit was made."""
-        return max((operation.at for operation in self.last_operations.values()), default=None)
-
 
 class _File(NamedTuple):
     size: int

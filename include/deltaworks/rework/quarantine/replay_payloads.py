@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from deltaworks.events.columns import Misfit
+from deltaworks.events.origins import RowKey
 from deltaworks.events.parse import Framed, Parser, Payload
 from deltaworks.events.reasons import WHOLE_OBJECT
-from deltaworks.events.row_places import Place
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
@@ -29,14 +29,14 @@ class ReplayPayloads:
     """Payloads by the arrival of their rows, and why rows have none."""
 
     by_arrival: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
-    missing: dict[Place, str] = field(default_factory=dict)
+    missing: dict[RowKey, str] = field(default_factory=dict)
 
     def add(self, row: Row, payload: Payload) -> None:
         """Take a payload; rows of one batch are stamped alike."""
         self.by_arrival.setdefault((row["_batch_id"], row["arrived_at_us"]), []).append(payload)
 
 
-def key_of(row: Row) -> Place:
+def key_of(row: Row) -> RowKey:
     """What identifies a row."""
     return row["_seq"], row["_position"]
 

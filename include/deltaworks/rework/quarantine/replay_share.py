@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from deltaworks.control.records.prepared import PreparedTable
-from deltaworks.events.row_places import PLACE_COLUMNS, Place, places
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
@@ -25,7 +25,7 @@ class ReplayShare:
         self._lake = lake
         self._root = arrow_path(lake.storage, key)
         self._files = [WrittenFile(**record) for record in share.files]
-        self._places = [set(places(self._read(file, list(PLACE_COLUMNS)))) for file in self._files]
+        self._places = [set(row_keys(self._read(file, list(ROW_KEY_COLUMNS)))) for file in self._files]
         self.rows = share.rows
 
     def _read(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
@@ -36,7 +36,7 @@ class ReplayShare:
         """The actions that add what this snapshot of the table has not."""
         seqs = sorted({seq for found in self._places for seq, _ in found})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
-        present = set(places(rows_of(table, columns=PLACE_COLUMNS, filters=condition)))
+        present = set(row_keys(rows_of(table, columns=ROW_KEY_COLUMNS, filters=condition)))
         offered = [
             left
             for file, found in zip(self._files, self._places, strict=True)
@@ -45,14 +45,14 @@ class ReplayShare:
         self.rows = sum(file.rows for file in offered)
         return [file.add_action() for file in offered]
 
-    def _left(self, file: WrittenFile, found: set[Place], present: set[Place]) -> WrittenFile | None:
+    def _left(self, file: WrittenFile, found: set[RowKey], present: set[RowKey]) -> WrittenFile | None:
         """The file, one with fewer rows in its stead, or none."""
         if not found & present:
             return file
         if found <= present:
             return None
         rows = self._read(file)
-        rows = rows.filter(pa.array([place not in present for place in places(rows)], pa.bool_()))
+        rows = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
         for column in file.partition:
             # Left out again where it is written: its value is in the action.
             rows = rows.append_column(column, pa.nulls(rows.num_rows))

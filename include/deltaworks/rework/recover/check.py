@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
-from deltaworks.engine.landed import landed_batches, versions_cut_off
+from deltaworks.engine.ledger import landed_batches, versions_cut_off
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog

@@ -16,7 +16,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.control.records.rollback import Repair
-from deltaworks.engine.landed import LandedBatches, landed_batches
+from deltaworks.engine.ledger import LandedBatches, landed_batches
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.rework.quarantine.replay import rereading

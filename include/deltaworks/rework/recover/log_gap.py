@@ -18,8 +18,7 @@ from deltaworks.control.locks.turn import WriteTurn, write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.landed import LandedBatches, landed_batches, versions_cut_off
-from deltaworks.engine.ledger import owner_step
+from deltaworks.engine.ledger import LandedBatches, landed_batches, owner_step, versions_cut_off
 from deltaworks.engine.writers import commit_metadata
 from deltaworks.errors import ContractError
 from deltaworks.rework.quarantine.replay import rereading

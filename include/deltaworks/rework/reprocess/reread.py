@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.engine.fan_out import TableWriters
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.parse import BatchStamp, Parser, Payload

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -56,17 +56,6 @@ class Selection:
     def as_record(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Selection:
-        """What `as_record` made."""
-        batches, events = record["batches"], record["events"]
-        return cls(
-            batches=tuple(batches) if batches else None,
-            files=tuple(record["files"]),
-            events=tuple(events) if events else None,
-            from_start=record["from_start"],
-        )
 
 
 @dataclass(frozen=True, slots=True)

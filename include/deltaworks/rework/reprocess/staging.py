@@ -12,11 +12,11 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.engine.file_target import FileTarget
+from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
+from deltaworks.events.origins import row_keys
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
-from deltaworks.events.row_places import places
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.reread import Opener, Reread, Wanted, reread
 from deltaworks.rework.reprocess.selection import Resolved, Resolver
@@ -126,7 +126,7 @@ class Stager:
         ranges = SeqRanges.of(seq for seq, _ in released)
         rows = self._lake.rows(paths.table(plan.pipeline, QUARANTINE), filters=ranges.expression())
         assert rows is not None
-        kept = rows.filter(pa.array([place not in released for place in places(rows)], pa.bool_()))
+        kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
         if not kept.num_rows:
             return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
         root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))

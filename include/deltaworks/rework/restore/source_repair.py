@@ -20,8 +20,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.rollback import Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.events.row_places import PLACE_COLUMNS, Place, places
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.plan import landing_opener
 from deltaworks.rework.reprocess.reread import Opener, Rereader, Wanted
@@ -106,27 +106,27 @@ class _Stager:
         resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
         return [each for each in resolved.objects if each.batch_id in lost]
 
-    def _present(self, seqs: set[int]) -> set[Place]:
+    def _present(self, seqs: set[int]) -> set[RowKey]:
         """The places of these objects that the files of the target hold."""
         root = arrow_path(self._lake.storage, self._key)
         first, last = min(seqs, default=0), max(seqs, default=0)
-        found: set[Place] = set()
+        found: set[RowKey] = set()
         for (path, _), added in self._target.files.items():
             stats = stats_of(added)
             low, high = ((stats.get(name) or {}).get("_seq") for name in ("minValues", "maxValues"))
             if low is not None and high is not None and (int(high) < first or int(low) > last):
                 continue
             with self._lake.filesystem.open_input_file(f"{root}/{path}") as source:
-                found |= set(places(pq.read_table(source, columns=list(PLACE_COLUMNS))))
+                found |= set(row_keys(pq.read_table(source, columns=list(ROW_KEY_COLUMNS))))
         return {place for place in found if place[0] in seqs}
 
-    def _quarantined(self, seqs: set[int]) -> set[Place]:
+    def _quarantined(self, seqs: set[int]) -> set[RowKey]:
         """The places that are in quarantine, and that no replay has landed since: they lack in no table."""
         wanted = ds.field("_seq").isin(sorted(seqs))
         key = paths.table(self._done.pipeline, QUARANTINE)
-        rows = self._lake.rows(key, columns=list(PLACE_COLUMNS), filters=wanted)
+        rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=wanted)
         closed = Quarantine(self._lake, self._done.pipeline).closed_places()
-        return set() if rows is None else {place for place in places(rows) if place not in closed}
+        return set() if rows is None else {place for place in row_keys(rows) if place not in closed}
 
     def _evolved(self) -> Evolved:
         table = self._spec.table(self._done.table)
@@ -141,9 +141,9 @@ class _Stager:
                 yield write_file(self._lake.filesystem, root, rows, partition=partition)
 
 
-def _absent(parts: Iterable[tuple[str, pa.Table]], there: set[Place]) -> Iterator[pa.Table]:
+def _absent(parts: Iterable[tuple[str, pa.Table]], there: set[RowKey]) -> Iterator[pa.Table]:
     for _, rows in parts:
-        kept = rows.filter(pa.array([place not in there for place in places(rows)], pa.bool_()))
+        kept = rows.filter(pa.array([place not in there for place in row_keys(rows)], pa.bool_()))
         if kept.num_rows:
             yield kept
 

@@ -7,44 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ContractError
-from deltaworks.sources.base import RecordSlice, Task, Told
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from deltaworks.sources.base import LossCheck
 
 _GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? ")
 _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
-@dataclass(slots=True, kw_only=True)
-class TableSlice(RecordSlice):
-    """Rows of a table. `reader_name` is the pipeline, `place` what it reads."""
+def loss_check(reader: str, place: str) -> LossCheck:
+    """Ends the stream of the pipeline `reader` where a file of a version that it reads was vacuumed: SOURCE_EXPIRED."""
 
-    reader_name: str
-    place: str
+    def removed(error: Exception) -> ContractError | None:
+        gone = _GONE.search(str(error))
+        if gone is None:
+            return None
+        return expired(reader, place, f"a file of a version that is read was removed, {gone.group(1)}")
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
-        """See SourceSlice.
-
-        Raises:
-            ContractError: SOURCE_EXPIRED, a file of a version that is read was vacuumed.
-        """
-        try:
-            return RecordSlice.read(self, spark, task, tasks=tasks)
-        except Exception as error:
-            gone = _GONE.search(str(error))
-            if gone is None:
-                raise
-            what = f"a file of a version that is read was removed, {gone.group(1)}"
-            raise expired(self.reader_name, self.place, what) from error
+    return LossCheck(expired=removed)
 
 
 def expired(reader: str, place: str, what: str) -> ContractError:
@@ -94,7 +78,7 @@ def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipelin
 
 
 def _versions(keys: Iterable[str]) -> list[int]:
-    return [int(found.group(1)) for found in map(_COMMIT.search, keys) if found]
+    return [int(match.group(1)) for match in map(_COMMIT.search, keys) if match]
 
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:

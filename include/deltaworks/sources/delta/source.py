@@ -4,7 +4,7 @@ Rows are written as JSON inside Spark and read like any other payload, so that t
 A row's `_seq` is the batch it came in: a table has no order of its own.
 
 What this project knows of a table is checked before it is read: rows that a merge, a rewrite in place or a gold build
-replaces would come again as new ones. The change data feed tells such changes apart.
+replaces would come again as new ones. The change data feed says which rows are changes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import Record, RecordSlice
-from deltaworks.sources.delta.losses import TableSlice, check_versions, refuse_rolled_back
+from deltaworks.sources.base import RecordSlice
+from deltaworks.sources.delta.losses import check_versions, loss_check, refuse_rolled_back
+from deltaworks.sources.records import Record
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-#: Columns of the change data feed, which are fields of the events too.
-CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 #: Operations that replace rows, as Delta's history names them.
 _REWRITES = frozenset({"MERGE", "UPDATE", "DELETE"})
 _COMMITS_LOOKED_AT = 50
@@ -67,8 +66,8 @@ class DeltaSource:
             "skipChangeCommits": str(source.skip_change_commits).lower(),
             **self._beginning(start),
         }
-        given = {name: value for name, value in options.items() if value != "false"}
-        return spark.readStream.format("delta").options(**given).load(self._address(for_spark=True))
+        declared = {name: value for name, value in options.items() if value != "false"}
+        return spark.readStream.format("delta").options(**declared).load(self._address(for_spark=True))
 
     def _beginning(self, start: dict[str, Any] | None) -> dict[str, str]:
         if start is not None:
@@ -104,10 +103,10 @@ class DeltaSource:
 
     def _has_checkpoint(self) -> bool:
         objects = open_objects(self._catalog.environment.lake)
-        known = PipelineHome(objects, self._reader).generations.read()
-        if known is None:
+        generations = PipelineHome(objects, self._reader).generations.read()
+        if generations is None:
             return False
-        folder = paths.checkpoint(self._reader, known.generation, known.current.ordinal)
+        folder = paths.checkpoint(self._reader, generations.generation, generations.current.ordinal)
         return objects.get(f"{folder}/metadata") is not None
 
     def _check(self, *, first_start: bool) -> None:
@@ -164,7 +163,7 @@ class DeltaSource:
         row = F.to_json(F.struct(*columns), _JSON).alias("row")
         frame = batch.select(F.monotonically_increasing_id().alias("position"), row)
         rows = RowReader(key=self._source.place(), seq=batch_id)
-        return TableSlice(frame, rows, reader_name=self._reader, place=self._source.place())
+        return RecordSlice(frame, rows, loss_check(self._reader, self._source.place()))
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Versions of the table that no batch has read to the end."""
@@ -186,7 +185,7 @@ def _as_json(kind: DataType) -> DataType:
     if isinstance(kind, T.MapType):
         return T.MapType(T.StringType(), _as_json(kind.valueType), kind.valueContainsNull)
     if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(each.name, _as_json(each.dataType), each.nullable) for each in kind])
+        return T.StructType([T.StructField(inner.name, _as_json(inner.dataType), inner.nullable) for inner in kind])
     return kind
 
 

@@ -1,21 +1,76 @@
-"""Asks Kafka's brokers what Spark's source does not tell, through the JVM's own client: nothing has to be installed.
+"""Kafka's Java clients: how they are configured, and what is asked of brokers that Spark's source does not report.
 
-Each question opens a client and closes it: they come once a batch, and a client kept open would outlive its pipeline.
+The clients are the JVM's own, so nothing has to be installed. Each question opens one and closes it: they come once a
+batch, and a client kept open would outlive its pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
-from deltaworks.sources.kafka.offsets import Place
-from deltaworks.sources.kafka.waiting import oldest_waiting_ms
+from deltaworks.sources.kafka.offsets import TopicPartition
+from deltaworks.specs.base import Reference, resolve_text
+from deltaworks.specs.sources.kafka import KafkaSecuritySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+#: For a time in epoch milliseconds, the first offset of a record that is not older; a partition without one is skipped.
+FirstSince = Callable[[int], Mapping[TopicPartition, int]]
+
+
+def client_properties(security: KafkaSecuritySpec) -> dict[str, str]:
+    """What a client is configured with. Holds secrets.
+
+    As options of Spark's source they begin with `kafka.`, and Spark's settings of redaction keep them out of plans and
+    pages.
+
+    Raises:
+        ConfigError: REFERENCE_UNRESOLVED; SOURCE_CERTIFICATE_MISSING, a truststore or keystore is no file here.
+    """
+    properties: dict[str, str] = {"security.protocol": security.protocol}
+    if security.mechanism and security.username and security.password:
+        properties["sasl.mechanism"] = security.mechanism
+        login = f"username={_quoted(security.username.resolve())} password={_quoted(security.password.resolve())}"
+        properties["sasl.jaas.config"] = f"{_LOGIN[security.mechanism]} required {login};"
+    if security.truststore is not None:
+        properties["ssl.truststore.location"] = _file("truststore", security.truststore)
+        properties["ssl.truststore.type"] = security.truststore_type
+    if security.keystore is not None:
+        properties["ssl.keystore.location"] = _file("keystore", security.keystore)
+        properties["ssl.keystore.type"] = security.keystore_type
+    secrets = {
+        "ssl.truststore.password": security.truststore_password,
+        "ssl.keystore.password": security.keystore_password,
+        "ssl.key.password": security.key_password,
+    }
+    return properties | {name: secret.resolve() for name, secret in secrets.items() if secret is not None}
+
+
+def _file(name: str, declared: Reference | str) -> str:
+    path = resolve_text(declared)
+    if not Path(path).is_file():
+        raise ConfigError(
+            "SOURCE_CERTIFICATE_MISSING",
+            f"source.security.{name}: {path} is no file on this machine.",
+            hint="Put it there, for the driver and for every worker, or mend the path.",
+        )
+    return path
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 class KafkaBrokers:
@@ -35,46 +90,52 @@ class KafkaBrokers:
             described = _described(spark, client, topics)
             return {name: str(described[name].topicId().toString()) for name in topics}
 
-    def earliest(self, spark: SparkSession, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-        """By topic and partition, the offset below which retention has removed every record."""
+    def earliest(self, spark: SparkSession, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        """Of each partition, the offset below which retention has removed every record."""
         with self._client(spark) as client:
             described = _described(spark, client, topics)
-            places = [(topic, each.partition()) for topic in topics for each in described[topic].partitions()]
-            return _offsets(spark, client, places, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
+            keys = [(topic, info.partition()) for topic in topics for info in described[topic].partitions()]
+            return _offsets(spark, client, keys, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
 
     def retention_seconds(self, spark: SparkSession, topics: Sequence[str]) -> float | None:
         """For how long the topic that keeps records shortest does; None where all keep them for good.
 
         How much a topic may hold (`retention.bytes`) says nothing of time and is not looked at.
         """
-        jvm, found = _jvm(spark), []
+        jvm, retentions = _jvm(spark), []
         resource = jvm.org.apache.kafka.common.config.ConfigResource
         with self._client(spark) as client:
             of_topics = {topic: resource(resource.Type.TOPIC, topic) for topic in topics}
-            wanted = jvm.java.util.ArrayList()
-            for each in of_topics.values():
-                wanted.add(each)
-            answers = client.describeConfigs(wanted).all().get()
-            for each in of_topics.values():
-                said = answers.get(each)
-                kept = int(said.get("retention.ms").value())
-                if kept >= 0 and "delete" in said.get("cleanup.policy").value():
-                    found.append(kept / 1000)
-        return min(found, default=None)
+            resources = jvm.java.util.ArrayList()
+            for topic in of_topics.values():
+                resources.add(topic)
+            answers = client.describeConfigs(resources).all().get()
+            for topic in of_topics.values():
+                config = answers.get(topic)
+                kept_ms = int(config.get("retention.ms").value())
+                if kept_ms >= 0 and "delete" in config.get("cleanup.policy").value():
+                    retentions.append(kept_ms / 1000)
+        return min(retentions, default=None)
 
     def oldest_waiting_ms(
-        self, spark: SparkSession, waiting: Mapping[Place, int], *, earliest_ms: int, now_ms: int, precision_ms: int
+        self,
+        spark: SparkSession,
+        unread: Mapping[TopicPartition, int],
+        *,
+        earliest_ms: int,
+        now_ms: int,
+        precision_ms: int,
     ) -> int | None:
-        """When the oldest record was written that waits; see `kafka_waiting`. One question after another."""
+        """When the oldest record was written that waits; see the function of that name. Several questions, in turn."""
         spec = _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec
         with self._client(spark) as client:
 
-            def first_since(since_ms: int) -> dict[Place, int]:
-                found = _offsets(spark, client, list(waiting), spec.forTimestamp(since_ms))
-                return {place: offset for place, offset in found.items() if offset >= 0}
+            def first_since(since_ms: int) -> dict[TopicPartition, int]:
+                offsets = _offsets(spark, client, list(unread), spec.forTimestamp(since_ms))
+                return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
             return oldest_waiting_ms(
-                waiting, first_since, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
+                unread, first_since, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
             )
 
     @contextmanager
@@ -97,15 +158,15 @@ def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-def _offsets(spark: SparkSession, client: Any, places: Sequence[Place], spec: Any) -> dict[Place, int]:
+def _offsets(spark: SparkSession, client: Any, keys: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
     """The offset that `spec` asks for, of each partition."""
     jvm = _jvm(spark)
-    wanted = jvm.java.util.HashMap()
-    partitions = {place: jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
-    for each in partitions.values():
-        wanted.put(each, spec)
-    found = client.listOffsets(wanted).all().get()
-    return {place: int(found.get(each).offset()) for place, each in partitions.items()}
+    request = jvm.java.util.HashMap()
+    partitions = {key: jvm.org.apache.kafka.common.TopicPartition(*key) for key in keys}
+    for partition in partitions.values():
+        request.put(partition, spec)
+    answers = client.listOffsets(request).all().get()
+    return {key: int(answers.get(partition).offset()) for key, partition in partitions.items()}
 
 
 def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:
@@ -113,10 +174,10 @@ def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[
     for topic in topics:
         names.add(topic)
     answers = client.describeTopics(names).topicNameValues()
-    found = {}
+    descriptions = {}
     for topic in topics:
         try:
-            found[topic] = answers.get(topic).get()
+            descriptions[topic] = answers.get(topic).get()
         except Exception as error:
             if "UnknownTopicOrPartitionException" not in str(error):
                 raise
@@ -125,4 +186,29 @@ def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[
                 f"The brokers have no topic {topic!r}.",
                 hint="Create it, or mend `source.topics`; where topics are hidden, see what the user may describe.",
             ) from error
-    return found
+    return descriptions
+
+
+def oldest_waiting_ms(
+    unread: Mapping[TopicPartition, int], first_since: FirstSince, *, earliest_ms: int, now_ms: int, precision_ms: int
+) -> int | None:
+    """When the oldest record that waits was written, at most `precision_ms` too early; None where none waits.
+
+    Brokers answer, for a time, which record is the first that is not older, of all partitions at once. So the time is
+    found by halving the span between two bounds. Where producers set the times of records themselves and not in order,
+    the answer is as good as theirs. A record older than `earliest_ms` counts as written then.
+    """
+    if not unread:
+        return None
+
+    def holds_older(than_ms: int) -> bool:
+        first = first_since(than_ms)
+        return any(key not in first or first[key] > position for key, position in unread.items())
+
+    low, high = earliest_ms, max(earliest_ms, now_ms)
+    if holds_older(low):
+        return low
+    while high - low > max(1, precision_ms):
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds_older(middle) else (middle, high)
+    return low

@@ -1,9 +1,9 @@
 """Which records of a batch retention had removed before they were read.
 
-Spark's source tells only its log. So tasks note which offsets they have read; what lies between them is looked at where
-the brokers, asked after the reading, keep nothing any more. Elsewhere a hole is no loss: markers of transactions,
-aborted records and what compaction removed have offsets too. Below that line they cannot be told from lost records, so
-a range says how many may be lost at most.
+Spark's source only logs them. So tasks note which offsets they have read, and the holes between these count as lost
+below the first offset that the brokers still have after the reading. Above it a hole is no loss: markers of
+transactions, aborted records and what compaction removed have offsets too. Below it they look like lost
+records, so a range says how many may be lost at most.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import numpy as np
 import pyarrow as pa
 
 from deltaworks.events.parse import Payload
-from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.kafka.offsets import Offsets, partition_seq
-from deltaworks.sources.record_payloads import unreadable
+from deltaworks.sources.kafka.offsets import Offsets, TopicPartition, partition_seq
+from deltaworks.sources.records import lost_records_payload
 
 #: First and last offset of records that follow each other.
 Run = tuple[int, int]
 #: Runs a task remembers of a partition. Beyond them the narrowest holes are forgotten: what expired is wide.
 MOST_RUNS = 200
-_MOST_RANGES_TOLD = 20
+_MOST_RANGES_NAMED = 20
 
 
 class OffsetsSeen:
     """The offsets a task reads."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, int], list[Run]] = {}
+        self._runs: dict[TopicPartition, list[Run]] = {}
 
     def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, noted on their way."""
@@ -43,35 +42,35 @@ class OffsetsSeen:
     def _note(self, batch: pa.RecordBatch) -> None:
         offsets, partitions = (batch.column(name).to_numpy() for name in ("offset", "partition"))
         topics = batch.column("topic").dictionary_encode()
-        places = topics.indices.to_numpy()
-        ends = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(partitions) != 0) | (np.diff(places) != 0))
+        numbers = topics.indices.to_numpy()
+        ends = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(partitions) != 0) | (np.diff(numbers) != 0))
         for first, last in pairwise([-1, *ends.tolist(), batch.num_rows - 1]):
-            place = (topics.dictionary[int(places[last])].as_py(), int(partitions[last]))
-            runs = self._runs.setdefault(place, [])
+            partition = (topics.dictionary[int(numbers[last])].as_py(), int(partitions[last]))
+            runs = self._runs.setdefault(partition, [])
             runs.append((int(offsets[first + 1]), int(offsets[last])))
             if len(runs) > 2 * MOST_RUNS:
-                self._runs[place] = joined(runs, most=MOST_RUNS)
+                self._runs[partition] = joined(runs, most=MOST_RUNS)
 
-    def told(self) -> list[Any]:
-        """Topic, partition and runs of each."""
-        return [[*place, joined(runs, most=MOST_RUNS)] for place, runs in self._runs.items()]
+    def ranges(self) -> list[Any]:
+        """`[topic, partition, runs]` of each partition."""
+        return [[*partition, joined(runs, most=MOST_RUNS)] for partition, runs in self._runs.items()]
 
 
 def joined(runs: Iterable[Sequence[int]], *, most: int | None = None) -> list[Run]:
     """Runs in order, those that touch made one; where there are more than `most`, the narrowest holes are closed."""
-    found: list[Run] = []
+    merged: list[Run] = []
     for first, last in sorted((run[0], run[1]) for run in runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    if most is None or len(found) <= most:
-        return found
-    widths = sorted((after[0] - before[1] for before, after in pairwise(found)), reverse=True)
+            merged.append((first, last))
+    if most is None or len(merged) <= most:
+        return merged
+    widths = sorted((after[0] - before[1] for before, after in pairwise(merged)), reverse=True)
     # Of holes that are equally wide none is better than the other: all of them are closed.
     narrowest_kept = widths[most - 1] + 1
-    kept = [found[0]]
-    for run in found[1:]:
+    kept = [merged[0]]
+    for run in merged[1:]:
         if run[0] - kept[-1][1] >= narrowest_kept:
             kept.append(run)
         else:
@@ -81,14 +80,14 @@ def joined(runs: Iterable[Sequence[int]], *, most: int | None = None) -> list[Ru
 
 def holes(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[Run]:
     """What lies from `begin` up to `end`, which is not part of it, and in none of the runs."""
-    found, at = [], begin
+    gaps, at = [], begin
     for first, last in joined(runs):
         if first >= end:
             break
         if first > at:
-            found.append((at, first - 1))
+            gaps.append((at, first - 1))
         at = max(at, last + 1)
-    return [*found, (at, end - 1)] if at < end else found
+    return [*gaps, (at, end - 1)] if at < end else gaps
 
 
 def lost_records(
@@ -97,44 +96,42 @@ def lost_records(
     *,
     start: Offsets,
     end: Offsets,
-    earliest: Mapping[tuple[str, int], int],
+    earliest: Mapping[TopicPartition, int],
 ) -> list[Payload]:
     """A payload for each partition of which records were removed unread.
 
     Args:
-        seen: what tasks have told.
+        seen: the ranges of all tasks; see `OffsetsSeen.ranges`.
         start, end: the batch; a partition that `start` lacks is new and read from 0.
         earliest: by topic and partition what the brokers still had after the batch was read.
     """
-    runs: dict[tuple[str, int], list[Any]] = {}
-    for topic, partition, found in seen:
-        runs.setdefault((topic, int(partition)), []).extend(found)
+    runs: dict[TopicPartition, list[Any]] = {}
+    for topic, partition, read in seen:
+        runs.setdefault((topic, int(partition)), []).extend(read)
     lost = []
     for topic, partitions in end.items():
         for partition, last in partitions.items():
-            place = (topic, int(partition))
-            bound = min(last, earliest.get(place, 0))
-            gone = holes(runs.get(place, ()), start.get(topic, {}).get(partition, 0), bound)
+            key = (topic, int(partition))
+            bound = min(last, earliest.get(key, 0))
+            gone = holes(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
             if gone:
-                lost.append(_payload(topics.index(topic), *place, gone))
+                lost.append(_payload(topics.index(topic), *key, gone))
     return lost
 
 
 def _payload(number: int, topic: str, partition: int, gone: Sequence[Run]) -> Payload:
     first, last = gone[0][0], gone[-1][1]
     count = sum(end - begin + 1 for begin, end in gone)
-    said = f"offsets {first} to {last} of {topic}-{partition} expired before they were read: at most {count} records"
-    return unreadable(
+    return lost_records_payload(
         partition_seq(number, partition, first),
         f"{topic}/{partition}/{first}-{last}",
-        b"",
-        Reason(ReasonCode.RECORDS_LOST, "", said),
+        f"offsets {first} to {last} of {topic}-{partition} expired before they were read: at most {count} records",
         record={
             "topic": topic,
             "partition": partition,
             "first_offset": first,
             "last_offset": last,
             "records_at_most": count,
-            "ranges": [list(each) for each in gone[:_MOST_RANGES_TOLD]],
+            "ranges": [list(run) for run in gone[:_MOST_RANGES_NAMED]],
         },
     )

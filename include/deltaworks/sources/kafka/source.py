@@ -16,18 +16,15 @@ import pyarrow as pa
 
 from deltaworks.control.clock import micros_as_iso
 from deltaworks.control.home import PipelineHome
+from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.events.record_fields import reads_record_fields
-from deltaworks.sources.base import LossCheck, Record, RecordSlice
-from deltaworks.sources.batch_span import batch_span
-from deltaworks.sources.kafka.brokers import KafkaBrokers
+from deltaworks.sources.base import LossCheck, RecordSlice, batch_span
+from deltaworks.sources.kafka.brokers import KafkaBrokers, client_properties
 from deltaworks.sources.kafka.losses import OffsetsSeen, lost_records
-from deltaworks.sources.kafka.offsets import Place, partition_seq, records_between, waiting_places
-from deltaworks.sources.kafka.security import client_properties
-from deltaworks.sources.kafka.topics import KnownTopics
-from deltaworks.sources.looked_up import LookedUp
-from deltaworks.sources.record_payloads import record_payload, text_of, unreadable
+from deltaworks.sources.kafka.offsets import TopicIds, TopicPartition, partition_seq, records_between, unread_offsets
+from deltaworks.sources.records import Record, record_payload, text_of, unreadable
+from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -54,11 +51,11 @@ class KafkaSource:
         self._with_fields = reads_record_fields(spec)
         self._tasks = spec.stream.tasks_per_batch
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
-        self._topics = KnownTopics(self._home)
+        self._topics = TopicIds(self._home)
         self._spark: SparkSession | None = None
-        self._waiting: dict[Place, int] = {}
-        self._retention = LookedUp(self._retention_seconds, what="the retention of the topics")
-        self._oldest = LookedUp(self._oldest_ms, what="since when records wait", every_seconds=_OLDEST_LOOK_SECONDS)
+        self._unread: dict[TopicPartition, int] = {}
+        self._retention = CachedLookup(self._retention_seconds, what="the retention of the topics")
+        self._oldest = CachedLookup(self._oldest_ms, what="since when records wait", every_seconds=_OLDEST_LOOK_SECONDS)
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records, committed ones only, at most `max_records_per_batch` a batch.
@@ -79,7 +76,7 @@ class KafkaSource:
             "kafka.isolation.level": "read_committed",
             **{f"kafka.{name}": value for name, value in client.items()},
         }
-        self._topics.hold(KafkaBrokers(client).topic_ids(spark, source.topics))
+        self._topics.check(KafkaBrokers(client).topic_ids(spark, source.topics))
         return spark.readStream.format("kafka").options(**options).load()
 
     def _client(self) -> dict[str, str]:
@@ -95,7 +92,7 @@ class KafkaSource:
         """
         source, spark = self._source, batch.sparkSession
         brokers = KafkaBrokers(self._client())
-        self._topics.hold(brokers.topic_ids(spark, source.topics))
+        self._topics.check(brokers.topic_ids(spark, source.topics))
         columns = [*_COLUMNS, *(("key", "headers") if self._with_fields else ())]
         reader = KafkaReader(
             topics=source.topics,
@@ -105,13 +102,13 @@ class KafkaSource:
             max_bytes=source.max_event_bytes,
         )
 
-        def lost(seen: Sequence[Any]) -> list[Payload]:
+        def lost(ranges: Sequence[Any]) -> list[Payload]:
             start, end = batch_span(self._home, batch_id)
             earliest = brokers.earliest(spark, source.topics)
-            return lost_records(source.topics, seen, start=start, end=end, earliest=earliest)
+            return lost_records(source.topics, ranges, start=start, end=end, earliest=earliest)
 
         # Where it is not allowed, Spark ends the query instead.
-        losses = LossCheck(OffsetsSeen, lost) if source.allow_data_loss else None
+        losses = LossCheck(seen=OffsetsSeen, lost=lost) if source.allow_data_loss else LossCheck()
         return RecordSlice(batch.select(*columns), reader, losses)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -120,9 +117,9 @@ class KafkaSource:
         if not progress or not progress.get("latestOffset"):
             return {}
         read, newest = _offsets(progress["endOffset"]), _offsets(progress["latestOffset"])
-        self._waiting = waiting_places(read, newest)
+        self._unread = unread_offsets(read, newest)
         kept = self._retention.read()
-        oldest = self._oldest.read() if self._waiting else None
+        oldest = self._oldest.read() if self._unread else None
         return {
             "backlog_records": records_between(read, newest),
             "oldest_pending_at": None if oldest is None else micros_as_iso(oldest * 1000),
@@ -138,7 +135,7 @@ class KafkaSource:
         kept_ms, now_ms = 1000 * (self._retention.read() or _LONGEST_WAIT_SECONDS), int(1000 * time.time())
         return self._watched().oldest_waiting_ms(
             self._spark,
-            self._waiting,
+            self._unread,
             earliest_ms=max(0, int(now_ms - kept_ms)),
             now_ms=now_ms,
             precision_ms=int(kept_ms / 1000),
@@ -149,9 +146,9 @@ class KafkaSource:
         return KafkaBrokers(self._client() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
 
 
-def _offsets(told: Any) -> dict[str, dict[str, int]]:
-    found = json.loads(told) if isinstance(told, str) else told
-    return found if isinstance(found, dict) else {}
+def _offsets(reported: Any) -> dict[str, dict[str, int]]:
+    offsets = json.loads(reported) if isinstance(reported, str) else reported
+    return offsets if isinstance(offsets, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +167,8 @@ class KafkaReader:
             columns = {name: batch.column(name) for name in batch.schema.names}
             micros = columns["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
             fields = self._fields(columns, micros) if self.with_fields else [None] * batch.num_rows
-            places = (columns[name].to_pylist() for name in ("topic", "partition", "offset", "value"))
-            for topic, partition, offset, value, at, record in zip(*places, micros, fields, strict=True):
+            values = (columns[name].to_pylist() for name in ("topic", "partition", "offset", "value"))
+            for topic, partition, offset, value, at, record in zip(*values, micros, fields, strict=True):
                 seq = partition_seq(numbers[topic], partition, offset)
                 key = f"{topic}/{partition}/{offset}"
                 yield Record(self._payload(seq, key, value, record), at or 0)

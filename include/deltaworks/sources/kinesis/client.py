@@ -15,12 +15,17 @@ from urllib3.exceptions import HTTPError
 
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
-from deltaworks.sources.kinesis.consumers import Consumer
-from deltaworks.sources.kinesis.pages import Page, parse_page, take_body
+from deltaworks.sources.kinesis.calls import (
+    LARGEST_PAGE,
+    PATIENCE_SECONDS,
+    Consumer,
+    IteratorExpired,
+    ShardGone,
+    StreamSummary,
+)
+from deltaworks.sources.kinesis.pages import Page, Subscription, parse_page, take_body, take_events
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shards import Shard
-from deltaworks.sources.kinesis.subscription import Subscription, take_events
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.storage import AwsSpec
 
@@ -45,7 +50,7 @@ class KinesisStream:
     """
 
     def __init__(self, aws: AwsSpec, *, name: str, arn: str | None = None) -> None:
-        # Attempts are made here, where throttling is told from failure and waits are bounded as a whole.
+        # Attempts are made here, where throttling is distinguished from failure and waits are bounded as a whole.
         config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}, max_pool_connections=32)
         self._client: Any = boto3.session.Session().client("kinesis", config=config, **aws.boto3_options())
         self._client.meta.events.register("before-parse.kinesis.GetRecords", take_body)
@@ -58,29 +63,29 @@ class KinesisStream:
         return utc_now() + self._ahead
 
     def summary(self) -> StreamSummary:
-        found = self._call("describe_stream_summary", **self._stream)["StreamDescriptionSummary"]
+        description = self._call("describe_stream_summary", **self._stream)["StreamDescriptionSummary"]
         return StreamSummary(
-            arn=found["StreamARN"],
-            created=found["StreamCreationTimestamp"].astimezone(UTC),
-            retention=timedelta(hours=found["RetentionPeriodHours"]),
+            arn=description["StreamARN"],
+            created=description["StreamCreationTimestamp"].astimezone(UTC),
+            retention=timedelta(hours=description["RetentionPeriodHours"]),
         )
 
     def shards(self) -> list[Shard]:
-        found: list[Shard] = []
+        shards: list[Shard] = []
         page: dict[str, Any] = {"MaxResults": 1000, **self._stream}
         while True:
             answer = self._call("list_shards", **page)
-            found += [_shard(listed) for listed in answer["Shards"]]
+            shards += [_shard(listed) for listed in answer["Shards"]]
             if not answer.get("NextToken"):
-                return found
+                return shards
             # A token stands for the stream too.
             page = {"MaxResults": 1000, "NextToken": answer["NextToken"]}
 
     def iterator(self, shard_id: str, position: Position, *, including: bool = False) -> str:
         place = _place(position, including=including)
-        asked = {_AS_ITERATOR.get(name, name): value for name, value in place.items()}
+        arguments = {_AS_ITERATOR.get(name, name): value for name, value in place.items()}
         try:
-            return str(self._call("get_shard_iterator", ShardId=shard_id, **asked, **self._stream)["ShardIterator"])
+            return str(self._call("get_shard_iterator", ShardId=shard_id, **arguments, **self._stream)["ShardIterator"])
         except ClientError as error:
             self.summary()  # raises where it is the stream that is gone
             raise self._nowhere(error, shard_id, position) from error
@@ -95,12 +100,12 @@ class KinesisStream:
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> Subscription:
         place = _place(position, including=including)
-        asked = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": place}
+        arguments = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": place}
         try:
-            return Subscription(self._call(_SUBSCRIBE, patience_seconds=patience_seconds, **asked)["Frames"])
+            return Subscription(self._call(_SUBSCRIBE, patience_seconds=patience_seconds, **arguments)["Frames"])
         except ClientError as error:
             self.summary()
-            if all(each.arn != consumer_arn for each in self.consumers()):
+            if all(consumer.arn != consumer_arn for consumer in self.consumers()):
                 raise TransientError(
                     "KINESIS_CONSUMER_GONE",
                     f"The consumer {consumer_arn} was removed while it was read through.",
@@ -109,17 +114,17 @@ class KinesisStream:
             raise self._nowhere(error, shard_id, position) from error
 
     def consumer(self, name: str) -> Consumer | None:
-        return next((each for each in self.consumers() if each.name == name), None)
+        return next((consumer for consumer in self.consumers() if consumer.name == name), None)
 
     def consumers(self) -> list[Consumer]:
         """All consumers that are registered with the stream."""
-        found: list[Consumer] = []
+        consumers: list[Consumer] = []
         page: dict[str, Any] = {"StreamARN": self.summary().arn}
         while True:
             answer = self._call("list_stream_consumers", **page)
-            found += [_consumer(listed) for listed in answer["Consumers"]]
+            consumers += [_consumer(listed) for listed in answer["Consumers"]]
             if not answer.get("NextToken"):
-                return found
+                return consumers
             page["NextToken"] = answer["NextToken"]
 
     def register_consumer(self, name: str) -> None:

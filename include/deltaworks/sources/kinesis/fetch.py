@@ -10,11 +10,9 @@ from datetime import UTC, datetime, timedelta
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.sources.kinesis.calls import LARGEST_PAGE, PATIENCE_SECONDS, ShardGone, StreamCalls
 from deltaworks.sources.kinesis.pages import Page
-from deltaworks.sources.kinesis.positions import Position, later
-from deltaworks.sources.kinesis.pushed_pages import PushedPages
+from deltaworks.sources.kinesis.positions import Gap, Position, Share, ShareEnd, later
 from deltaworks.sources.kinesis.rows import Rows
-from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages, micros
-from deltaworks.sources.kinesis.shares import Gap, Share, ShareEnd
+from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages, micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,9 @@ class _FirstReading:
         """The next page; None where a shard that throttles is left with what there is."""
         limits, rows = self._share.limits, self._rows
         left = max(self._deadline - time.monotonic(), 1.0)
-        wanted = min(max(limits.rows - len(rows), 1), LARGEST_PAGE)
+        count = min(max(limits.rows - len(rows), 1), LARGEST_PAGE)
         try:
-            return pages.next(wanted, patience_seconds=left if rows.records else PATIENCE_SECONDS)
+            return pages.next(count, patience_seconds=left if rows.records else PATIENCE_SECONDS)
         except TransientError:
             if rows.records:
                 return None

@@ -65,26 +65,26 @@ class KinesisOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
         """
-        given = known_options(_FORMAT, options, _NAMES)
-        name, arn, region = _stream(given)
-        position, timestamp = _initial(given)
+        named = known_options(_FORMAT, options, _NAMES)
+        name, arn, region = _stream(named)
+        position, timestamp = _initial(named)
         return cls(
             stream=name,
             arn=arn,
-            aws=_aws(given, region),
-            state=_state(given),
+            aws=_aws(named, region),
+            state=_state(named),
             initial_position=position,
             initial_timestamp=timestamp,
-            max_records=number_option(_FORMAT, given, "maxRecords", 100_000),
-            max_bytes=number_option(_FORMAT, given, "maxBytes", 256 << 20),
-            max_seconds=number_option(_FORMAT, given, "maxSeconds", 30),
+            max_records=number_option(_FORMAT, named, "maxRecords", 100_000),
+            max_bytes=number_option(_FORMAT, named, "maxBytes", 256 << 20),
+            max_seconds=number_option(_FORMAT, named, "maxSeconds", 30),
             fetch=FetchOptions(
-                deaggregate=truth_option(_FORMAT, given, "deaggregate", default=True),
-                allow_data_loss=truth_option(_FORMAT, given, "allowDataLoss", default=False),
+                deaggregate=truth_option(_FORMAT, named, "deaggregate", default=True),
+                allow_data_loss=truth_option(_FORMAT, named, "allowDataLoss", default=False),
             ),
-            start_offset=_offset(given),
-            keep_batches=number_option(_FORMAT, given, "keepBatches", 100, low=2),
-            consumer=_consumer(given),
+            start_offset=_offset(named),
+            keep_batches=number_option(_FORMAT, named, "keepBatches", 100, low=2),
+            consumer=_consumer(named),
         )
 
 
@@ -106,35 +106,34 @@ def options_of(aws: AwsSpec, state: StorageSpec, *, stream: str, **more: object)
     return {name: str(value) for name, value in {**rendered, **more}.items() if value is not None}
 
 
-def _stream(given: Mapping[str, str]) -> tuple[str, str | None, str]:
+def _stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
     """Name, ARN and region."""
-    arn, name = given.get("streamARN"), given.get("streamName")
+    arn, name = options.get("streamARN"), options.get("streamName")
     if (arn is None) == (name is None):
         raise _invalid("streamName", "or streamARN is required, and not both")
-    if arn is None:
-        assert name is not None
-        return name, None, given.get("region", "us-east-1")
-    parts = arn.split(":")
+    if name is not None:
+        return name, None, options.get("region", "us-east-1")
+    parts = (arn or "").split(":")
     if len(parts) != 6 or parts[2] != "kinesis" or not parts[5].startswith("stream/"):
         raise _invalid(
             "streamARN", "is no ARN of a stream, such as arn:aws:kinesis:eu-west-1:123456789012:stream/games"
         )
-    if given.get("region", parts[3]) != parts[3]:
-        raise _invalid("region", f"is {given['region']}, but the streamARN is in {parts[3]}")
+    if options.get("region", parts[3]) != parts[3]:
+        raise _invalid("region", f"is {options['region']}, but the streamARN is in {parts[3]}")
     return parts[5].removeprefix("stream/"), arn, parts[3]
 
 
-def _aws(given: Mapping[str, str], region: str) -> AwsSpec:
+def _aws(options: Mapping[str, str], region: str) -> AwsSpec:
     names = {"endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
-    fields = {field: given[name] for field, name in names.items() if name in given}
+    fields = {field: options[name] for field, name in names.items() if name in options}
     try:
         return AwsSpec.model_validate({"region": region, **fields})
     except ValidationError as error:
         raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
 
 
-def _state(given: Mapping[str, str]) -> StorageSpec:
-    if not given.get("stateLocation"):
+def _state(options: Mapping[str, str]) -> StorageSpec:
+    if not options.get("stateLocation"):
         raise _invalid(
             "stateLocation",
             "is required: Kinesis does not say where a batch ends, so tasks agree on it in objects there; Spark does "
@@ -149,17 +148,17 @@ def _state(given: Mapping[str, str]) -> StorageSpec:
         "secret_key": "stateSecretKey",
         "path_style": "statePathStyle",
     }
-    fields = {field: given[name] for field, name in names.items() if name in given}
-    fields["root"] = storage_root(given["stateLocation"])
+    fields = {field: options[name] for field, name in names.items() if name in options}
+    fields["root"] = storage_root(options["stateLocation"])
     try:
         return StorageSpec.model_validate(fields)
     except ValidationError as error:
         raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
 
 
-def _initial(given: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
-    position = given.get("initialPosition", "trim_horizon").lower()
-    text = given.get("initialTimestamp")
+def _initial(options: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
+    position = options.get("initialPosition", "trim_horizon").lower()
+    text = options.get("initialTimestamp")
     if position not in get_args(InitialPosition):
         raise _invalid("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
     if (position == "at_timestamp") != (text is not None):
@@ -168,13 +167,13 @@ def _initial(given: Mapping[str, str]) -> tuple[InitialPosition, datetime | None
         timestamp = parse_iso(text)
     except ValueError:
         raise _invalid("initialTimestamp", "must be ISO 8601, such as 2026-01-31T12:00:00Z") from None
-    found: Any = position
-    return found, timestamp
+    checked: Any = position
+    return checked, timestamp
 
 
-def _consumer(given: Mapping[str, str]) -> str | None:
+def _consumer(options: Mapping[str, str]) -> str | None:
     """A name beside `polling` is left aside, so that one option alone changes the mode."""
-    mode, name = given.get("consumerMode", "polling").lower(), given.get("consumerName")
+    mode, name = options.get("consumerMode", "polling").lower(), options.get("consumerName")
     if mode not in get_args(ConsumerMode):
         raise invalid_option(_FORMAT, "consumerMode", f"must be one of {', '.join(get_args(ConsumerMode))}")
     if name is not None and not _CONSUMER_NAME.fullmatch(name):
@@ -187,11 +186,11 @@ def _consumer(given: Mapping[str, str]) -> str | None:
     return name
 
 
-def _offset(given: Mapping[str, str]) -> Offset | None:
-    if not given.get("startOffset"):
+def _offset(options: Mapping[str, str]) -> Offset | None:
+    if not options.get("startOffset"):
         return None
     try:
-        return Offset.from_json(json.loads(given["startOffset"]))
+        return Offset.from_json(json.loads(options["startOffset"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _invalid("startOffset", "must be an end offset of this source, as JSON") from None
 

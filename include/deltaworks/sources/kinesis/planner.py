@@ -14,15 +14,12 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.calls import StreamCalls, StreamSummary
-from deltaworks.sources.kinesis.consumers import registered
+from deltaworks.sources.kinesis.calls import StreamCalls, StreamSummary, registered
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, later
+from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, Share, ShareLimits, later
 from deltaworks.sources.kinesis.probe import Probe
-from deltaworks.sources.kinesis.progress import Reached, lag_report, reached
-from deltaworks.sources.kinesis.shards import Shard, shards_to_start, still_worth_knowing
-from deltaworks.sources.kinesis.shares import Share, ShareLimits
-from deltaworks.sources.kinesis.state import Query, QueryState
+from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, shards_to_start
+from deltaworks.sources.kinesis.state import BatchEnd, Query, QueryState, end_of_batch, lag_report
 
 _LOGGER = logging.getLogger(__name__)
 _LIST_SECONDS = 10.0
@@ -52,11 +49,11 @@ class Planner:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._probe = Probe(stream, alone=options.consumer is not None)
+        self._probe = Probe(stream, exclusive=options.consumer is not None)
         self._consumer: str | None = None
         self._query: Query | None = None
         self._until: datetime | None = None
-        self._at: tuple[tuple[str, int], Reached] | None = None
+        self._at: tuple[tuple[str, int], BatchEnd] | None = None
         self._listed: list[Shard] = []
         self._summary: StreamSummary | None = None
         self._times: dict[str, float] = {}
@@ -95,18 +92,18 @@ class Planner:
             ContractError: KINESIS_STATE_LOST when the state does not know `start`.
         """
         self._rows = max_rows or self._options.max_records
-        at = self._reached(start)
+        at = self._end_of(start)
         listed = self._shards(now=bool(at.closed_now))
         fresh = shards_to_start(listed, live=at.live, done=at.done)
         if not fresh and not at.hungry and not self._something_new(start, at):
             return None
         shards = at.seen_at(self._probe.tips) | {shard.shard_id: self._first_position(shard, at) for shard in fresh}
-        known = still_worth_knowing(at.done, listed, live=shards)
+        remembered = ended_to_remember(at.done, listed, live=shards)
         planned = Offset(
             run=start.run,
             batch=start.batch + 1,
             shards=shards,
-            done={shard: since for shard, since in at.done.items() if shard in known},
+            done={shard: since for shard, since in at.done.items() if shard in remembered},
             until=self._until,
         )
         return self._state.fix_plan(planned)
@@ -148,7 +145,7 @@ class Planner:
         return lag_report(at, self._probe.tips, batch=batch, gaps=self._gaps)
 
     def commit(self, end: Offset) -> None:
-        """Forget batches older than those Spark's own log keeps. A failure is told and made up for later."""
+        """Forget batches older than those Spark's own log keeps. A failure is logged and made up for later."""
         before = end.batch - self._options.keep_batches + 1
         try:
             self._state.forget(end.run, before=before, thorough=not self._cleaned)
@@ -190,36 +187,36 @@ class Planner:
         begin = Offset(run=uuid.uuid4().hex, batch=BEFORE_ALL, shards=shards)
         return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
 
-    def _first_position(self, shard: Shard, at: Reached) -> Position:
+    def _first_position(self, shard: Shard, at: BatchEnd) -> Position:
         """Where a shard begins whose parents are read to their end: nothing in it arrived before they closed."""
         begin = self._opened().begin
-        since = asked_from = next((position.at for position in begin.shards.values()), None)
+        since = begins_at = next((position.at for position in begin.shards.values()), None)
         for parent in shard.parents:
             since = later(since, at.done.get(parent))
-        return Position(at=asked_from, since=since)
+        return Position(at=begins_at, since=since)
 
     def _planned(self, offset: Offset) -> Offset:
         """The offset, after a look whether the state knows its batch."""
-        known = self._opened().begin.run == offset.run
-        if not known or self._state.plan(offset.run, offset.batch) is None:
+        of_this_query = self._opened().begin.run == offset.run
+        if not of_this_query or self._state.plan(offset.run, offset.batch) is None:
             raise _state_lost(offset)
         return offset
 
-    def _reached(self, start: Offset) -> Reached:
+    def _end_of(self, start: Offset) -> BatchEnd:
         key = (start.run, start.batch)
         if self._at is None or self._at[0] != key:
             if start.batch == BEFORE_ALL:
                 self._opened()
             else:
                 self._planned(start)
-            at = reached(self._state, start)
+            at = end_of_batch(self._state, start)
             self._probe.reset(self._state.tips(*key))
             if self._gaps is not None:
                 self._gaps += sum(end.gap is not None for end in at.ends.values())
             self._at = (key, at)
         return self._at[1]
 
-    def _something_new(self, start: Offset, at: Reached) -> bool:
+    def _something_new(self, start: Offset, at: BatchEnd) -> bool:
         until = self._until
         if until is None:
             pause = _POLL_SECONDS if self._consumer is None else _POLL_SECONDS_OF_FAN_OUT

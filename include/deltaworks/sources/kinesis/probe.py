@@ -21,16 +21,16 @@ _MOST_PAGES = 10
 class Probe:
     """Asks shards for one record behind their positions. Iterators are kept, so an idle shard costs one read."""
 
-    def __init__(self, stream: StreamCalls, *, alone: bool = False) -> None:
-        """`alone`: tasks do not share the reads of a shard with others, so that one that throttles is worth a batch."""
+    def __init__(self, stream: StreamCalls, *, exclusive: bool = False) -> None:
+        """`exclusive`: tasks share the reads of a shard with nobody, so that one that throttles is worth a batch."""
         self._stream = stream
-        self._alone = alone
+        self._exclusive = exclusive
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
         self._lock = threading.Lock()
         self.tips: dict[str, datetime] = {}
 
     def reset(self, tips: Mapping[str, datetime]) -> None:
-        """Begin anew at other positions. `tips` are times until which shards are known to have held nothing more."""
+        """Begin again at other positions. `tips` are times until which shards are known to have held nothing more."""
         self._iterators.clear()
         self.tips = dict(tips)
 
@@ -43,21 +43,21 @@ class Probe:
         if not positions:
             return False
         with ThreadPoolExecutor(min(_THREADS, len(positions))) as pool:
-            asked = [pool.submit(self._one, shard, position, until) for shard, position in positions.items()]
-            found = False
-            for answer in as_completed(asked):
+            looks = [pool.submit(self._one, shard, position, until) for shard, position in positions.items()]
+            any_new = False
+            for answer in as_completed(looks):
                 if not answer.cancelled() and answer.result():
-                    found = True
-                    for other in asked:
+                    any_new = True
+                    for other in looks:
                         other.cancel()
-            return found
+            return any_new
 
     def _one(self, shard_id: str, position: Position, until: datetime | None) -> bool:
         try:
             return self._look(shard_id, position, until)
         except TransientError:
-            # Throttled, by other readers most likely: the next look is soon, and listing shards tells an outage.
-            return until is not None or self._alone
+            # Throttled, by other readers most likely: the next look is soon, and listing shards shows an outage.
+            return until is not None or self._exclusive
         except ShardGone:
             return True
 

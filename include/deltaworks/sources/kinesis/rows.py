@@ -27,7 +27,7 @@ _ROWS_PER_BATCH = 10_000
 
 
 class Rows:
-    """Rows of one shard, growing page by page. `digest` tells two readings of the same records alike."""
+    """Rows of one shard, growing page by page. Readings of the same records have the same `digest`."""
 
     def __init__(self, *, deaggregate: bool) -> None:
         self._deaggregate = deaggregate
@@ -95,8 +95,8 @@ class Rows:
         count = len(user_records)
         self._sequence_numbers += record.sequence_numbers * count
         self._sub_sequence_numbers += range(count)
-        self._partition_keys += [each.partition_key for each in user_records]
-        self._data += [each.data for each in user_records]
+        self._partition_keys += [user_record.partition_key for user_record in user_records]
+        self._data += [user_record.data for user_record in user_records]
         self._arrivals += record.arrivals * count
 
     def _extend(self, page: Page) -> None:

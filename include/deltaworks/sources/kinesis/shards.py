@@ -6,12 +6,13 @@ and is then no longer listed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.records import record_seq
 
 _SHARD_ID = re.compile(r"shardId-(\d+)")
 
@@ -25,6 +26,7 @@ class Shard:
     closed: bool = False
 
 
+@functools.lru_cache(maxsize=4096)
 def shard_number(shard_id: str) -> int:
     """The number in a shard's id (`shardId-000000000007` is 7); children have larger ones than their parents.
 
@@ -56,11 +58,11 @@ def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Col
     A shard with a descendant that was begun counts as read, even if it was forgotten: its own end came first.
     """
     by_id = {shard.shard_id: shard for shard in listed}
-    known = {*live, *done}
-    passed = {*done, *_ancestors(by_id, known)} - set(live)
+    begun = {*live, *done}
+    passed = {*done, *_ancestors(by_id, begun)} - set(live)
     ready = []
-    for shard in sorted(by_id.values(), key=lambda each: shard_number(each.shard_id)):
-        if shard.shard_id in known or shard.shard_id in passed:
+    for shard in sorted(by_id.values(), key=lambda listed_shard: shard_number(listed_shard.shard_id)):
+        if shard.shard_id in begun or shard.shard_id in passed:
             continue
         waits_for = {parent for parent in shard.parents if parent in live or parent in by_id}
         if waits_for <= passed:
@@ -68,24 +70,24 @@ def shards_to_start(listed: Iterable[Shard], *, live: Collection[str], done: Col
     return ready
 
 
-def still_worth_knowing(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
+def ended_to_remember(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
     """The shards read to their end that must be remembered so that they are not begun again.
 
-    One that is no longer listed is forgotten once a child of it is known: a list can be incomplete for a moment.
+    One that is no longer listed is forgotten once a child of it has begun: a list can be incomplete for a moment.
     """
     shards, ended = list(listed), set(done)
-    known = {*live, *ended}
+    begun = {*live, *ended}
     names = {shard.shard_id for shard in shards}
-    succeeded = {parent for shard in shards if shard.shard_id in known for parent in shard.parents}
+    succeeded = {parent for shard in shards if shard.shard_id in begun for parent in shard.parents}
     return {shard for shard in ended if shard in names or shard not in succeeded}
 
 
 def _ancestors(by_id: dict[str, Shard], shards: Collection[str]) -> set[str]:
-    found: set[str] = set()
+    ancestors: set[str] = set()
     left = list(shards)
     while left:
         shard = by_id.get(left.pop())
         parents = () if shard is None else shard.parents
-        left += [parent for parent in parents if parent not in found]
-        found.update(parents)
-    return found
+        left += [parent for parent in parents if parent not in ancestors]
+        ancestors.update(parents)
+    return ancestors

@@ -18,21 +18,17 @@ from deltaworks.control import paths
 from deltaworks.control.clock import micros_as_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import ContractError
+from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
-from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.events.record_fields import reads_record_fields
-from deltaworks.sources.base import LossCheck, NothingSeen, Record, RecordSlice
-from deltaworks.sources.batch_span import batch_span
+from deltaworks.sources.base import LossCheck, RecordSlice, batch_span
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import options_of
-from deltaworks.sources.kinesis.positions import Offset
-from deltaworks.sources.kinesis.shares import Gap
+from deltaworks.sources.kinesis.positions import Gap, Offset
+from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.sources.looked_up import LookedUp
-from deltaworks.sources.record_payloads import record_payload, unreadable
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.records import Record, lost_records_payload, record_payload
 from deltaworks.sources.spark_formats import kinesis as data_source
+from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.kinesis import KinesisSourceSpec
@@ -55,7 +51,7 @@ class KinesisSource:
         self._environment = catalog.environment
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
-        self._retention = LookedUp(self._retention_seconds, what=f"the retention of {spec.source.stream}")
+        self._retention = CachedLookup(self._retention_seconds, what=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
@@ -90,19 +86,19 @@ class KinesisSource:
             max_bytes=self._source.max_event_bytes,
         )
 
-        def lost(seen: Sequence[Any]) -> list[Payload]:
+        def lost(ranges: Sequence[Any]) -> list[Payload]:
             end = batch_span(PipelineHome.open(self._environment.lake, self._pipeline), batch_id)[1]
             state = QueryState(open_objects(self._state_storage()))
             return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 
-        losses = LossCheck(NothingSeen, lost) if self._source.allow_data_loss else None
+        losses = LossCheck(lost=lost) if self._source.allow_data_loss else LossCheck()
         return RecordSlice(batch.select(*_COLUMNS), reader, losses)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Since when the record waits that the slowest shard comes to next; Kinesis does not tell how many wait."""
-        told = progress.get("latestOffset") if progress else None
-        found = json.loads(told) if isinstance(told, str) else told
-        behind = max((found or {}).get("millis_behind_latest", {}).values(), default=0)
+        latest = progress.get("latestOffset") if progress else None
+        report = json.loads(latest) if isinstance(latest, str) else latest
+        behind = max((report or {}).get("millis_behind_latest", {}).values(), default=0)
         at = (utc_now() - timedelta(milliseconds=behind)).isoformat(timespec="milliseconds") if behind else None
         return {"oldest_pending_at": at, "retention_seconds": self._retention.read()}
 
@@ -130,10 +126,10 @@ class KinesisReader:
             ):
                 record = None
                 if self.with_fields:
-                    said = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
-                    record = {**said, "timestamp": micros_as_iso(at)}
+                    fields = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
+                    record = {**fields, "timestamp": micros_as_iso(at)}
                 payload = record_payload(
-                    record_seq(shard_number(shard), ordinal),
+                    row_seq(shard, ordinal),
                     f"{self.stream}/{shard}/{number}",
                     data,
                     record=record,
@@ -147,27 +143,10 @@ def lost_range(stream: str, gap: Gap) -> Payload:
     """A gap as the payload that becomes its row in quarantine. How many records it held, Kinesis does not tell."""
     begin = f"behind {gap.after}" if gap.after else "from the beginning"
     end = f"before {gap.first}" if gap.first else "to the end"
-    return unreadable(
+    return lost_records_payload(
         # Sequence numbers have no place in `_seq`, and the records have no ordinal: nobody counted them.
-        record_seq(shard_number(gap.shard_id), 0),
+        row_seq(gap.shard_id, 0),
         f"{stream}/{gap.shard_id}/{gap.after or ''}-{gap.first or ''}",
-        b"",
-        Reason(ReasonCode.RECORDS_LOST, "", f"records of {gap.shard_id} {begin} {end} may have expired unread"),
+        f"records of {gap.shard_id} {begin} {end} may have expired unread",
         record={"stream": stream} | gap.to_json(),
     )
-
-
-def shard_number(shard_id: str) -> int:
-    """The number in a shard's id; ids of a stream count up.
-
-    Raises:
-        ContractError: SHARD_ID_UNKNOWN.
-    """
-    _, _, digits = shard_id.rpartition("-")
-    if not digits.isdigit():
-        raise ContractError(
-            "SHARD_ID_UNKNOWN",
-            f"The shard id {shard_id!r} does not end with its number, as those of Kinesis do.",
-            hint="Report it with the server's name and version: rows could not be told apart.",
-        )
-    return int(digits)

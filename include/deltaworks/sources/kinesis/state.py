@@ -13,25 +13,29 @@ first one. Objects of one query, by key below its stateLocation:
 from __future__ import annotations
 
 import json
+import os
+import socket
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.positions import Offset, iso
-from deltaworks.sources.kinesis.shares import Gap, Share, ShareEnd
+from deltaworks.sources.kinesis.positions import BEFORE_ALL, Gap, Offset, Position, Share, ShareEnd, iso, later
 from deltaworks.sources.outages import through_outages
 
+_THREADS = 8
 T = TypeVar("T")
 _PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """How a query began. `stream_created` tells the stream from a later one of the same name."""
+    """How a query began. A later stream of the same name has another `stream_created`."""
 
     begin: Offset
     stream_arn: str
@@ -51,7 +55,8 @@ class Query:
         """The reverse of `to_bytes`."""
         plain = json.loads(data)
         created = parse_iso(plain["stream_created"])
-        assert created is not None
+        if created is None:
+            raise ValueError("a query says when its stream was created")
         return cls(begin=Offset.from_json(plain["begin"]), stream_arn=plain["stream_arn"], stream_created=created)
 
 
@@ -108,8 +113,8 @@ class QueryState:
         """All gaps, the oldest first; or those of one batch."""
         prefix = "gaps/" if of is None else f"gaps/{of.run}/{of.batch:012d}/"
         keys = self._patiently(lambda: self._objects.list(prefix))
-        found = (self._get(key) for key in keys)
-        return [Gap.from_json(json.loads(data)) for data in found if data is not None]
+        records = (self._get(key) for key in keys)
+        return [Gap.from_json(json.loads(data)) for data in records if data is not None]
 
     def tips(self, run: str, batch: int) -> dict[str, datetime]:
         """Times until which shards are known to have held nothing behind the end of `batch`."""
@@ -130,26 +135,26 @@ class QueryState:
         prefix = f"{run}/" if thorough else f"{_folder(run, before - 1)}/"
         keys = self._objects.list(prefix) if before > 0 else []
         old = [key for key in keys if key.count("/") == 2 and int(key.split("/")[1]) < before]
-        # The plan goes first: a batch whose plan is gone is refused, one whose ends are gone would be read anew.
-        for key in sorted(old, key=lambda each: not each.endswith("/plan.json")):
+        # The plan goes first: a batch whose plan is gone is refused, one whose ends are gone would be read again.
+        for key in sorted(old, key=lambda path: not path.endswith("/plan.json")):
             self._objects.delete(key)
         return len(old)
 
     def _get(self, key: str) -> bytes | None:
-        found = self._patiently(lambda: self._objects.get(key))
-        return None if found is None else found.data
+        stored = self._patiently(lambda: self._objects.get(key))
+        return None if stored is None else stored.data
 
     def _fix(self, key: str, data: bytes) -> bytes:
         if self._patiently(lambda: self._objects.put_if_absent(key, data)):
             return data
-        found = self._get(key)
-        if found is None:
+        first = self._get(key)
+        if first is None:
             raise ContractError(
                 "KINESIS_STATE_VANISHED",
                 f"{key} of the query's state was there and is not any more.",
                 hint="Something deletes below stateLocation: exempt it from lifecycle rules, then run again.",
             )
-        return found
+        return first
 
     def _patiently(self, call: Callable[[], T]) -> T:
         return through_outages(call, patience_seconds=self._patience_seconds)
@@ -157,3 +162,70 @@ class QueryState:
 
 def _folder(run: str, batch: int) -> str:
     return f"{run}/{batch:012d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnd:
+    """The end of a batch.
+
+    Attributes:
+        live: shards to go on with, and where.
+        done: shards read to their end, with their `since`.
+        closed_now: those of them that ended in this batch.
+        hungry: shards in which a limit ended the batch, so that more is there for sure.
+        ends: the records, by shard.
+    """
+
+    live: Mapping[str, Position]
+    done: Mapping[str, datetime | None]
+    closed_now: frozenset[str] = frozenset()
+    hungry: frozenset[str] = frozenset()
+    ends: Mapping[str, ShareEnd] = field(default_factory=dict)
+
+    def seen_at(self, tips: Mapping[str, datetime]) -> dict[str, Position]:
+        """The live positions, their `since` moved on to when they were last seen at the tip."""
+        return {
+            shard: replace(position, since=later(position.since, tips.get(shard)))
+            for shard, position in self.live.items()
+        }
+
+
+def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
+    """Where the batch ended. A shard that no task read is sealed: it ends where it started, for good."""
+    if offset.batch == BEFORE_ALL:
+        return BatchEnd(live=offset.shards, done=offset.done)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        records = pool.map(lambda item: _end_or_seal(state, offset, *item), offset.shards.items())
+        ends = dict(zip(offset.shards, records, strict=True))
+    closed = {shard: end.end.since for shard, end in ends.items() if end.closed}
+    return BatchEnd(
+        live={shard: end.end for shard, end in ends.items() if not end.closed},
+        done={**offset.done, **closed},
+        closed_now=frozenset(closed),
+        hungry=frozenset(shard for shard, end in ends.items() if end.more and not end.closed),
+        ends=ends,
+    )
+
+
+def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position) -> ShareEnd:
+    end = state.end(offset.run, offset.batch, shard)
+    if end is not None:
+        return end
+    reader = f"sealed by {socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
+    return state.fix_end_of(offset.run, offset.batch, shard, ShareEnd(start=start, end=start, reader=reader))
+
+
+def lag_report(at: BatchEnd, tips: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
+    """What a progress shows: for each shard how far it was behind its newest record when it was last read.
+
+    How many records that is Kinesis does not tell. A shard that was never read has no entry.
+    """
+    behind = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
+    behind |= {shard: 0 for shard in tips if shard in at.live and shard not in at.hungry}
+    since = {shard: iso(position.since) for shard, position in at.seen_at(tips).items() if position.since is not None}
+    return {
+        "batch": batch,
+        "millis_behind_latest": {shard: behind[shard] for shard in sorted(behind)},
+        "read_until": {shard: since[shard] for shard in sorted(since)},
+        "gaps": gaps,
+    }

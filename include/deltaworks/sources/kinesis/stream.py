@@ -17,9 +17,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
-from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.positions import Offset, Share
 from deltaworks.sources.kinesis.read import read_share
-from deltaworks.sources.kinesis.shares import Share
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -72,7 +71,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SharePartition(share) for share in self._planner().shares(Offset.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SharePartition)
+        if not isinstance(partition, SharePartition):
+            raise TypeError(f"{type(partition).__name__} is no share of a shard")
         options, process = self._options, os.getpid()
         stream = _stream(options.aws, options.stream, options.arn, process)
         state = QueryState(_objects(options.state, process))

@@ -39,8 +39,8 @@ class IdentitySet:
     The whole 16 bytes are compared, so two files are never taken for one. Not safe to share between threads.
     """
 
-    def __init__(self, known: Iterable[bytes] = ()) -> None:
-        loaded = np.frombuffer(b"".join(known), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    def __init__(self, identities: Iterable[bytes] = ()) -> None:
+        loaded = np.frombuffer(b"".join(identities), dtype=">u8").reshape(-1, 2).astype(np.uint64)
         order = np.argsort(loaded[:, 0], kind="stable")
         self._high: npt.NDArray[np.uint64] = np.ascontiguousarray(loaded[order, 0])
         self._low: npt.NDArray[np.uint64] = np.ascontiguousarray(loaded[order, 1])

@@ -1,4 +1,4 @@
-"""Reads the file event log: slices by `seq`, touching only the files whose statistics say they hold them.
+"""The file event log of a relay: its columns, and slices of it by `seq`, read from the files that hold them alone.
 
 The log only grows and what a `seq` says never changes, so a slice read again is the same slice: a stream's
 replay rests on that. Compaction moves rows between files and changes neither.
@@ -19,12 +19,38 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from deltaworks.control.paths import relay_control
 from deltaworks.errors import ContractError
-from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key
 from deltaworks.specs.globs import glob_expression
+from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake, arrow_path
 
+#: `seq` grows by one from 1 without gaps. `event_time` is the store's; `batch` is the relay's append number.
+FILE_EVENT_COLUMNS: Mapping[str, str] = {
+    "seq": "long",
+    "bucket": "string",
+    "key": "string",
+    "size": "long",
+    "etag": "string",
+    "version_id": "string",
+    "event_time": "timestamp",
+    "event_name": "string",
+    "sequencer": "string",
+    "message_id": "string",
+    "origin": "string",
+    "received_at": "timestamp",
+    "batch": "long",
+}
+MESSAGE_QUARANTINE_COLUMNS: Mapping[str, str] = {
+    "message_id": "string",
+    "body": "string",
+    "reason": "string",
+    "received_at": "timestamp",
+    "batch": "long",
+}
+FILE_EVENT_SCHEMA = arrow_schema(FILE_EVENT_COLUMNS)
+MESSAGE_QUARANTINE_SCHEMA = arrow_schema(MESSAGE_QUARANTINE_COLUMNS)
 _READERS = 8
 _CACHED_ROWS = 200_000
 _PART_ROWS = 50_000
@@ -41,12 +67,22 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class UnreadFiles:
     """What a reader has not read yet. `oldest_at` is when the store made the oldest of it."""
 
     files: int
     bytes: int
     oldest_at: datetime | None
+
+
+def file_events_key(relay: str) -> str:
+    """Where the relay's file event log lies in the lake."""
+    return relay_control(relay, "file_events")
+
+
+def message_quarantine_key(relay: str) -> str:
+    """Where the messages lie that the relay could not use."""
+    return relay_control(relay, "message_quarantine")
 
 
 class FileEventLog:
@@ -66,7 +102,7 @@ class FileEventLog:
 
     @property
     def table_id(self) -> str:
-        """What tells this log from another one at the same place; empty while there is none."""
+        """Distinguishes this log from another one at the same place; empty while there is none."""
         if self._table is None:
             self.files()
         return "" if self._table is None else str(self._table.metadata().id)
@@ -118,10 +154,10 @@ class FileEventLog:
             for file in self.files()
             if file.last_seq > after_seq and (up_to_seq is None or file.first_seq <= up_to_seq)
         ]
-        wanted = list(columns or FILE_EVENT_SCHEMA.names)
-        tables = [table.select(wanted) for table in self._load(needed, after_seq, up_to_seq)]
+        names = list(columns or FILE_EVENT_SCHEMA.names)
+        tables = [table.select(names) for table in self._load(needed, after_seq, up_to_seq)]
         if not tables:
-            return FILE_EVENT_SCHEMA.empty_table().select(wanted)
+            return FILE_EVENT_SCHEMA.empty_table().select(names)
         return pa.concat_tables(tables)
 
     def parts(
@@ -132,19 +168,19 @@ class FileEventLog:
             yield part
             after_seq = part.column("seq")[-1].as_py()
 
-    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> Backlog:
+    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> UnreadFiles:
         """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
         files = size = 0
         oldest: datetime | None = None
-        for each in self.parts(after_seq, self.last_seq()):
-            part = matching(each, bucket=bucket, prefix=prefix, glob=glob)
+        for rows in self.parts(after_seq, self.last_seq()):
+            part = matching(rows, bucket=bucket, prefix=prefix, glob=glob)
             if part.num_rows == 0:
                 continue
             files += part.num_rows
             size += pc.sum(part.column("size")).as_py()
             earliest = pc.min(part.column("event_time")).as_py()
             oldest = earliest if oldest is None else min(oldest, earliest)
-        return Backlog(files=files, bytes=size, oldest_at=oldest)
+        return UnreadFiles(files=files, bytes=size, oldest_at=oldest)
 
     def files(self) -> list[LogFile]:
         """The log's data files now, by first `seq`."""

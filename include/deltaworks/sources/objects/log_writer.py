@@ -21,14 +21,14 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.sources.objects.identity import IdentitySet, identity
-from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.schema import (
+from deltaworks.sources.objects.log import (
     FILE_EVENT_SCHEMA,
     MESSAGE_QUARANTINE_SCHEMA,
+    FileEventLog,
     file_events_key,
     message_quarantine_key,
 )
+from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
 from deltaworks.tables.files import WrittenFile, write_file
@@ -218,7 +218,7 @@ class FileEventLogWriter:
 
     def _load_events(self) -> tuple[int, IdentitySet]:
         log = FileEventLog(self._lake, self._relay)
-        known: list[bytes] = []
+        identities: list[bytes] = []
         position = 0
         for part in log.parts():
             position = part.column("seq")[-1].as_py()
@@ -226,8 +226,8 @@ class FileEventLogWriter:
                 *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),
                 strict=True,
             )
-            known += (identity(*row, overwrites=self._overwrites) for row in rows)
-        return position, IdentitySet(known)
+            identities += (identity(*row, overwrites=self._overwrites) for row in rows)
+        return position, IdentitySet(identities)
 
     def _load_message_ids(self) -> set[str]:
         # A queue keeps a message for 14 days at most: older ones cannot come back.

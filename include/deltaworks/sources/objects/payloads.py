@@ -1,15 +1,27 @@
-"""Payloads of file events: how a task opens an object."""
+"""Payloads of file events: a task opens the object that each of them names.
+
+An error of the object itself (gone, replaced, unreadable) is an `ObjectError`: the stream records it in quarantine with
+`reason` and goes on. An error of the storage is not: the task fails and is tried again.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from deltaworks.errors import DeltaworksError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.objects.fetch import open_object
+from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -18,6 +30,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 _OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
     "OBJECT_TOO_LARGE": ReasonCode.TOO_LARGE
 }
+_PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +87,161 @@ def resolved_variables(storage: AwsSpec) -> dict[str, str]:
         for reference in references
         if reference is not None and not isinstance(reference, str)
     }
+
+
+class ObjectError(ContractError):
+    """An announced object cannot be used, and trying again cannot help. `reason` goes into quarantine."""
+
+    reason: ClassVar[str] = "object_unreadable"
+
+
+class ObjectMissing(ObjectError):
+    """There is no object at this key any more."""
+
+    reason = "object_missing"
+
+
+class ObjectChanged(ObjectError):
+    """The object at this key is not the one announced: it has been overwritten."""
+
+    reason = "object_changed"
+
+
+class ObjectUnreadable(ObjectError):
+    """The object is archived, or its compressed content is damaged or cut off."""
+
+    reason = "object_unreadable"
+
+
+class ObjectTooLarge(ObjectError):
+    """The object, or what its compressed content grows to, is larger than may be read."""
+
+    reason = "too_large"
+
+
+def open_object(
+    storage: StorageSpec,
+    key: str,
+    etag: str,
+    *,
+    version_id: str | None = None,
+    compression: Compression = "auto",
+    max_bytes: int | None = None,
+) -> bytes:
+    """The announced object's content, decompressed. Memory is that of the content, whole.
+
+    Args:
+        storage: the landing bucket; `key` is relative to its bucket, as notifications give it.
+        etag: the tag announced; empty where none was, then any object at the key will do.
+        version_id: the version announced: it is read where the object is not the one announced any more.
+        compression: as `sources.decompression` has it.
+        max_bytes: what the object may hold, as it is stored and decompressed; no more than that is ever held.
+
+    Raises:
+        ObjectMissing, ObjectChanged, ObjectUnreadable: OBJECT_MISSING, OBJECT_CHANGED, OBJECT_UNREADABLE.
+        ObjectTooLarge: OBJECT_TOO_LARGE.
+        ConfigError: OBJECT_FORBIDDEN, the bucket may not be read.
+        TransientError: STORAGE_UNREACHABLE, it failed for a minute, however often it was asked.
+    """
+    if storage.scheme == "file":
+        data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
+    else:
+        data = _patiently(lambda: _announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}")
+    try:
+        return decompressed(data, compression, max_bytes=max_bytes)
+    except DamagedContent as error:
+        raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key}: {error}.", hint="Have it sent again.") from error
+    except LargeContent as error:
+        raise _too_large(f"{key} {error}") from error
+
+
+def _patiently(call: Callable[[], bytes], where: str) -> bytes:
+    try:
+        return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+    except (ClientError, BotoCoreError) as error:
+        if not is_outage(error):
+            raise
+        raise TransientError(
+            "STORAGE_UNREACHABLE",
+            f"{where} could not be read for {_PATIENCE_SECONDS:.0f} s: {error}",
+            hint="Run the job again once the bucket's storage answers.",
+        ) from error
+
+
+def _check_size(size: int, max_bytes: int | None, where: str) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise _too_large(f"{where} holds {size} bytes or more; at most {max_bytes} are read")
+
+
+def _too_large(what: str) -> ObjectTooLarge:
+    hint = "Raise source.max_object_bytes, or have it sent in parts; then replay it."
+    return ObjectTooLarge("OBJECT_TOO_LARGE", f"{what}.", hint=hint)
+
+
+def _announced(storage: StorageSpec, key: str, etag: str, version_id: str | None, max_bytes: int | None) -> bytes:
+    try:
+        return _read_s3(storage, key, max_bytes, IfMatch=f'"{etag}"') if etag else _read_s3(storage, key, max_bytes)
+    except (ObjectMissing, ObjectChanged):
+        if version_id is None:
+            raise
+        try:
+            return _read_s3(storage, key, max_bytes, VersionId=version_id)
+        except (ObjectMissing, ConfigError):  # removed for good, or versions may not be read
+            pass
+        raise
+
+
+def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition: str) -> bytes:
+    try:
+        answer = _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=key, **condition)
+        _check_size(int(answer["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
+        return bytes(answer["Body"].read())
+    except ClientError as error:
+        meaning = _meaning(error, storage.bucket, key)
+        if meaning is None:
+            raise
+        raise meaning from error
+
+
+def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
+    """What S3's refusal says about the object; None where it says nothing about it."""
+    code, where = error_code(error), f"s3://{bucket}/{key}"
+    if code in GONE:
+        return ObjectMissing("OBJECT_MISSING", f"{where} is not there.", hint="It was deleted before it was read.")
+    if code in CHANGED:
+        hint = "Its newer content has a file event of its own."
+        return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
+    if code == "InvalidObjectState":
+        return ObjectUnreadable("OBJECT_UNREADABLE", f"{where} is archived.", hint="Restore it, then replay it.")
+    if code in REFUSED:
+        # Without the right to list the bucket S3 answers 403 for a missing key too.
+        hint = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
+        return ConfigError("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=hint)
+    return None
+
+
+def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
+    try:
+        _check_size(path.stat().st_size, max_bytes, str(path))
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        hint = "It was deleted before it was read."
+        raise ObjectMissing("OBJECT_MISSING", f"{path} is not there.", hint=hint) from error
+    if not is_announced(data, etag):
+        hint = "Its newer content has a file event of its own."
+        raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
+    return data
+
+
+def is_announced(data: bytes, etag: str) -> bool:
+    """Whether a local file is the one announced: the tag of an object put in one part is its MD5, and so is a file's.
+
+    Where no tag was announced, any content is.
+    """
+    return not etag or hashlib.md5(data, usedforsecurity=False).hexdigest() == etag
+
+
+@functools.lru_cache(maxsize=8)
+def _client(storage: StorageSpec, _process: int) -> Any:
+    """One client per process and storage: a client inherited through a fork shares its connections."""
+    return bucket_client(storage)

@@ -1,17 +1,27 @@
 """Decides which file events make the next batch of a stream: bounded by files and bytes, alike at every replay.
 
-A position is the last `seq` included. Runs in Spark's planner process, once per trigger, so scanning is
-remembered between calls and bounded in each.
+A position is the last `seq` included. Runs in Spark's planner process, once per trigger, so scanning is remembered
+between calls and bounded in each. An exception in planning ends the query, so planners wait for storage inside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.outages import through_outages
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+#: Files of the largest batch, whatever Spark asks for: a batch's files travel from planner to tasks one by one.
+LARGEST_BATCH_FILES = 100_000
+_PATIENCE_SECONDS = 120.0
+T = TypeVar("T")
 _SCAN_ROWS = 20_000
 _SCAN_COLUMNS = ("seq", "bucket", "key", "size")
 
@@ -22,6 +32,25 @@ class SliceLimits:
 
     max_files: int | None
     max_bytes: int | None
+
+
+def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLimits:
+    """What Spark asks for, within the two limits the query declares."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+
+    match limit:
+        case ReadAllAvailable():
+            return SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
+        case ReadMaxFiles(files) | ReadMaxRows(files):
+            return SliceLimits(max_files=files, max_bytes=max_bytes)
+        case ReadMaxBytes(size):
+            return SliceLimits(max_files=max_files, max_bytes=size)
+    return SliceLimits(max_files=max_files, max_bytes=max_bytes)
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
+    return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
 
 
 class SlicePlanner:

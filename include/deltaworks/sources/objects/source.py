@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.sources.base import ObjectSlice
-from deltaworks.sources.looked_up import LookedUp
 from deltaworks.sources.objects import stream
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
+from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
@@ -31,11 +31,11 @@ class FileSource:
         self._project = catalog.root
         self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
         self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
-        self._retention = LookedUp(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
+        self._retention = CachedLookup(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
         self._opener = FileOpener.of(catalog.environment.landing, self._source)
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Slices bounded by files and bytes; see `sources.file_events.stream`."""
+        """Slices bounded by files and bytes; see `sources.objects.stream`."""
         stream.register(spark)
         reader = (
             spark.readStream.format(stream.FORMAT)
@@ -57,13 +57,13 @@ class FileSource:
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""
-        found = self._log.backlog(
+        unread = self._log.backlog(
             _position(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
         )
         return {
-            "backlog_files": found.files,
-            "backlog_bytes": found.bytes,
-            "oldest_pending_at": found.oldest_at.isoformat() if found.oldest_at else None,
+            "backlog_files": unread.files,
+            "backlog_bytes": unread.bytes,
+            "oldest_pending_at": unread.oldest_at.isoformat() if unread.oldest_at else None,
             "retention_seconds": self._retention.read(),
         }
 

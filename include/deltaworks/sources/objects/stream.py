@@ -26,10 +26,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.sources.objects.planning import LARGEST_BATCH_FILES, patiently, slice_limits
-from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA
-from deltaworks.sources.objects.slices import SlicePlanner
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog
+from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, SlicePlanner, patiently, slice_limits
 from deltaworks.sources.stream_options import invalid_option, known_options, number_option
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
@@ -69,21 +67,21 @@ class StreamOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
-        given = known_options(FORMAT, options, _KNOWN)
+        named = known_options(FORMAT, options, _KNOWN)
         for name in _REQUIRED:
-            if not given.get(name):
+            if not named.get(name):
                 raise invalid_option(FORMAT, name, "is required")
         return cls(
-            environment=given["environment"],
-            relay=given["relay"],
-            bucket=given["bucket"],
-            prefix=given.get("prefix", ""),
-            glob=given.get("glob"),
-            max_files=number_option(FORMAT, given, "maxfiles", 500, high=LARGEST_BATCH_FILES),
-            max_bytes=number_option(FORMAT, given, "maxbytes", 256 << 20),
-            start_seq=number_option(FORMAT, given, "startseq", 0, low=0),
-            start_log=given.get("startlog", ""),
-            project=Path(given["project"]) if given.get("project") else project_root(),
+            environment=named["environment"],
+            relay=named["relay"],
+            bucket=named["bucket"],
+            prefix=named.get("prefix", ""),
+            glob=named.get("glob"),
+            max_files=number_option(FORMAT, named, "maxfiles", 500, high=LARGEST_BATCH_FILES),
+            max_bytes=number_option(FORMAT, named, "maxbytes", 256 << 20),
+            start_seq=number_option(FORMAT, named, "startseq", 0, low=0),
+            start_log=named.get("startlog", ""),
+            project=Path(named["project"]) if named.get("project") else project_root(),
         )
 
 
@@ -161,12 +159,13 @@ class FileEventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [SlicePartition(sink.getvalue())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlicePartition)
+        if not isinstance(partition, SlicePartition):
+            raise TypeError(f"{type(partition).__name__} is no partition of {FORMAT}")
         with pa.ipc.open_stream(partition.data) as reader:
             yield from reader
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Compare the log with the first position of a run; each run opens it anew."""
+        """Compare the log with the first position of a run; each run opens it again."""
         if not self._checked:
             patiently(lambda: self._opened()[0].check(position))
             self._checked = True

@@ -11,21 +11,21 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import ObjectSlice, SourceSlice, Task, Told
-from deltaworks.sources.registry import BatchSource
+from deltaworks.sources.base import ObjectSlice, Slice, Source, Task
+from deltaworks.sources.task_output import TaskOutput
 
 
 class Wrapped:
     """A source as it is, for those that change one thing of it."""
 
-    def __init__(self, inner: BatchSource, spark: SparkSession) -> None:
+    def __init__(self, inner: Source, spark: SparkSession) -> None:
         self.inner = inner
         self.spark = spark
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self.inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return self.inner.slice_of(batch, batch_id=batch_id)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Wrapped:
 class InDriver(Wrapped):
     """Opens the objects in the driver and hands tasks their content."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         found = self.inner.slice_of(batch, batch_id=batch_id)
         assert isinstance(found, ObjectSlice)
         opened = [found.opener(reference) for reference in found.references]
@@ -45,14 +45,14 @@ class InDriver(Wrapped):
 class Reversed(Wrapped):
     """Numbers the payloads of a task from its last to its first."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id), _reversed)
 
 
 class Growing(Wrapped):
     """Reads a topic to where it ends by now, whatever the batch says."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         declared: Any = self.inner
         source = declared._source
         options = {"kafka.bootstrap.servers": str(source.bootstrap_servers), "subscribe": ",".join(source.topics)}
@@ -63,28 +63,28 @@ class Growing(Wrapped):
 class Forgetful(Wrapped):
     """Hands each task the first of its payloads only."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id), lambda payloads: itertools.islice(payloads, 1))
 
 
 class Doubling(Wrapped):
     """Hands each task its payloads twice."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id), _twice)
 
 
 class Strict(Wrapped):
     """Ends with what it cannot read."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id), lambda payloads: map(_readable, payloads))
 
 
 class TaskChanged:
     """A slice whose tasks are given other payloads."""
 
-    def __init__(self, inner: SourceSlice, change: Callable[[Iterable[Payload]], Iterable[Payload]]) -> None:
+    def __init__(self, inner: Slice, change: Callable[[Iterable[Payload]], Iterable[Payload]]) -> None:
         self._inner, self._change = inner, change
 
     @property
@@ -94,7 +94,7 @@ class TaskChanged:
     def is_empty(self) -> bool:
         return self._inner.is_empty()
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         change = self._change
         return self._inner.read(spark, lambda payloads: task(change(payloads)), tasks=tasks)
 
@@ -115,7 +115,7 @@ def _reversed(payloads: Iterable[Payload]) -> Iterator[Payload]:
     return (dataclasses.replace(payload, seq=seq) for payload, seq in zip(found, seqs, strict=True))
 
 
-BROKEN: Mapping[str, Callable[[BatchSource, SparkSession], Wrapped]] = {
+BROKEN: Mapping[str, Callable[[Source, SparkSession], Wrapped]] = {
     "in_driver": InDriver,
     "reversed": Reversed,
     "growing": Growing,

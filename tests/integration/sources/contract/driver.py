@@ -27,10 +27,12 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.engine import runner
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import SourceSlice, Task, Told
-from deltaworks.sources.registry import BatchSource, open_source
+from deltaworks.sources.base import Slice, Source, Task
+from deltaworks.sources.registry import open_source
+from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.tables.spark.session import build_session
+from tests.batch_points import at_points
 
 _PATIENCE_SECONDS = 90
 
@@ -38,7 +40,7 @@ _PATIENCE_SECONDS = 90
 def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
     """The task, and beside its files one that says which payloads it was given, and in which process."""
 
-    def work(payloads: Iterable[Payload]) -> Iterable[Told]:
+    def work(payloads: Iterable[Payload]) -> TaskOutput:
         seen: list[tuple[int, str, str]] = []
 
         def seeing() -> Iterator[Payload]:
@@ -47,7 +49,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
                 seen.append((payload.seq, payload.key, hashlib.md5(content.encode()).hexdigest()))
                 yield payload
 
-        told = list(task(seeing()))
+        output = task(seeing())
         found = {
             "run": run,
             "batch": batch_id,
@@ -59,7 +61,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
         part = Path(folder) / f".{uuid.uuid4().hex}"
         part.write_text(json.dumps(found))
         part.rename(Path(folder) / f"{time.time_ns()}-{uuid.uuid4().hex}.json")
-        return told
+        return output
 
     return work
 
@@ -67,7 +69,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
 class NotedSlice:
     """A slice whose tasks note what they are given."""
 
-    def __init__(self, inner: SourceSlice, folder: str, run: str, batch_id: int) -> None:
+    def __init__(self, inner: Slice, folder: str, run: str, batch_id: int) -> None:
         self._inner = inner
         self._notes = (folder, run, batch_id)
 
@@ -78,21 +80,21 @@ class NotedSlice:
     def is_empty(self) -> bool:
         return self._inner.is_empty()
 
-    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[Told]:
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         return self._inner.read(spark, noted(task, *self._notes), tasks=tasks)
 
 
 class NotedSource:
     """A source whose slices are noted."""
 
-    def __init__(self, inner: BatchSource, folder: str, run: str) -> None:
+    def __init__(self, inner: Source, folder: str, run: str) -> None:
         self._inner = inner
         self._folder, self._run = folder, run
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self._inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> SourceSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
         return NotedSlice(self._inner.slice_of(batch, batch_id=batch_id), self._folder, self._run, batch_id)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
     """One run of a pipeline."""
     folder = Path(command["folder"])
 
-    def opened(*declared: Any) -> BatchSource:
+    def opened(*declared: Any) -> Source:
         source = open_source(*declared)
         if command.get("broken"):
             source = broken_sources.BROKEN[command["broken"]](source, spark)
@@ -132,14 +134,10 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
     runner.open_source = opened  # type: ignore[assignment]
     catalog = load_catalog("local")
+    available_now = command.get("available_now", True)
     try:
-        result = runner.IngestRun(
-            spark,
-            catalog,
-            command["pipeline"],
-            available_now=command.get("available_now", True),
-            fault=fault_of(command, folder),
-        ).run()
+        with at_points(fault_of(command, folder)):
+            result = runner.IngestRun(spark, catalog, command["pipeline"], available_now=available_now).run()
     except Exception as error:
         told = as_deltaworks_error(error)
         return {"error": told.condition, "retryable": told.retryable, "message": traceback.format_exc()[-3000:]}

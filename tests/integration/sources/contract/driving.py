@@ -62,7 +62,7 @@ class Drivers:
     def _start(self) -> subprocess.Popen[str]:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))},
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "include"), str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "include"), str(CHECKOUT), str(HERE)]),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": "127.0.0.1",

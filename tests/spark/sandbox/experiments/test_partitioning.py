@@ -14,6 +14,7 @@ from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_req
 from sandbox.experiments.partitioning import run_partitioning
 from sandbox.experiments.partitioning_chart import write_chart
 from sandbox.experiments.schemes import BY_DATE, BY_ORG, BY_ORG_VECTORS, SchemeTable
+from tests.unit.sandbox.experiments.power_law import share_above
 
 WORKLOAD = Workload(rows=200, orgs=4, days=1, batches_per_day=1, batches_per_round=1, update_share=0.5)
 READS = ("week_of_huge_org",)
@@ -96,7 +97,7 @@ def test_rows_follow_from_their_number_and_the_seed_alone(spark: SparkSession) -
     for row in rows:
         by_org[row["org_id"]] += 1
     # The share of the largest is what the power law says, within chance.
-    assert by_org["org-000000"] / len(rows) == pytest.approx(workload.share_above(1), abs=0.03)
+    assert by_org["org-000000"] / len(rows) == pytest.approx(share_above(workload, 1), abs=0.03)
     assert by_org["org-000000"] > 5 * by_org["org-000010"] > 0
     requests = {(row["org_id"], row["id"]) for row in rename_requests(spark, workload, 1, 4).collect()}
     everything = {

@@ -86,7 +86,6 @@ def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.Mo
     assert found.last_operations["WRITE"].run == "maintenance__shop/r1/optimize_tables/1"
     assert found.last_operations["OPTIMIZE"].run is None
     assert (found.last_checkpoint, found.commits_since_checkpoint) == (3, 0)
-    assert found.last_change_at == found.last_operations["OPTIMIZE"].at
 
 
 def test_a_table_that_is_not_there_has_no_health(lake: Lake) -> None:

@@ -15,8 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.engine import start as run_start
-from deltaworks.engine.landed import LandedBatches
-from deltaworks.engine.ledger import known_owner_epoch
+from deltaworks.engine.ledger import LandedBatches, known_owner_epoch
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches
 from deltaworks.errors import DeltaworksError
 from deltaworks.rework.recover import lost_files

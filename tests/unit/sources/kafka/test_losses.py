@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.sources.kafka.losses import MOST_RUNS, OffsetsSeen, holes, joined, lost_records
-from deltaworks.sources.record_seq import record_seq
+from deltaworks.sources.records import record_seq
 
 OFFSETS = st.sets(st.integers(0, 60))
 
@@ -27,7 +27,7 @@ def seen(*batches: list[tuple[str, int, int]]) -> list[Any]:
     noted = OffsetsSeen()
     passed = list(noted.through([batch(rows) for rows in batches if rows]))
     assert sum(each.num_rows for each in passed) == sum(len(rows) for rows in batches)
-    return noted.told()
+    return noted.ranges()
 
 
 def lost(told: list[Any], *, start: dict[str, Any], end: dict[str, Any], earliest: dict[Any, int]) -> list[list[int]]:

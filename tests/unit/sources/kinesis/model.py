@@ -10,14 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 from deltaworks.control.objects import Found
 from deltaworks.errors import TransientError
-from deltaworks.sources.kinesis.calls import PATIENCE_SECONDS, IteratorExpired, ShardGone, StreamSummary
-from deltaworks.sources.kinesis.consumers import Consumer
+from deltaworks.sources.kinesis.calls import PATIENCE_SECONDS, Consumer, IteratorExpired, ShardGone, StreamSummary
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.pages import Page
+from deltaworks.sources.kinesis.pages import Page, SubscriptionOver
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shard_pages import micros
 from deltaworks.sources.kinesis.shards import Shard
-from deltaworks.sources.kinesis.subscription import SubscriptionOver
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LARGEST_KEY = (1 << 128) - 1

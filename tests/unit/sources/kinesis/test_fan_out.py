@@ -12,12 +12,10 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.sources.kinesis.calls import ShardGone
+from deltaworks.sources.kinesis.calls import ShardGone, registered
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.consumers import registered
 from deltaworks.sources.kinesis.positions import Position
-from deltaworks.sources.kinesis.pushed_pages import PushedPages
-from deltaworks.sources.kinesis.shard_pages import PolledPages, ShardPages
+from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched

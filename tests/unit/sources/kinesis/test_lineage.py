@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.shards import Shard, row_seq, shard_number, shards_to_start, still_worth_knowing
-from deltaworks.sources.record_seq import NUMBER_BITS, ORDINAL_BITS
+from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, row_seq, shard_number, shards_to_start
+from deltaworks.sources.records import NUMBER_BITS, ORDINAL_BITS
 from tests.unit.sources.kinesis.model import shard_id
 
 A, B, C, D = (shard_id(number) for number in range(4))
@@ -58,10 +58,10 @@ def test_begun_shards_are_ordered_by_number_not_by_name() -> None:
 
 
 def test_a_drained_shard_is_remembered_while_it_is_listed_or_has_no_known_child() -> None:
-    assert still_worth_knowing([A], SPLIT, live=[B, C]) == {A}
-    assert still_worth_knowing([A], SPLIT[1:], live=[B, C]) == set()
-    assert still_worth_knowing([A], [], live=()) == {A}
-    assert still_worth_knowing([A], SPLIT[1:], live=()) == {A}
+    assert ended_to_remember([A], SPLIT, live=[B, C]) == {A}
+    assert ended_to_remember([A], SPLIT[1:], live=[B, C]) == set()
+    assert ended_to_remember([A], [], live=()) == {A}
+    assert ended_to_remember([A], SPLIT[1:], live=()) == {A}
 
 
 def test_a_row_seq_grows_along_a_shard_and_from_parent_to_child() -> None:

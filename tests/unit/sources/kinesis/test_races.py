@@ -11,9 +11,8 @@ import pytest
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.kinesis.fetch import FetchOptions
-from deltaworks.sources.kinesis.positions import Position
-from deltaworks.sources.kinesis.replay import fetch_again
-from deltaworks.sources.kinesis.shares import Share, ShareEnd
+from deltaworks.sources.kinesis.positions import Position, Share, ShareEnd
+from deltaworks.sources.kinesis.read import fetch_again
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.engine import Engine, Row
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options

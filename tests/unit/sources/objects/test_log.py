@@ -16,10 +16,9 @@ import pytest
 from deltaworks.control.provenance import REQUIRED
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.sources.objects import log_writer
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, file_events_key, message_quarantine_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.schema import FILE_EVENT_SCHEMA, file_events_key, message_quarantine_key
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake

@@ -1,4 +1,4 @@
-"""File events as references, and references as payloads."""
+"""File events as references, and references as payloads: lost objects are told apart from a storage that fails."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ import gzip
 import hashlib
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.sources.objects.payloads import FileOpener, FileReference, resolved_variables
+from deltaworks.sources.objects import payloads
+from deltaworks.sources.objects.payloads import (
+    FileOpener,
+    FileReference,
+    ObjectChanged,
+    ObjectMissing,
+    ObjectUnreadable,
+    open_object,
+    resolved_variables,
+)
+from deltaworks.sources.objects.relay.bucket import bucket_client
 from deltaworks.specs.storage import StorageSpec
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
@@ -58,3 +71,105 @@ def test_the_values_of_references_travel_with_the_opener(monkeypatch: pytest.Mon
         "TEST_SECRET_KEY": "s",
     }
     assert resolved_variables(StorageSpec(root="file:///x")) == {}
+
+
+CONTENT = b'{"a": 1}{"a": 2}'
+
+
+def put(landing: Any, key: str, body: bytes) -> str:
+    return str(landing.s3.put_object(Bucket=landing.bucket, Key=key, Body=body)["ETag"]).strip('"')
+
+
+def test_an_object_is_read_by_key_and_tag(landing: Any) -> None:
+    etag = put(landing, "games/Happy Face +1=ä.json", CONTENT)
+    assert open_object(landing.storage, "games/Happy Face +1=ä.json", etag) == CONTENT
+    assert open_object(landing.storage, "games/Happy Face +1=ä.json", "") == CONTENT
+
+
+def test_a_missing_object_is_told(landing: Any) -> None:
+    with pytest.raises(ObjectMissing, match="OBJECT_MISSING") as raised:
+        open_object(landing.storage, "games/none", "abc")
+    assert raised.value.reason == "object_missing"
+    assert not raised.value.retryable
+
+
+def test_a_replaced_object_is_told(landing: Any) -> None:
+    etag = put(landing, "games/1", b"old")
+    put(landing, "games/1", b"new")
+    with pytest.raises(ObjectChanged, match="OBJECT_CHANGED") as raised:
+        open_object(landing.storage, "games/1", etag)
+    assert raised.value.reason == "object_changed"
+
+
+def test_every_member_of_a_gzip_file_is_read(landing: Any) -> None:
+    etag = put(landing, "games/1", gzip.compress(CONTENT) + gzip.compress(b"more"))
+    assert open_object(landing.storage, "games/1", etag) == CONTENT + b"more"
+    assert open_object(landing.storage, "games/1", etag, compression="none")[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(CONTENT)[:-5], gzip.compress(CONTENT)[:12], gzip.compress(CONTENT) + b"garbage", b"\x1f\x8b"],
+    ids=["without its end", "only a head", "with something behind", "two bytes"],
+)
+def test_damaged_gzip_is_told(landing: Any, body: bytes) -> None:
+    etag = put(landing, "games/1", body)
+    with pytest.raises(ObjectUnreadable, match="OBJECT_UNREADABLE") as raised:
+        open_object(landing.storage, "games/1", etag)
+    assert raised.value.reason == "object_unreadable"
+
+
+def test_plain_content_where_gzip_is_insisted_on_is_told(landing: Any) -> None:
+    etag = put(landing, "games/1", CONTENT)
+    with pytest.raises(ObjectUnreadable):
+        open_object(landing.storage, "games/1", etag, compression="gzip")
+
+
+def test_a_bucket_that_is_not_there_is_no_fault_of_the_object(landing: Any) -> None:
+    storage = StorageSpec(root="s3://no-such-bucket-here", path_style=True, **landing.messaging.model_dump())
+    with pytest.raises(ConfigError, match="OBJECT_FORBIDDEN"):
+        open_object(storage, "games/1", "")
+
+
+def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
+    storage = StorageSpec(root=f"file://{tmp_path}")
+    (tmp_path / "one").write_bytes(gzip.compress(CONTENT))
+    etag = hashlib.md5((tmp_path / "one").read_bytes()).hexdigest()
+    assert open_object(storage, "one", etag) == CONTENT
+    with pytest.raises(ObjectChanged):
+        open_object(storage, "one", "0" * 32)
+    with pytest.raises(ObjectMissing):
+        open_object(storage, "two", etag)
+
+
+def test_what_is_wrong_survives_the_way_from_task_to_driver() -> None:
+    error = pickle.loads(pickle.dumps(ObjectMissing("OBJECT_MISSING", "gone", hint="look")))
+    assert (type(error), error.reason, error.hint) == (ObjectMissing, "object_missing", "look")
+
+
+def test_the_announced_version_is_read_where_the_object_was_replaced_or_deleted_since(landing: Any) -> None:
+    landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
+    first = landing.s3.put_object(Bucket=landing.bucket, Key="games/1", Body=b"first")
+    etag, version = first["ETag"].strip('"'), first["VersionId"]
+    put(landing, "games/1", b"second")
+    assert open_object(landing.storage, "games/1", etag, version_id=version) == b"first"
+    landing.s3.delete_object(Bucket=landing.bucket, Key="games/1")
+    assert open_object(landing.storage, "games/1", etag, version_id=version) == b"first"
+    landing.s3.delete_object(Bucket=landing.bucket, Key="games/1", VersionId=version)
+    with pytest.raises(ObjectMissing, match="OBJECT_MISSING"):
+        open_object(landing.storage, "games/1", etag, version_id=version)
+
+
+def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
+    landing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(landing, "games/1", CONTENT)
+    monkeypatch.setattr(payloads, "_PATIENCE_SECONDS", 0.5)
+    plain = bucket_client.Config
+    monkeypatch.setattr(bucket_client, "Config", lambda **said: plain(**said | {"retries": {"total_max_attempts": 1}}))
+    refused = Fault(action=Action.REFUSE, method="GET", path="games/1")
+    with running_fault_proxy(landing.endpoint, faults=[refused]) as proxy:
+        storage = landing.storage.model_copy(update={"endpoint": proxy.endpoint})
+        with pytest.raises(TransientError, match=r"STORAGE_UNREACHABLE.*games/1") as raised:
+            open_object(storage, "games/1", "")
+    assert raised.value.retryable

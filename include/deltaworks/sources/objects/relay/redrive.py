@@ -10,10 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from deltaworks.sources.objects.identity import identity
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FileEventLog, message_quarantine_key
 from deltaworks.sources.objects.relay.messages import parse_message
 from deltaworks.sources.objects.relay.queue import NotificationQueue
-from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
 

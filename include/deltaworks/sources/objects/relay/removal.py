@@ -9,7 +9,7 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.objects.fetch import is_announced
+from deltaworks.sources.objects.payloads import is_announced
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec

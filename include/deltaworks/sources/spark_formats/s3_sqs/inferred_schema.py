@@ -24,10 +24,9 @@ from deltaworks.events.inference.hints import parse_hints, with_hints
 from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
+from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.events.path_fields import partition_fields
-from deltaworks.sources.objects.planning import patiently
-from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
+from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, patiently
 from deltaworks.sources.spark_formats.s3_sqs.options import FORMAT, LOCATION, EvolutionMode, S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.stream_options import invalid_option

@@ -22,8 +22,8 @@ from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.column_types import RESCUED, STRING, TOLD
 from deltaworks.events.inference.hints import parse_hints
+from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.events.path_fields import partition_fields
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected
 from deltaworks.events.table_columns import EventColumn, Reasons
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch

@@ -12,9 +12,9 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError
+from deltaworks.sources.objects.log import message_quarantine_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
-from deltaworks.sources.objects.schema import message_quarantine_key
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.objects.relay.relay_stage import Killed, drained, keys, relay_of, running
 from tests.waiting import eventually

@@ -7,11 +7,11 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kafka.offsets import Place, waiting_places
-from deltaworks.sources.kafka.waiting import oldest_waiting_ms
+from deltaworks.sources.kafka.brokers import oldest_waiting_ms
+from deltaworks.sources.kafka.offsets import TopicPartition, unread_offsets
 
 NOW = 10_000
-Times = dict[Place, list[int]]
+Times = dict[TopicPartition, list[int]]
 #: The times of the records of some partitions, in order of offsets.
 times = st.dictionaries(
     st.tuples(st.just("orders"), st.integers(0, 3)), st.lists(st.integers(0, NOW), max_size=20).map(sorted), max_size=4
@@ -19,7 +19,7 @@ times = st.dictionaries(
 
 
 def first_since_of(records: Times, asked: list[int]):  # type: ignore[no-untyped-def]
-    def first_since(since_ms: int) -> dict[Place, int]:
+    def first_since(since_ms: int) -> dict[TopicPartition, int]:
         asked.append(since_ms)
         return {place: bisect_left(at, since_ms) for place, at in records.items() if at and at[-1] >= since_ms}
 
@@ -56,4 +56,4 @@ def test_what_waits_is_what_the_brokers_have_behind_the_last_that_was_read() -> 
     read = {"orders": {"0": 5, "1": 7}}
     newest = {"orders": {"0": 5, "1": 9, "2": 1}, "clicks": {"0": 0}}
 
-    assert waiting_places(read, newest) == {("orders", 1): 7, ("orders", 2): 0}
+    assert unread_offsets(read, newest) == {("orders", 1): 7, ("orders", 2): 0}

@@ -11,13 +11,13 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.start_over import StartOver
 from deltaworks.errors import ContractError
-from deltaworks.sources.kafka.topics import KnownTopics
+from deltaworks.sources.kafka.offsets import TopicIds
 
 
 def first_id(objects: LocalObjects, pipeline: str) -> str:
     """The id a pipeline is held to, as the refusal of any other says it."""
     with pytest.raises(ContractError, match="KAFKA_TOPIC_REPLACED") as replaced:
-        KnownTopics(PipelineHome(objects, pipeline)).hold({"orders": "another"})
+        TopicIds(PipelineHome(objects, pipeline)).check({"orders": "another"})
     found = re.search(r"of the id (\w+);", replaced.value.message)
     assert found is not None
     return found[1]
@@ -25,19 +25,19 @@ def first_id(objects: LocalObjects, pipeline: str) -> str:
 
 def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
+    TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
 
-    after = KnownTopics(PipelineHome(objects, "shop"))
-    after.hold({"orders": "one", "refunds": "two"})
+    after = TopicIds(PipelineHome(objects, "shop"))
+    after.check({"orders": "one", "refunds": "two"})
     with pytest.raises(ContractError, match="orders of the id one; now its id is three") as replaced:
-        after.hold({"orders": "three", "refunds": "two"})
+        after.check({"orders": "three", "refunds": "two"})
 
     assert replaced.value.condition == "KAFKA_TOPIC_REPLACED"
 
 
 def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
+    TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
     begun = StartOver(
         pipeline="shop",
         generation=2,
@@ -53,15 +53,15 @@ def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path)
     )
     PipelineHome(objects, "shop").generations.begin(begun)
 
-    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "two"})
+    TopicIds(PipelineHome(objects, "shop")).check({"orders": "two"})
 
     assert first_id(objects, "shop") == "two"
 
 
 def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    KnownTopics(PipelineHome(objects, "shop")).hold({"orders": "one"})
+    TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
 
-    KnownTopics(PipelineHome(objects, "stock")).hold({"orders": "two"})
+    TopicIds(objects, "stock").check({"orders": "two"})
 
     assert (first_id(objects, "shop"), first_id(objects, "stock")) == ("one", "two")

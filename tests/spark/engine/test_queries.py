@@ -16,7 +16,7 @@ from deltaworks.engine import progress
 from deltaworks.engine.batches import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.progress import ProgressLog
-from deltaworks.engine.query_listener import IngestListener, listening
+from deltaworks.engine.queries import IngestListener, listening
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.waiting import PATIENCE_SECONDS, eventually

@@ -1,4 +1,4 @@
-"""Hears what Spark says of a stream's ingest query, and hands it on without ever standing in its way.
+"""A stream's queries as its driver sees them: listening to the ingest query, waiting for the end of one, stopping it.
 
 Spark calls listeners on one thread for all queries of a session, which waits for Python. So a call does no more than
 put a text into a queue that may be full, and swallows whatever goes wrong.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         QueryStartedEvent,
         QueryTerminatedEvent,
     )
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -85,3 +87,19 @@ def listening(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
     finally:
         with contextlib.suppress(Exception):
             spark.streams.removeListener(listener)
+
+
+def wait_for_end(query: StreamingQuery, seconds: float) -> None:
+    """Wait until the query has ended, and no longer than `seconds`: a run over what is there ends with its query."""
+    try:
+        query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
+    except Exception:  # what a query failed with is looked at where all of them are
+        time.sleep(seconds)
+
+
+def stop_quietly(query: StreamingQuery) -> None:
+    """Stop the query; an error is logged and no more."""
+    try:
+        query.stop()
+    except Exception as error:  # the run is ending anyway; its batches resume
+        log.warning("query %s did not stop in time: %s", query.name, error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.engine import runner
+from deltaworks.engine import queries
 
 
 class Query:
@@ -29,7 +29,7 @@ def test_a_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "sleep", slept.append)
     query: Any = Query()
 
-    runner._wait_for_end(query, 1.0)
+    queries.wait_for_end(query, 1.0)
 
     assert (query.waits, slept) == ([1.0], [])
 
@@ -39,6 +39,6 @@ def test_one_that_failed_is_left_to_the_look_and_not_asked_without_a_pause(monke
     monkeypatch.setattr(time, "sleep", slept.append)
     query: Any = Query(RuntimeError("it failed"))
 
-    runner._wait_for_end(query, 1.0)
+    queries.wait_for_end(query, 1.0)
 
     assert slept == [1.0]

@@ -38,6 +38,16 @@ class IdHashes:
         order = np.argsort(high, kind="stable")
         return cls(high[order], low[order])
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> IdHashes:
+        """The reverse of `to_bytes`."""
+        high, low = np.frombuffer(data, dtype=np.uint64).reshape(2, -1)
+        return cls(high, low)
+
+    def to_bytes(self) -> bytes:
+        """BYTES_PER_ID for each id: all first halves, then all second ones."""
+        return bytes(np.stack([self.high, self.low]).tobytes())
+
     def __len__(self) -> int:
         return len(self.high)
 
@@ -76,7 +86,7 @@ class _Segment:
     ids: IdHashes
 
 
-class KnownIds:
+class WindowIds:
     """The ids of one table's files in its window. Used by one thread."""
 
     def __init__(self) -> None:
@@ -94,16 +104,16 @@ class KnownIds:
         Returns:
             How many files had to be read.
         """
-        wanted = {file.path: file for file in files}
-        self._segments = [segment for segment in self._segments if segment.paths <= wanted.keys()]
+        by_path = {file.path: file for file in files}
+        self._segments = [segment for segment in self._segments if segment.paths <= by_path.keys()]
         present = {path for segment in self._segments for path in segment.paths}
         new: dict[str, list[str]] = defaultdict(list)
-        for path, file in wanted.items():
+        for path, file in by_path.items():
             if path not in present:
                 new[file.day].append(path)
         for day, paths in new.items():
-            found = [ids for path in paths if (ids := read(path)) is not None]
-            together = pa.chunked_array([chunk for ids in found for chunk in ids.chunks], type=pa.string())
+            chunks = [ids for path in paths if (ids := read(path)) is not None]
+            together = pa.chunked_array([chunk for ids in chunks for chunk in ids.chunks], type=pa.string())
             self._segments.append(_Segment(day, set(paths), IdHashes.of(together)))
             self._merge(day)
         return sum(len(paths) for paths in new.values())
@@ -118,7 +128,7 @@ class KnownIds:
 
     def contain(self, high: Any, low: Any) -> Any:
         """Which of these hashes are known, as a mask."""
-        found = np.zeros(len(high), dtype=bool)
+        mask = np.zeros(len(high), dtype=bool)
         for segment in self._segments:
-            found |= segment.ids.contain(high, low)
-        return found
+            mask |= segment.ids.contain(high, low)
+        return mask

@@ -1,0 +1,131 @@
+"""Points in the life of a batch at which tests let something happen, around the engine's own functions.
+
+Points: `files_written`, `prepared`, `committed:<table>`, `committed`, `completed`; of held tables `held:<table>`
+(before a turn on it is granted), `caught_up:<table>` and `recorded:<table>`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from deltaworks.engine import batches
+from deltaworks.engine.batches import BatchProcessor
+from deltaworks.engine.commit import ShareCommits
+from deltaworks.engine.holds import TableHolds
+from deltaworks.engine.ledger import Ledger
+
+Fault = Callable[[str], None]
+#: By the epoch of the owner whose batches it is about; None is every owner.
+_FAULTS: dict[int | None, Fault] = {}
+
+
+def at_points_of(epoch: int, fault: Fault | None) -> None:
+    """From now on, call `fault` with every point that the owner of this epoch reaches; None ends that."""
+    _install()
+    if fault is None:
+        _FAULTS.pop(epoch, None)
+    else:
+        _FAULTS[epoch] = fault
+
+
+@contextmanager
+def at_points(fault: Fault) -> Iterator[None]:
+    """Call `fault` with every point that any owner in this process reaches while the block runs."""
+    _install()
+    _FAULTS[None] = fault
+    try:
+        yield
+    finally:
+        del _FAULTS[None]
+
+
+def forget_faults() -> None:
+    """Nothing happens at any point from now on."""
+    _FAULTS.clear()
+
+
+def _reach(epoch: int, point: str) -> None:
+    for owner in (epoch, None):
+        if owner in _FAULTS:
+            _FAULTS[owner](point)
+
+
+@functools.cache
+def _install() -> None:
+    _after(BatchProcessor, "_write", lambda self, *_: (self._ownership.step.version, "files_written"))
+    _after(BatchProcessor, "_prepare", lambda self, *_: (self._ownership.step.version, "prepared"))
+    _after(Ledger, "complete", lambda *_, owner: (owner.version, "completed"))
+    _after(
+        Ledger,
+        "catch_up",
+        lambda _, steps, *, owner: (owner.version, f"recorded:{steps[-1][1].table_name}") if steps else None,
+    )
+    _around_commits()
+    _around_holds()
+
+
+def _after(owner: type, name: str, point: Callable[..., tuple[int, str] | None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*positional: Any, **named: Any) -> Any:
+        result = original(*positional, **named)
+        reached = point(*positional, **named)
+        if reached is not None:
+            _reach(*reached)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+class _Committing:
+    """Commits as the one it wraps does, and reaches a point with each share."""
+
+    def __init__(self, commits: ShareCommits) -> None:
+        self._commits = commits
+
+    def commit(self, batch: Any, share: Any) -> Any:
+        outcome = self._commits.commit(batch, share)
+        _reach(self._commits._owner.version, f"committed:{share.table}")
+        return outcome
+
+
+def _around_commits() -> None:
+    original: Any = batches.commit_shares
+
+    def commit_shares(prepared: Any, commits: ShareCommits, **options: Any) -> Any:
+        outcomes = original(prepared, _Committing(commits), **options)
+        _reach(commits._owner.version, "committed")
+        return outcomes
+
+    batches.commit_shares = commit_shares  # type: ignore[assignment]
+
+
+def _around_holds() -> None:
+    give: Any = TableHolds._give
+    of_the_table: Any = TableHolds._of_the_table
+
+    def giving(self: TableHolds, table: str, turn: Any, following: int) -> None:
+        grant: Any = self._turns.grant
+
+        def granting(granted: Any) -> None:
+            _reach(self._owner.version, f"held:{table}")
+            grant(granted)
+
+        self._turns.grant = granting  # type: ignore[method-assign]
+        try:
+            give(self, table, turn, following)
+        finally:
+            self._turns.grant = grant  # type: ignore[method-assign]
+
+    def catching_up(self: TableHolds, work: Any) -> Any:
+        result = of_the_table(self, work)
+        if isinstance(result, tuple):
+            _reach(self._owner.version, f"caught_up:{result[1].table}")
+        return result
+
+    TableHolds._give = giving  # type: ignore[method-assign]
+    TableHolds._of_the_table = catching_up  # type: ignore[method-assign]
