@@ -14,7 +14,7 @@ from deltaworks.cli.context import catalog, console, use_settings
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 
-app = typer.Typer(help="Alerts: what is open, and whether it reaches people.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -22,7 +22,8 @@ from deltaworks.operations.registry import OPERATIONS
 class Command:
     """A command, or a group of commands: its help in one line, and where it is.
 
-    `place` is `module:name`; a group whose commands are all operations has none.
+    `place` is `module:name`; a group whose commands are all operations has none. The help of a command is the first
+    line of its docstring again, which a test holds; the help of a group stands here alone, unless it is also a command.
     """
 
     help: str
@@ -36,20 +37,37 @@ COMMANDS: Mapping[str, Command] = {
         "Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped.",
         "deltaworks.cli.streams:stop",
     ),
-    "batches": Command("Batches of a pipeline, from the ledger.", "deltaworks.cli.batches:batches"),
+    "batches": Command(
+        "List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps.",
+        "deltaworks.cli.batches:batches",
+    ),
     "tables": Command("Tables: health, what is held back, who reads old versions.", "deltaworks.cli.tables:app"),
     "files": Command("Landed objects: when they were seen, in which batch, how many rows.", "deltaworks.cli.files:app"),
     "quarantine": Command("Rows that did not fit: counted, shown, landed.", "deltaworks.cli.quarantine:app"),
     "gold": Command("Gold tables of a pipeline."),
-    "sql": Command("DuckDB over the lake, with every table by name.", "deltaworks.cli.sql:sql"),
+    "sql": Command(
+        "Run a query over the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
+    ),
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
     "alerts": Command("Alerts: what is open, and whether channels work.", "deltaworks.cli.alerts:app"),
-    "deadman": Command("Alert where the health check itself does not run.", "deltaworks.cli.alerts:deadman"),
-    "wire": Command("Have buckets announce their objects to a relay's queue.", "deltaworks.cli.wire:wire"),
-    "consumers": Command("Registered consumers of Kinesis streams.", "deltaworks.cli.consumers:app"),
-    "collect": Command("Run the collector as an HTTP endpoint on this machine.", "deltaworks.cli.collect:collect"),
+    "deadman": Command(
+        "Alert where the health check has not run for too long; ends with 21 then. For cron, a timer or a CronJob.",
+        "deltaworks.cli.alerts:deadman",
+    ),
+    "wire": Command(
+        "Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted.",
+        "deltaworks.cli.wire:wire",
+    ),
+    "consumers": Command(
+        "Registered consumers of Kinesis streams, which cost money while they are there.",
+        "deltaworks.cli.consumers:app",
+    ),
+    "collect": Command(
+        "Take events over HTTP, stamp them with the time and put them into a stream, until it is stopped.",
+        "deltaworks.cli.collect:collect",
+    ),
 }
 #: Packages with commands of their own, added where they are installed: the sandbox is on a developer's machine, and
 #: not in an image. Each has `COMMANDS` in its `cli`.
@@ -80,22 +98,12 @@ def _entry(name: str, command: Command) -> Entry:
 @functools.cache
 def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand:
     """A group of commands with its operations, each of which loads its module when it is used."""
-    if command.place:
-        group = command_at(command.place)()
-    else:
-        app = typer.Typer(help=command.help, no_args_is_help=True)
-        # Without a callback a Typer has to have commands of its own.
-        app.callback()(_group_callback)
-        group = command_of(app)
+    group = command_at(command.place)() if command.place else command_of(typer.Typer(no_args_is_help=True))
     for declared in operations:
         word = declared.command.split()[-1]
         entry = Entry(help=declared.summary, load=functools.partial(_operation, declared))
         group.commands[word] = LazyCommand(word, entry)
     return group
-
-
-def _group_callback() -> None:
-    """The callback of a group whose commands are all operations."""
 
 
 def _operation(declared: Operation) -> LoadedCommand:

@@ -10,7 +10,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.specs.sources.kinesis import KinesisSourceSpec
 
-app = typer.Typer(help="Registered consumers of Kinesis streams, which cost money while they are there.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")

@@ -34,9 +34,8 @@ class LazyCommand(TyperCommand):
         """The command itself."""
         command = self._entry.load()
         command.name = self.name
-        if isinstance(command, TyperGroup):
-            # The help of a group stands once, in the list of commands.
-            command.help = self._entry.help
+        # The help of a group stands once, in the list of commands, unless it does something itself.
+        command.help = command.help or self._entry.help
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -75,7 +74,7 @@ def command_at(place: str) -> Callable[[], LoadedCommand]:
 def command_of(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
     """A Typer as a group, a function as a command."""
     if isinstance(loaded, typer.Typer):
-        return typer.main.get_command(loaded)
+        return typer.main.get_group(loaded)
     app = typer.Typer(add_completion=False)
     app.command()(loaded)
     return typer.main.get_command(app)

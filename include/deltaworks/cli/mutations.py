@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deltaworks.mutations.request_file import RequestFile
 
-app = typer.Typer(help="Requests that rename, merge, update and delete: what they come to.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 #: Batches that are listed.
 _SHOWN = 10
@@ -34,11 +34,6 @@ class Form(StrEnum):
 
     CSV = "csv"
     JSON = "json"
-
-
-@app.callback()
-def _group() -> None:
-    """Requests that rename, merge, update and delete: what they come to."""
 
 
 @app.command()

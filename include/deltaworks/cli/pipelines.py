@@ -15,7 +15,7 @@ from deltaworks.errors import ContractError
 if TYPE_CHECKING:
     from deltaworks.specs.changes import SpecChange
 
-app = typer.Typer(help="What is declared under include/pipelines.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -32,7 +32,7 @@ class _ListByDefault(TyperGroup):
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")
 _READER = typer.Argument(help="A name for who reads.")
 
-app = typer.Typer(help="Tables with their size and health, and those whose commits are held back.", cls=_ListByDefault)
+app = typer.Typer(cls=_ListByDefault)
 table_health.register(app)
 
 

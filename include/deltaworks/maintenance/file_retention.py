@@ -46,8 +46,8 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
         hint = f"Use {LEAST_RETENTION_HOURS} h or more: a job may run for as long as that before it commits."
     else:
         hint = (
-            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger the maintenance DAG with "
-            "vacuum_hours and vacuum_reason: it asks a person before it deletes."
+            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger vacuum_tables__<pipeline> with "
+            "retention_hours and allow_below_minimum: a person approves before it deletes."
         )
     raise ConfigError(
         "VACUUM_RETENTION_TOO_SHORT",

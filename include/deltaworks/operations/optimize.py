@@ -17,7 +17,7 @@ class OptimizeOptions(Options):
     round: Literal["daily", "weekly"] = Field(
         "daily", description="weekly: with a second round over what the daily one leaves."
     )
-    minutes: float | None = Field(None, gt=0, description="For each round; without it what the pipeline declares.")
+    minutes: float | None = Field(None, ge=1, description="For each round; without it what the pipeline declares.")
     dry_run: bool = Field(True, description="Only say what would be rewritten, and why.")
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from deltaworks.cli.commands import Command
 
 COMMANDS = {
-    "up": Command("Start the embedded stack and keep it running.", "sandbox.cli.stack:up"),
-    "down": Command("Stop the embedded stack, streams first.", "sandbox.cli.stack:down"),
-    "status": Command("What runs, and whether it is healthy.", "sandbox.cli.stack:status"),
-    "demo": Command("Everything end to end, every answer held against the truth.", "sandbox.cli.demo:demo"),
+    "up": Command(
+        "Start the stack and keep it running: object stores, notifications and Airflow, supervised.",
+        "sandbox.cli.stack:up",
+    ),
+    "down": Command("Stop streams first, then the stack. `up` goes on where it was.", "sandbox.cli.stack:down"),
+    "status": Command(
+        "Show what runs and whether it is healthy; exits with 1 where something is not.", "sandbox.cli.stack:status"
+    ),
+    "demo": Command(
+        "Send real and generated events, wait for the KPIs and compare each with the truth.", "sandbox.cli.demo:demo"
+    ),
     "generate": Command("Events with the right answers about them, deterministic by seed.", "sandbox.cli.generate:app"),
     "experiment": Command("Layouts of tables, measured with sizes of your own.", "sandbox.cli.experiment:app"),
 }

@@ -31,7 +31,11 @@ def _shop(name: str) -> dict[str, Any]:
                 "when": {"name": "order"},
                 "columns": [{"name": "amount", "path": "amount", "type": "decimal(12,2)", "required": True}],
             },
-            {"name": "events", "catch_all": True},
+            {
+                "name": "logins",
+                "when": {"name": "login"},
+                "columns": [{"name": "id", "path": "id", "type": "string"}],
+            },
         ],
         "stream": _STREAM,
     }
@@ -84,7 +88,13 @@ def write_project(root: Path) -> None:
             "landing": {"root": f"file://{root}/landing"},
             "messaging": {},
         },
-        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}, "lease_ttl_seconds": 3},
+        "relays/landing.yaml": {
+            "relay": "landing",
+            "buckets": ["landing"],
+            # Every run of the relay lists anew.
+            "listing": {"backfill_interval_hours": 1e-5},
+            "lease_ttl_seconds": 3,
+        },
         "pipelines/crm/pipeline.yaml": _crm(),
         **{f"pipelines/{name}/pipeline.yaml": _shop(name) for name in STREAMS},
     }
@@ -127,7 +137,7 @@ def expected_ids(waves: Iterable[int]) -> dict[str, Counter[str]]:
     waves = list(waves)
     return {
         "orders": Counter(f"o{wave}.{n}" for wave in waves for n in range(ORDERS)),
-        "events": Counter(f"l{wave}.{n}" for wave in waves for n in range(LOGINS)),
+        "logins": Counter(f"l{wave}.{n}" for wave in waves for n in range(LOGINS)),
     }
 
 
