@@ -16,7 +16,7 @@ from benchmarks.registry import BENCHMARKS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; returns the exit code."""
+    """Run the benchmarks the arguments name; returns the exit code."""
     options = _parse(arguments)
     if options.list:
         for benchmark in BENCHMARKS.values():
@@ -32,9 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     figures = []
     for name in options.only or list(BENCHMARKS):
-        found = BENCHMARKS[name].run(settings)
-        print_lines(found, sys.stdout)
-        figures += found
+        measured = BENCHMARKS[name].run(settings)
+        print_lines(measured, sys.stdout)
+        figures += measured
     print_table(figures, console)
     return 0
 

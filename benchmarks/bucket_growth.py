@@ -3,7 +3,7 @@
 Ours: a streaming query on a file event log of as many objects, as a pipeline has it. Other: a streaming query of
 Spark's own file source on a folder of as many files. Both have read all that is there; then ten new objects come at
 once, and what counts is what Spark says it spent on finding the batch and fixing it (`latestOffset` and `getBatch`).
-Spark tells milliseconds, of which the log takes a few: a repetition is the mean of several batches there.
+Spark reports milliseconds, of which the log takes a few: a repetition is the mean of several batches there.
 
 Everything lies on local disk, where a folder is listed fastest; on S3 the file source asks for every thousand keys.
 """
@@ -95,8 +95,14 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
     for first in range(0, objects, _PER_FOLDER):
         land(first, _PER_FOLDER)
     stream.register(spark)
-    given = {"environment": "local", "relay": "landing", "bucket": "b", "project": str(root), "maxfiles": "100000"}
-    with _running(spark.readStream.format(stream.FORMAT).options(**given).load(), root) as query:
+    reader_options = {
+        "environment": "local",
+        "relay": "landing",
+        "bucket": "b",
+        "project": str(root),
+        "maxfiles": "100000",
+    }
+    with _running(spark.readStream.format(stream.FORMAT).options(**reader_options).load(), root) as query:
         yield _repetition(query, lambda: land(writer.last_seq, _NEW), batches=_BATCHES_OF_LOG)
 
 
@@ -150,24 +156,24 @@ def _repetition(query: StreamingQuery, land: Callable[[], None], *, batches: int
 
 def _next_batch(query: StreamingQuery, land: Callable[[], None]) -> dict[str, int]:
     """What the batch of what is landed now took, in milliseconds."""
-    known = _newest(query)
+    newest = _newest(query)
     land()
-    _await(query, lambda: _newest(query) > known, "a batch of what has landed")
+    _await(query, lambda: _newest(query) > newest, "a batch of what has landed")
     return dict(_planned(query)[-1]["durationMs"])
 
 
 def _newest(query: StreamingQuery) -> int:
     """The newest batch; progress is kept of the last hundred triggers alone."""
-    found = _planned(query)
-    return int(found[-1]["batchId"]) if found else -1
+    planned = _planned(query)
+    return int(planned[-1]["batchId"]) if planned else -1
 
 
 def _planned(query: StreamingQuery) -> list[dict[str, Any]]:
-    """The progress of every batch so far; triggers without one say nothing of `addBatch`."""
+    """The progress of every batch so far; triggers without one have no `addBatch`."""
     by_batch: dict[int, dict[str, Any]] = {}
-    for each in query.recentProgress:
-        if "addBatch" in each["durationMs"]:
-            by_batch[each["batchId"]] = dict(each)
+    for batch in query.recentProgress:
+        if "addBatch" in batch["durationMs"]:
+            by_batch[batch["batchId"]] = dict(batch)
     return [by_batch[batch] for batch in sorted(by_batch)]
 
 

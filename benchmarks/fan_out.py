@@ -37,8 +37,8 @@ def run(options: Options) -> list[Figure]:
     with places.object_store() as bucket:
         spark = sides.session(bucket.storage("session"))
         for place in (places.local_disk(), bucket):
-            found = list(_comparisons(spark, files, place))
-            figures += measure(BENCHMARK.name, found, repeats=options.repeats, progress=options.progress)
+            comparisons = list(_comparisons(spark, files, place))
+            figures += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
         spark.stop()
     return figures
 
@@ -54,8 +54,8 @@ def _comparisons(spark: SparkSession, files: GamesFiles, place: Place) -> Iterat
 
     others = {
         "single_write": sides.single_write(lambda: sides.read_wrapped(spark, spec, files), place),
-        "loop": sides.write_each_table(unwrapped, spec.tables, place),
-        "threads": sides.write_each_table(unwrapped, spec.tables, place, threads=_THREADS),
+        "loop": sides.write_tables(unwrapped, spec.tables, place),
+        "threads": sides.write_tables(unwrapped, spec.tables, place, threads=_THREADS),
     }
     sizes = files.sizes() | {"tables": len(spec.tables) + 1}
     for name, run_other in others.items():

@@ -10,7 +10,7 @@ The same bytes in all sizes, as far as there are files: at most 5,000 small ones
 
 Two figures a size. `ingest_…` is the whole of it in a warm session: from a call to the last commit, with all that
 starting costs. Ours takes a lease and makes and fences all its tables, where the other makes one, and its source is
-planned by Python, which Spark starts anew for each query: seconds that a stream pays once in hours. `batches_…` is what
+planned by Python, which Spark starts for each query: seconds that a stream pays once in hours. `batches_…` is what
 it pays for what arrives: the relay, and the time Spark says the batches took, with offsets and commits, on both sides.
 """
 
@@ -67,7 +67,7 @@ def run(options: Options) -> list[Figure]:
                 )
             )
         whole = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [each for figure in whole for each in (figure, _of_batches(figure))]
+        return [part for figure in whole for part in (figure, _of_batches(figure))]
     finally:
         spark.stop()
 
@@ -95,7 +95,7 @@ class _Batches:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def take(self, progress: dict[str, Any]) -> None:
-        """A batch that was run, or a look that found nothing."""
+        """A batch that was run, or a trigger without input."""
         self.seconds += progress["durationMs"].get("triggerExecution", 0) / 1e3
 
 

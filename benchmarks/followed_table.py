@@ -18,7 +18,7 @@ from deltaworks.tables.changes import ChangePosition, Through
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.schemes import BY_ORG, SchemeTable
 
-PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
+PIPELINE, DATA, NOTIFICATIONS = "engagement", "activities", "notifications"
 WAYS: tuple[Through, ...] = ("notifications", "change_feed")
 _NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _FILE_BYTES = 32 << 20
@@ -45,7 +45,7 @@ class FollowedTable:
         for batch in range(last + 1):
             if batch == last:
                 self._since = {way: self._changes(way, None).position for way in WAYS}
-            # What tells a row from all others, as a stream numbers its rows.
+            # Identifies a row, as a stream numbers its rows.
             rows = batch_rows(self._spark, self.workload, batch)
             rows = rows.withColumn("_seq", F.xxhash64("engagement_id")).withColumn("_position", F.lit(0).cast("long"))
             for table in (self._feed, self._plain):
@@ -87,7 +87,7 @@ class FollowedTable:
 
     def _tell(self, rows: DataFrame, number: int, kind: str) -> None:
         gathered = rows.groupBy("org_id", "engagement_date").agg(F.collect_list("engagement_id").alias("keys"))
-        told = gathered.select(
+        notifications = gathered.select(
             "org_id",
             "engagement_date",
             F.lit(_NOW).alias("ingested_at"),
@@ -98,8 +98,10 @@ class FollowedTable:
             F.lit(kind).alias("batch_kind"),
             F.lit(None).cast("long").alias("data_version"),
         )
-        writer = told.repartition(2, "org_id").write.format("delta").mode("append")
-        writer.partitionBy("org_id", "ingested_date").save(self._storage.spark_uri(paths.table(PIPELINE, TOLD)))
+        writer = notifications.repartition(2, "org_id").write.format("delta").mode("append")
+        writer.partitionBy("org_id", "ingested_date").save(
+            self._storage.spark_uri(paths.table(PIPELINE, NOTIFICATIONS))
+        )
 
 
 def _take(rows: DataFrame) -> None:

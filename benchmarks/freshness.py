@@ -48,12 +48,14 @@ def run(options: Options) -> list[Figure]:
 
 
 def _freshness(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:
-    for found in report.freshness:
+    for freshness in report.freshness:
         for stage, promised in (("bronze", _BRONZE_SECONDS), ("gold", _GOLD_SECONDS)):
             for percentile in ("p50", "p95", "p99"):
-                seconds = getattr(found, f"{stage}_{percentile}_seconds")
-                metric = f"{found.pipeline}_landing_to_{stage}_{percentile}"
-                yield _figure(metric, (seconds, promised), "seconds", "promised", sizes | {"objects": found.objects})
+                seconds = getattr(freshness, f"{stage}_{percentile}_seconds")
+                metric = f"{freshness.pipeline}_landing_to_{stage}_{percentile}"
+                yield _figure(
+                    metric, (seconds, promised), "seconds", "promised", sizes | {"objects": freshness.objects}
+                )
 
 
 def _memory(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:

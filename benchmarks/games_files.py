@@ -76,10 +76,10 @@ def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRa
     if not record.is_file():
         progress(f"generating {events:,} events once (about a minute a million)")
         shutil.rmtree(folder, ignore_errors=True)
-        # The record is written last: a folder without it was interrupted and is made anew.
+        # The record is written last: a folder without it was interrupted and is made again.
         record.write_text(json.dumps(_make(settings, folder)))
-    known = json.loads(record.read_text())
-    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **known)
+    fields = json.loads(record.read_text())
+    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
 
 def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """`growth`: how the cost of a batch grows with its events and its tables.
 
 Ours: the fan-out of `single_table`, into 3, 30 and 100 tables of equal columns over which the events are spread evenly
-(`benchmarks.spread_files`), for a hundredth, a tenth and all of the events asked for.
+(`benchmarks.spread_files`), for a hundredth, a tenth and all of `--events`.
 
 Other: one plain Delta write of the same wrapped events, whatever the number of tables.
 """

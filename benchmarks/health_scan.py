@@ -3,7 +3,7 @@
 Every table has 21 commits, a checkpoint and 60 files in three partitions; both sides get the same logs, on local disk.
 
 - `tables_1000_vs_spark`: the health of all of them as `deltaworks tables` reads it (files, sizes, partitions, log, last
-  operations, score), against opening each in a Spark session that is there already and asking for its number of files
+  operations, score), against opening each in a Spark session that is there already and reading its number of files
   and bytes (`DESCRIBE DETAIL`), so many at once as there are cores, which is what was fastest. Spark opens every fifth
   table, `opened` in all, and its time is projected to all of them: a pass over 1,000 takes minutes.
 
@@ -74,8 +74,8 @@ def make_tables(storage: StorageSpec, count: int) -> list[DeclaredTable]:
     tables = [
         DeclaredTable("scan", f"t{number:04d}", "bronze", f"tables/scan/t{number:04d}") for number in range(count)
     ]
-    for each in tables[1:]:
-        shutil.copytree(log, Path(storage.prefix, each.key, "_delta_log"))
+    for copy in tables[1:]:
+        shutil.copytree(log, Path(storage.prefix, copy.key, "_delta_log"))
     return tables
 
 
@@ -84,9 +84,9 @@ def _scan(storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> No
     from deltaworks.maintenance.table_health.score import score
 
     with clock:
-        found = with_health(storage, tables)
-        scores = [score(each.health) for each in found if each.health is not None]
-    files = {each.health.files for each in found if each.health is not None}
+        scanned = with_health(storage, tables)
+        scores = [score(table.health) for table in scanned if table.health is not None]
+    files = {table.health.files for table in scanned if table.health is not None}
     _check(len(scores), files)
 
 
@@ -99,10 +99,10 @@ def _describe(spark: SparkSession, storage: StorageSpec, tables: list[DeclaredTa
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     opened = tables[:: TABLES // _OPENED]
     with clock, ThreadPoolExecutor(cores()) as pool:
-        found = list(pool.map(files_of, opened))
+        file_counts = list(pool.map(files_of, opened))
     clock.seconds *= TABLES / _OPENED
     clock.note(opened=len(opened))
-    _check(len(found), set(found), of=_OPENED)
+    _check(len(file_counts), set(file_counts), of=_OPENED)
 
 
 def _check(tables: int, files: set[int], *, of: int = TABLES) -> None:

@@ -73,9 +73,9 @@ class _Appends:
                 if rewriting is not None:
                     commands = _commands_of(rewriting)
             expected = half // _CLOSED_DAYS * _CLOSED_DAYS + half // _COMMITS * _COMMITS
-            found = self.spark.read.format("delta").load(uri).count()
-        if found != expected:
-            raise RuntimeError(f"{found} rows are there, not {expected}")
+            rows = self.spark.read.format("delta").load(uri).count()
+        if rows != expected:
+            raise RuntimeError(f"{rows} rows are there, not {expected}")
         clock.note(optimize_commands=commands, rows_per_second=half / clock.seconds)
 
     def _append(self, uri: str, rows: int, day: int, *, files: int) -> None:

@@ -128,12 +128,12 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
             ran = time.perf_counter() - began
             lake = Lake(storage)
             progress = lake.rows(paths.pipeline_control(spec.pipeline, "progress"))
-            found = [
+            tables = [
                 lake.rows(paths.table(spec.pipeline, table), columns=["_seq"])
                 for table in (spec.tables[0].name, "quarantine")
             ]
         assert progress is not None
-        rows = sum(table.num_rows for table in found if table is not None)
+        rows = sum(table.num_rows for table in tables if table is not None)
         if rows != records:
             raise RuntimeError(f"{rows} of {records} records are in {spec.tables[0].name} or in quarantine")
         batches = [row for row in progress.to_pylist() if row["kind"] == "batch"]
@@ -173,16 +173,16 @@ def _plain(spark: SparkSession, spec: PipelineSpec, bootstrap: str, records: int
             query.awaitTermination()
             ran = time.perf_counter() - began
             rows = spark.read.format("delta").load(storage.spark_uri("events")).count()
-            batches = [found for found in query.recentProgress if found["numInputRows"]]
+            batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
         if rows != records:
             raise RuntimeError(f"{rows} of {records} records have landed")
-        _note(clock, [found["durationMs"] for found in batches], records, ran)
+        _note(clock, [progress["durationMs"] for progress in batches], records, ran)
 
     return run
 
 
 def _note(clock: Clock, phases: list[dict[str, int]], records: int, ran: float) -> None:
-    seconds = sum(found["triggerExecution"] for found in phases) / 1000
+    seconds = sum(phase["triggerExecution"] for phase in phases) / 1000
     clock.seconds += seconds
     clock.note(records_per_second=records / seconds, batches=len(phases), run_seconds=ran)
 

@@ -32,7 +32,7 @@ Reading = Callable[[str, int], "Iterator[pa.RecordBatch]"]
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure records of both sizes, a tenth as many as events were asked for."""
+    """Measure records of both sizes, a tenth as many as `--events`."""
     records = max(options.events // 10, 1000)
     figures = []
     for size in _SIZES:

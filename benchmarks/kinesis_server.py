@@ -54,12 +54,12 @@ def _handler(bodies: list[bytes]) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             match self.headers["X-Amz-Target"].rpartition(".")[2]:
                 case "GetShardIterator":
                     body = b'{"ShardIterator":"0"}'
                 case "GetRecords":
-                    body = bodies[int(asked["ShardIterator"])]
+                    body = bodies[int(request["ShardIterator"])]
                 case _:
                     body = b"{}"
             self.send_response(200)

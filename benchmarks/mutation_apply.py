@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: The share of rows whose contacts are renamed.
 SHARE = 0.2
-#: What Spark does where nobody has said otherwise; the session here has settings of Deltaworks.
+#: Spark's defaults; the session here has settings of Deltaworks.
 _PLAIN = {
     "spark.sql.shuffle.partitions": "200",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
@@ -96,7 +96,7 @@ def _loaded(spark: SparkSession, folder: Path, name: str, workload: Workload, pr
     from sandbox.experiments.engagement_rows import batch_rows
     from sandbox.experiments.schemes import BY_DATE, BY_ORG, SchemeTable
 
-    scheme = next(each for each in (BY_ORG, BY_DATE) if each.name == name)
+    scheme = next(candidate for candidate in (BY_ORG, BY_DATE) if candidate.name == name)
     table = SchemeTable(spark, StorageSpec(root=f"file://{folder}"), name, scheme, max_file_bytes=128 << 20)
     for batch in range(workload.load_batches):
         table.append(batch_rows(spark, workload, batch))

@@ -37,7 +37,7 @@ _ROUNDS_RUN = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The sides by size: ours, and what it is held against."""
+    """The sides by size: ours, and what it is compared with."""
 
     ours: dict[tuple[int, int], Side]
     networkx: dict[int, Side]
@@ -51,9 +51,9 @@ def run(options: Options) -> list[Figure]:
     spark = sides.session()
     try:
         sizes = [size for size in _SIZES if size <= options.requests]
-        found = _sides(spark, sizes, options)
-        comparisons = _against_others(sizes, found)
-        growth = _growth(sizes, found)
+        resolved = _sides(spark, sizes, options)
+        comparisons = _against_others(sizes, resolved)
+        growth = _growth(sizes, resolved)
         named = [*comparisons, *(comparison for comparison, _ in growth)]
         figures = measure(BENCHMARK.name, named, repeats=min(options.repeats, 3), progress=options.progress)
         doublings = {comparison.metric: count for comparison, count in growth}
@@ -83,13 +83,13 @@ def _sides(spark: SparkSession, sizes: list[int], options: Options) -> _Sides:
     )
 
 
-def _against_others(sizes: list[int], found: _Sides) -> list[Comparison]:
+def _against_others(sizes: list[int], resolved: _Sides) -> list[Comparison]:
     return [
         *(
             Comparison(
                 metric=f"resolve_vs_networkx_{size}_requests",
-                ours=found.ours[size, _USUAL_CHAIN],
-                other=found.networkx[size],
+                ours=resolved.ours[size, _USUAL_CHAIN],
+                other=resolved.networkx[size],
                 sizes={"requests": size, "longest_chain": _USUAL_CHAIN, "hub": min(_HUB, size // 10)},
             )
             for size in sizes
@@ -97,8 +97,8 @@ def _against_others(sizes: list[int], found: _Sides) -> list[Comparison]:
         *(
             Comparison(
                 metric=f"resolve_vs_one_hop_a_round_chain_{longest}",
-                ours=found.ours[0, longest],
-                other=found.one_hop[longest],
+                ours=resolved.ours[0, longest],
+                other=resolved.one_hop[longest],
                 sizes={"requests": _REQUESTS_OF_CHAINS, "longest_chain": longest},
             )
             for longest in _CHAINS
@@ -106,7 +106,7 @@ def _against_others(sizes: list[int], found: _Sides) -> list[Comparison]:
     ]
 
 
-def _growth(sizes: list[int], found: _Sides) -> list[tuple[Comparison, float]]:
+def _growth(sizes: list[int], resolved: _Sides) -> list[tuple[Comparison, float]]:
     """Ours against ours of the size before, with how many doublings lie between."""
     grown = [
         (f"resolve_growth_{less}_to_{more}_requests", (more, _USUAL_CHAIN), (less, _USUAL_CHAIN), more / less)
@@ -118,7 +118,7 @@ def _growth(sizes: list[int], found: _Sides) -> list[tuple[Comparison, float]]:
     ]
     return [
         (
-            Comparison(metric=metric, ours=found.ours[more], other=found.ours[less], sizes={"times": times}),
+            Comparison(metric=metric, ours=resolved.ours[more], other=resolved.ours[less], sizes={"times": times}),
             math.log2(times),
         )
         for metric, more, less, times in grown
@@ -187,9 +187,9 @@ def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
 def _networkx(path: Path) -> Run:
     def side(clock: Clock) -> None:
         command = [sys.executable, "-m", "benchmarks.networkx_components", str(path)]
-        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        clock.seconds = told["seconds"]
-        clock.note(peak_mb=told["peak_mb"])
+        measured = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        clock.seconds = measured["seconds"]
+        clock.note(peak_mb=measured["peak_mb"])
 
     return side
 

@@ -69,7 +69,7 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
         done = optimize_tables(
             spark, catalog, "bench", now=_NIGHT, minutes=60, tables=[_name(number) for number in range(_TABLES)]
         )
-        if any(each.zordered != _DAYS - 1 for each in done):
+        if any(result.zordered != _DAYS - 1 for result in done):
             raise RuntimeError("the earlier nights did not put everything in order")
         for number in range(_TABLES):
             folder = root / "lake" / paths.table("bench", _name(number))
@@ -158,13 +158,13 @@ class _Night:
 
         with _copy(self.template) as catalog, clock:
             done = optimize_tables(self.spark, catalog, "bench", now=_NIGHT)
-        touched = [each for each in done if not each.skipped]
-        if [each.table for each in touched] != [_name(number) for number in range(_IN_NEED)]:
-            raise RuntimeError(f"touched {[each.table for each in touched]}")
+        touched = [result for result in done if not result.skipped]
+        if [result.table for result in touched] != [_name(number) for number in range(_IN_NEED)]:
+            raise RuntimeError(f"touched {[result.table for result in touched]}")
         clock.note(
             tables=len(touched),
-            files_rewritten=sum(each.files_before for each in touched),
-            megabytes_rewritten=sum(each.bytes_before for each in touched) / 1e6,
+            files_rewritten=sum(result.files_before for result in touched),
+            megabytes_rewritten=sum(result.bytes_before for result in touched) / 1e6,
         )
 
 

@@ -8,7 +8,7 @@ Each side lands the landed files as one batch into all tables of the games pipel
 - `rules`: two rules that warn and two that quarantine on the table of all events, against none; every row keeps to all.
 - `duplicates`: flags on copies in the table of all events, against none. The same files are landed three times and the
   third is timed: every row is a copy, and a Python worker knows the first batch's ids and reads those of the second.
-- `duplicates_5_batches`: the same with five batches before, which tells how the price grows with the window.
+- `duplicates_5_batches`: the same with five batches before, which shows how the price grows with the window.
 """
 
 from __future__ import annotations

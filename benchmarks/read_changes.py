@@ -1,7 +1,7 @@
 """`read_changes`: what a reader pays for the rows that changed, and what a change data feed costs whoever changes them.
 
 A table of engagements by organisation gets eight batches and a mutation batch that renames two contacts in a hundred;
-notifications tell of each. A reader that has everything but the last batch and the mutation reads these:
+notifications announce each. A reader that has everything but the last batch and the mutation reads these:
 
 - `poll_vs_feed`: through notifications, against Delta's change data feed of the same table.
 - `poll_vs_full_read`: the same, against reading the whole table, which is what a reader without either does.

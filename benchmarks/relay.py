@@ -137,11 +137,11 @@ class _Server:
 
 
 def _body(number: int) -> str:
-    found = {"key": f"events/2026/01/01/{number:09}.json.gz", "size": 100_000, "eTag": f"{number:032x}"}
+    landed = {"key": f"events/2026/01/01/{number:09}.json.gz", "size": 100_000, "eTag": f"{number:032x}"}
     record = {
         "eventName": "ObjectCreated:Put",
         "eventTime": "2026-01-01T00:00:00.000Z",
-        "s3": {"bucket": {"name": "landing"}, "object": found | {"sequencer": f"{number:016x}"}},
+        "s3": {"bucket": {"name": "landing"}, "object": landed | {"sequencer": f"{number:016x}"}},
     }
     return json.dumps({"Records": [record]})
 

@@ -94,9 +94,9 @@ def opener_of(files: GamesFiles) -> FileOpener:
 
 def slice_of(files: GamesFiles) -> ObjectSlice:
     """All landed objects as what one batch reads."""
-    found = landed_objects(files.landed)
-    references = [FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(found, 1)]
-    sizes = [path.stat().st_size for path in found]
+    landed = landed_objects(files.landed)
+    references = [FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(landed, 1)]
+    sizes = [path.stat().st_size for path in landed]
     return ObjectSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}, opener_of(files))
 
 
@@ -191,9 +191,7 @@ def single_write(read: Callable[[], DataFrame], place: Place, *, form: str = "de
     return run
 
 
-def write_each_table(
-    read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: Place, *, threads: int = 1
-) -> Run:
+def write_tables(read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: Place, *, threads: int = 1) -> Run:
     """A side that writes table after table, or several at once, from filters over the cached events."""
 
     def run(clock: Clock) -> None:

@@ -44,18 +44,20 @@ def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progres
         progress(f"spreading {files.events:,} events over {tables} types once")
         shutil.rmtree(folder, ignore_errors=True)
         record.write_text(json.dumps(_make(files, games, tables, folder)))
-    known = json.loads(record.read_text())
-    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **known)
+    fields = json.loads(record.read_text())
+    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
 
 def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> dict[str, int]:
-    known = frozenset(str(name) for table in games.tables for name in table.when.get("eventName", ()))
+    event_names = frozenset(str(name) for table in games.tables for name in table.when.get("eventName", ()))
     for form in ("landed", "lines", "unwrapped"):
         (folder / form).mkdir(parents=True)
     pieces_seen = raw_bytes = compressed = 0
-    found = landed_objects(files.landed)
-    for number, path in enumerate(found):
-        pieces = [_renamed(value, raw, known, tables) for value, raw in values(gzip.decompress(path.read_bytes()))]
+    landed = landed_objects(files.landed)
+    for number, path in enumerate(landed):
+        pieces = [
+            _renamed(value, raw, event_names, tables) for value, raw in values(gzip.decompress(path.read_bytes()))
+        ]
         payload = b"".join(wrapped for wrapped, _ in pieces)
         name = f"{number:06d}.json.gz"
         (folder / "landed" / name).write_bytes(gzip.compress(payload, 6, mtime=0))
@@ -66,17 +68,17 @@ def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> 
     return {
         "events": pieces_seen,
         "quarantined": files.quarantined,
-        "files": len(found),
+        "files": len(landed),
         "bytes": raw_bytes,
         "compressed_bytes": compressed,
     }
 
 
-def _renamed(value: Any, raw: bytes, known: frozenset[str], tables: int) -> tuple[bytes, bytes]:
+def _renamed(value: Any, raw: bytes, event_names: frozenset[str], tables: int) -> tuple[bytes, bytes]:
     """A piece and the event in it, under its new name where it has one."""
     try:
         event = orjson.loads(value["body"])
-        if event["eventName"] not in known:
+        if event["eventName"] not in event_names:
             return raw, raw
     except (orjson.JSONDecodeError, TypeError, KeyError):
         return raw, raw

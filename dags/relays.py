@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.relay_dags import clean_dag, relay_dag
+from deltaworks.airflow.endless_dags import relay_dag
+from deltaworks.airflow.maintenance_dags import clean_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)

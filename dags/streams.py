@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.stream_dags import stream_dag
+from deltaworks.airflow.endless_dags import stream_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)

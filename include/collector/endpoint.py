@@ -24,7 +24,7 @@ def endpoint(collector: Collector) -> FastAPI:
         lines = request.headers.get("content-type", "").startswith("application/x-ndjson")
         bodies = [line for line in body.splitlines() if line.strip()] if lines else [body]
         source_ip = request.client.host if request.client else ""
-        wrapped = [_gateway_request(each, source_ip) for each in bodies]
+        wrapped = [_gateway_request(body, source_ip) for body in bodies]
         answer = await run_in_threadpool(collector.take, wrapped)
         return Response(
             answer["body"], answer["statusCode"], headers=answer.get("headers"), media_type="application/json"

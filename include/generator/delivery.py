@@ -55,7 +55,7 @@ def publish(
     again replaces each object by its equal.
 
     Args:
-        progress: told after each object how much has landed.
+        progress: called after each object with what has landed.
         sleep: how to wait; given by tests.
 
     Raises:

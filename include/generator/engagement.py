@@ -61,7 +61,7 @@ def _made(settings: EngagementSettings, rng: Random) -> Iterator[Activity | Requ
     organisations = [Organisation(f"org{n:05}", settings, rng) for n in range(1, settings.organisations + 1)]
     weights = list(itertools.accumulate(1 / n**settings.skew for n in range(1, settings.organisations + 1)))
     share = settings.requests_per_hundred / (100 + settings.requests_per_hundred)
-    # Requests that come in twos, and those asked for again, count as well.
+    # Requests that come in twos, and repeated ones, count as well.
     share /= 1 + share * (settings.rates.repeated_requests + 0.4 * (settings.rates.swaps + settings.rates.ties))
     step = settings.days * 24 * _HOUR_MS / settings.activities * (1 - share)
     start_ms = settings.start_ms
@@ -122,7 +122,7 @@ def activity_json(activity: Activity) -> bytes:
 
 
 def request_json(request: Request) -> bytes:
-    """A request as it is sent; what it does not say is left out."""
+    """A request as it is sent; fields without a value are omitted."""
     said = {
         "kind": "request",
         "event_id": request.event_id,

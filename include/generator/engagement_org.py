@@ -1,4 +1,4 @@
-"""One organisation as it goes on: which contacts it has, what they do, and what is asked to be changed about them."""
+"""One organisation over time: which contacts it has, what they do, and the change requests about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANNELS = ("email", "phone", "web", "event")
 FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Hedy", "Katherine", "Linus", "Margaret")
 LAST_NAMES = ("Allen", "Dijkstra", "Hamilton", "Hopper", "Johnson", "Lamarr", "Liskov", "Lovelace", "Turing", "Wirth")
 TEMPLATES = 40
-#: What requests ask for, with the shares of each.
+#: The operations of requests, with their shares.
 _KINDS = (
     ("rename", 0.40),
     ("rename_name", 0.62),
@@ -46,7 +46,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something asked to be changed. `seq` grows with each request of an organisation."""
+    """A change request. `seq` grows with each request of an organisation."""
 
     at_ms: int
     org_id: str
@@ -64,8 +64,8 @@ class Request:
 
 @dataclass(slots=True)
 class Organisation:
-    """Makes activities and requests of one organisation, in order of time. What it knows of ids is what a producer
-    would: it only decides which are asked about, and no answer depends on it."""
+    """Makes activities and requests of one organisation, in order of time. It knows as much of ids as a
+    producer would: that only decides which ids requests name, and no answer depends on it."""
 
     org_id: str
     settings: EngagementSettings
@@ -112,14 +112,14 @@ class Organisation:
         moves = {"rename": self._rename, "merge": self._merge, "delete": self._delete, "undelete": self._undelete}
         if kind in moves:
             return moves[kind](at_ms)
-        wanted = self._ids[self._some()]
+        contact_id = self._ids[self._some()]
         if kind == "update":
-            return [self._request(at_ms, "update", wanted, template_id=f"u{int(rng.random() * TEMPLATES)}")]
+            return [self._request(at_ms, "update", contact_id, template_id=f"u{int(rng.random() * TEMPLATES)}")]
         name = f"{FIRST_NAMES[int(rng.random() * 10)]} {LAST_NAMES[int(rng.random() * 10)]}"
-        return [self._request(at_ms, "rename_name", wanted, name=name)]
+        return [self._request(at_ms, "rename_name", contact_id, name=name)]
 
     def again(self, request: Request) -> Request:
-        """The request asked for once more, under a `seq` of its own."""
+        """The same request once more, under a `seq` of its own."""
         return self._request(
             request.at_ms, request.op, request.id, request.new_id, name=request.name, template_id=request.template_id
         )
@@ -128,14 +128,14 @@ class Organisation:
         self,
         at_ms: int,
         op: str,
-        wanted: str,
+        contact_id: str,
         new_id: str | None = None,
         *,
         name: str | None = None,
         template_id: str | None = None,
     ) -> Request:
         self._seq += 1
-        return Request(at_ms, self.org_id, self._seq, op, wanted, new_id, name, template_id)
+        return Request(at_ms, self.org_id, self._seq, op, contact_id, new_id, name, template_id)
 
     def _new_contact(self) -> str:
         if self._left and self.rng.random() < self.settings.rates.reused:
@@ -203,11 +203,11 @@ class Organisation:
             self._renamed.append(target)
         return [self._request(at_ms, "merge", source, target)]
 
-    def _tied(self, at_ms: int, wanted: str, request: Request) -> list[Request]:
+    def _tied(self, at_ms: int, contact_id: str, request: Request) -> list[Request]:
         """The request, at times with another move of the same id at the same time, which has the greater `seq`."""
         if self.rng.random() >= self.settings.rates.ties:
             return [request]
-        return [request, self._request(at_ms, "rename", wanted, self._fresh())]
+        return [request, self._request(at_ms, "rename", contact_id, self._fresh())]
 
     def _about_nobody(self, at_ms: int) -> Request:
         """About an id that the contact after next may get."""

@@ -1,4 +1,4 @@
-"""What a simulated sales platform is made of: organisations, their activities, and how much is asked to be changed."""
+"""What a simulated sales platform is made of: organisations, their activities, and their change requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class EngagementRates:
         late_activities: of activities, delivered up to `late_max_hours` after their time, under the id of that time.
         late_requests: of requests, delivered as late.
         duplicates: of both, delivered a second time as they are.
-        repeated_requests: of requests, asked for again: all the same but their `seq`.
+        repeated_requests: of requests, sent again: identical but for their `seq`.
         cascades: of renames and merges, of an id that was itself the new id of a recent one.
         cycles: of renames, to an id that was renamed away before.
         self_renames: of renames, of an id to itself.
         swaps: of renames, two at one time that swap two ids.
         ties: of renames and deletes, with another move of the same id at the same time.
-        before_target: of requests, about an id nothing has had so far, and that something may have later.
+        before_target: of requests, about an id that nothing has had so far and something may have later.
         reused: of contacts that are new, under an id that another one had.
         stale: of activities, under an id that was renamed away: somebody else from then on.
         malformed: of activities, cut off on their way.
@@ -44,10 +44,10 @@ class EngagementRates:
     malformed: float = 0.001
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for rate in fields(self):
+            value = getattr(self, rate.name)
             if not 0 <= value <= 1:
-                raise _invalid(f"the rate {each.name} is {value}; a rate lies between 0 and 1")
+                raise _invalid(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

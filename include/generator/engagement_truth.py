@@ -121,14 +121,16 @@ class EngagementLog:
             for request in requests:
                 by_op[request.op] += 1
             noted = self._activities.get(org_id, {}).values()
-            rows = [_Row(each, each.contact_id, each.template_id, copies) for each, copies in noted]
+            rows = [_Row(activity, activity.contact_id, activity.template_id, copies) for activity, copies in noted]
             replay = _Replay()
             replay.run(rows, requests)
             for row in rows:
                 values = (org_id, row.activity.event_id, row.activity.contact_id, row.contact_id, row.template_id)
                 for name, value in zip(_ROWS.names, (*values, row.deleted, row.copies), strict=True):
                     columns[name].append(value)
-            names += [{"org_id": org_id, "id": each, "name": name} for each, name in sorted(replay.names.items())]
+            names += [
+                {"org_id": org_id, "id": contact_id, "name": name} for contact_id, name in sorted(replay.names.items())
+            ]
         return EngagementTruth(
             settings=self.settings.as_mapping(),
             rows=pa.Table.from_pydict(columns, schema=_ROWS),
@@ -157,8 +159,8 @@ class _Replay:
         for row in rows:
             moments[row.activity.at_ms][1].append(row)
         for at_ms in sorted(moments):
-            asked, arriving = moments[at_ms]
-            self._answer(sorted(asked, key=lambda each: each.seq))
+            requests, arriving = moments[at_ms]
+            self._answer(sorted(requests, key=lambda request: request.seq))
             for row in arriving:
                 self._called[row.contact_id].append(row)
 
@@ -180,7 +182,7 @@ class _Replay:
                 name = (self._deleted_names if back else self.names).pop(request.id, None)
                 taken.append((request, rows, name))
         # The name of the greatest `seq` is the first to arrive, and stays.
-        for request, rows, name in sorted(taken, key=lambda each: -each[0].seq):
+        for request, rows, name in sorted(taken, key=lambda answer: -answer[0].seq):
             gone = request.op == "delete"
             to = request.new_id if request.new_id is not None else request.id
             for row in rows:

@@ -159,16 +159,16 @@ class SessionStart:
 def sessions_of_day(settings: GamesSettings, rng: Random, players: list[Player], day: int) -> list[SessionStart]:
     """Every session of one UTC day in order of its start (seconds since the epoch)."""
     midnight = settings.start_seconds + day * 86_400
-    found: list[SessionStart] = []
+    starts: list[SessionStart] = []
     for player in players:
         device = _device_in_hand(rng, player, day)
         if device is None or not _is_active(rng, player, day - device.install_day):
             continue
         for _ in range(1 + min(6, int(rng.expovariate(1 / (1.1 * player.engagement))))):
             second = (_local_second(rng) - player.utc_offset_hours * 3_600) % 86_400
-            found.append(SessionStart(at=midnight + second, day=day, player=player, device=device))
-    found.sort(key=lambda start: (start.at, start.device.index))
-    return found
+            starts.append(SessionStart(at=midnight + second, day=day, player=player, device=device))
+    starts.sort(key=lambda start: (start.at, start.device.index))
+    return starts
 
 
 def _device_in_hand(rng: Random, player: Player, day: int) -> Device | None:

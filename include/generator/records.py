@@ -172,17 +172,17 @@ class RecordMaker:
             fault = next(fault for bound, fault in self._fault_bounds if roll < bound)
             if fault not in ("type_mismatch", "missing_required"):
                 return fault
-            wanted = "purchase" if self._rng.random() < _SHARE_SPOILT_IN_PURCHASES else ""
-            self._owed[fault, wanted] = self._owed.get((fault, wanted), 0) + 1
+            event_name = "purchase" if self._rng.random() < _SHARE_SPOILT_IN_PURCHASES else ""
+            self._owed[fault, event_name] = self._owed.get((fault, event_name), 0) + 1
         if self._owed and name in REQUIRED_NUMBERS:
             return self._pay(name)
         return None
 
     def _pay(self, name: str) -> str | None:
-        for fault, wanted in self._owed:
-            if wanted in ("", name):
-                self._owed[fault, wanted] -= 1
-                if not self._owed[fault, wanted]:
-                    del self._owed[fault, wanted]
+        for fault, event_name in self._owed:
+            if event_name in ("", name):
+                self._owed[fault, event_name] -= 1
+                if not self._owed[fault, event_name]:
+                    del self._owed[fault, event_name]
                 return fault
         return None

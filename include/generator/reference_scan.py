@@ -27,8 +27,8 @@ Resume = Callable[[str, int], int]
 
 def at_record_start(text: str, after: int) -> int:
     """Resume where the next request begins."""
-    found = text.find(_START, after)
-    return len(text) if found < 0 else found
+    position = text.find(_START, after)
+    return len(text) if position < 0 else position
 
 
 def at_next_object(text: str, after: int) -> int:

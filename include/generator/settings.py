@@ -37,15 +37,15 @@ class FaultRates:
     missing_required: float = 0.0005
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for rate in fields(self):
+            value = getattr(self, rate.name)
             if not 0 <= value <= 1:
-                raise _invalid(f"the rate {each.name} is {value}; a rate lies between 0 and 1")
+                raise _invalid(f"the rate {rate.name} is {value}; a rate lies between 0 and 1")
 
     @classmethod
     def none(cls) -> FaultRates:
         """Nothing goes wrong."""
-        return cls(**{each.name: 0.0 for each in fields(cls)})
+        return cls(**{rate.name: 0.0 for rate in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

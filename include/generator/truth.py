@@ -1,4 +1,4 @@
-"""What the tables must say about emitted events, counted from the generator's own objects while they are packed.
+"""What the tables must hold about emitted events, counted from the generator's own objects while they are packed.
 
 Nothing here reads an emitted byte back, and nothing is shared with the pipeline: it is the answer sheet.
 """

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does() -> None:
-    from deltaworks.airflow.approvals import approval
+    from deltaworks.airflow.operation_dags import approval
 
     task = approval(task_id="approve", subject="Delete 3 files?", body="all of them")
 
@@ -21,7 +21,7 @@ def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does() ->
 
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])
 def test_a_default_answer_is_refused(answer: str) -> None:
-    from deltaworks.airflow.approvals import approval
+    from deltaworks.airflow.operation_dags import approval
 
     with pytest.raises(ValueError, match="no default answer"):
         approval(task_id="approve", subject="Delete?", body="", defaults=answer)
@@ -31,7 +31,7 @@ def test_a_question_without_an_answer_is_not_asked_again_but_an_outage_is_got_ov
     from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
     from airflow.sdk import RetryAction
 
-    from deltaworks.airflow.approvals import ApprovalRetryPolicy
+    from deltaworks.airflow.operation_dags import ApprovalRetryPolicy
 
     policy = ApprovalRetryPolicy()
 

@@ -171,8 +171,8 @@ def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approv
     order = [task.task_id for task in dag.topological_sort()]
     form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
-    assert order == ["count", "asked", "approve", "vacuum_tables"]
-    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"asked"}, {"approve"}]
+    assert order == ["count", "requested", "approve", "vacuum_tables"]
+    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"requested"}, {"approve"}]
     assert dag.get_task("approve").defaults is None
     deleting = [
         task.task_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from deltaworks.airflow.job_output import JobOutput, read_results
+from deltaworks.airflow.child_process import JobOutput, read_results
 from deltaworks.airflow.maintenance_dags import round_of_run
 from deltaworks.specs.maintenance import MaintenanceSpec
 

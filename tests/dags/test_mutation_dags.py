@@ -75,7 +75,7 @@ def spec() -> PipelineSpec:
 
 @pytest.fixture(scope="module")
 def dag(spec: PipelineSpec) -> Any:
-    from deltaworks.airflow.mutation_dags import mutation_dag
+    from deltaworks.airflow.maintenance_dags import mutation_dag
 
     assert spec.mutations is not None
     return mutation_dag(spec, spec.mutations, ENVIRONMENT)
@@ -132,7 +132,7 @@ def test_the_health_dag_looks_at_what_waits_where_a_pipeline_declares_mutations(
 
     assert [task.task_id for task in health_dag().tasks] == ["judge_streams"]
     judge = health_dag(mutations=True).get_task("judge_mutations")
-    assert (judge.module, judge.retries) == ("deltaworks.mutations.backlog_check", 0)
+    assert (judge.program, judge.retries) == (["-m", "deltaworks.mutations.backlog_check"], 0)
 
     project = write_project(tmp_path)
     folder = project / "include" / "pipelines" / "crm"

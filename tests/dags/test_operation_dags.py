@@ -43,7 +43,7 @@ def restore() -> Any:
 def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
     dag = dag_of(declared)
 
-    assert [task.task_id for task in dag.topological_sort()] == ["count", "asked", "approve", declared.name]
+    assert [task.task_id for task in dag.topological_sort()] == ["count", "requested", "approve", declared.name]
     assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, 1, 1, 1]
     assert dag.get_task("approve").defaults is None
     count, work = dag.get_task("count"), dag.get_task(declared.name)
@@ -55,10 +55,10 @@ def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared:
 
 @pytest.mark.parametrize(("dry_run", "goes_on"), [(True, False), (False, True)])
 def test_a_person_is_asked_only_where_more_than_a_count_is_wanted(restore: Any, dry_run: bool, goes_on: bool) -> None:
-    asked = restore.get_task("asked")
+    requested = restore.get_task("requested")
 
     assert restore.params["dry_run"] is True
-    assert asked.python_callable(params={"dry_run": dry_run}) is goes_on
+    assert requested.python_callable(params={"dry_run": dry_run}) is goes_on
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,7 @@ def test_a_form_has_the_options_with_their_defaults_and_their_help(declared: Ope
 
     assert list(form) == list(fields)
     for name, field in fields.items():
-        schema = form[name].schema
-        assert schema["description"] == field.help, name
+        assert form[name].description == field.help, name
         if not field.required:
             assert form[name].value == (field.default or None if field.kind == "names" else field.default), name
             assert form[name].resolve() == form[name].value, "the default is valid"
@@ -142,8 +141,7 @@ def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> N
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])
 def test_the_forms_of_scheduled_dags_can_be_submitted_untouched(dag_id: str) -> None:
     from deltaworks.airflow.gold_dags import gold_dag
-    from deltaworks.airflow.maintenance_dags import maintenance_dag
-    from deltaworks.airflow.mutation_dags import mutation_dag
+    from deltaworks.airflow.maintenance_dags import maintenance_dag, mutation_dag
     from tests.dags.test_mutation_dags import CRM
 
     crm = PipelineSpec.model_validate(CRM)

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
+from deltaworks.airflow.endless_dags import stream_dag
 from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.stream_dags import stream_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import load_catalog

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.relay_dags import ENDLESS_RETRIES, endless_retries
-from deltaworks.airflow.retry_policy import EndlessRetryPolicy, JobRetryPolicy
+from deltaworks.airflow.job_settings import ENDLESS_RETRIES, EndlessRetryPolicy, JobRetryPolicy, endless_retries
 from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, RestartBackoff
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, FencedError, TransientError

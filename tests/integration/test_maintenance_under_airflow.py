@@ -143,7 +143,7 @@ def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: in
 
     taken = [
         *people.slots(NIGHT, night),
-        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "asked")),
+        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "requested")),
     ]
     assert in_turn(taken) == (slots == 1)
 

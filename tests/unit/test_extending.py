@@ -207,7 +207,7 @@ def test_a_source_that_is_added_gives_the_same_payloads_at_every_reading(
 ) -> None:
     write(project, *example("Add a pipeline"))
     module = load_module(project, "Add a source", monkeypatch)
-    monkeypatch.setattr("deltaworks.sources.registry.SOURCES", {**SOURCES, "pages": module.PagesSource})
+    monkeypatch.setattr("deltaworks.sources.registry.SOURCES", {**SOURCES, "pages": "example_pages:PagesSource"})
     spec: Any = SimpleNamespace(source=module.PagesSourceSpec(kind="pages", url=pages))
 
     source = open_source(catalog(project), spec)

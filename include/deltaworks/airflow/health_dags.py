@@ -10,7 +10,8 @@ from airflow.sdk import DAG, BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow import names
-from deltaworks.airflow.mutation_dags import judge_mutations_task
+from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.runbooks import health_runbook
 from deltaworks.errors import DeltaworksError, TransientError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 VERDICTS_XCOM = "verdicts"
+BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
 
 
 def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
@@ -50,6 +52,17 @@ def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
         if mutations:
             judge_mutations_task()
     return dag
+
+
+def judge_mutations_task() -> ProcessOperator:
+    """The task that is red while requests of any pipeline wait for too long. The next run of its DAG is its retry."""
+    return ProcessOperator(
+        task_id="judge_mutations",
+        module=BACKLOG_MODULE,
+        retries=0,
+        execution_timeout=timedelta(minutes=2),
+        **job_callbacks(),
+    )
 
 
 class JudgeStreamsOperator(BaseOperator):

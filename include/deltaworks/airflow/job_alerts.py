@@ -35,8 +35,8 @@ def tell_failure(context: Context) -> None:
         objects, environment = _control()
         raise_failure(objects, context)
         _deliver(objects, environment)
-    except Exception:  # a job that fails must be seen as itself, whatever becomes of the alert
-        log.exception("The failure could not be told.")
+    except Exception:  # a failing alert must not hide the failure of the job
+        log.exception("The alert of the failure could not be raised.")
 
 
 def note_success(context: Context) -> None:
@@ -45,8 +45,8 @@ def note_success(context: Context) -> None:
         objects, environment = _control()
         if keep_success(objects, context):
             _deliver(objects, environment)
-    except Exception:  # a job that succeeded has succeeded
-        log.exception("The success could not be kept.")
+    except Exception:  # a failing record must not fail a job that succeeded
+        log.exception("The success could not be recorded.")
 
 
 def tell_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
@@ -66,7 +66,7 @@ def tell_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
 
 def raise_failure(objects: ObjectStore, context: Context) -> None:
     """Raise the alert of a failed task."""
-    from deltaworks.airflow.retry_policy import error_of
+    from deltaworks.airflow.job_settings import error_of
     from deltaworks.alerts import raise_alert
 
     exception = context.get("exception")
@@ -105,7 +105,7 @@ def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetim
 
 
 def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
-    """The time in an object; for one that is missing or torn, the time of the first call, which is stored then."""
+    """The time in an object; for one that is missing or torn, the time of the first call, which is then stored."""
     item = objects.get(key)
     if item is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())

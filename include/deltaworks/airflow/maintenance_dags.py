@@ -1,4 +1,4 @@
-"""One DAG per pipeline that keeps its tables healthy: mutations, OPTIMIZE, VACUUM, upkeep and gold in turn."""
+"""The DAGs that keep tables and sources: maintenance and mutations of a pipeline, and cleaning of a relay's buckets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.job_settings import job_settings
 from deltaworks.airflow.operation_dags import operation_task
 from deltaworks.airflow.operation_forms import operation_form
-from deltaworks.airflow.runbooks import maintenance_runbook
+from deltaworks.airflow.runbooks import clean_runbook, maintenance_runbook, mutations_runbook
 from deltaworks.operations.registry import operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
+from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import CleanSpec, RelaySpec
 
 _TABLES = {"tables": "{{ (params.tables or []) | join(',') }}"}
 #: Everything of a night that deletes goes by one switch.
 _SWITCH = {"dry_run": "{{ params.vacuum_dry_run }}"}
+#: A scheduled run applies requests; one by hand does what its form says, which counts by default.
+_DRY_RUN = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -99,3 +103,51 @@ def round_of_run(upkeep: MaintenanceSpec) -> str:
     """The round of a run, as a template: what its form says, or what is declared for the weekday it runs on."""
     weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_on}'"
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
+
+
+def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: EnvironmentSpec) -> DAG:
+    """The mutation DAG of one pipeline. It works on what waits, so a missed run needs no catching up."""
+    with DAG(
+        dag_id=names.mutation_dag_id(spec.pipeline),
+        description=f"Applies the requests of {spec.pipeline} to its tables",
+        doc_md=mutations_runbook(spec, declared),
+        schedule=names.cron(declared.schedule),
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=6),
+        tags=sorted({"mutations", spec.pipeline, *spec.tags}),
+        default_args={"owner": spec.owner, **job_callbacks()},
+        params=operation_form(operation("mutate_tables"), spec),
+    ) as dag:
+        operation_task("mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN}, from_form=True)
+    return dag
+
+
+def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG that deletes or archives what every pipeline has landed. It deletes for good, so no backfill."""
+    with DAG(
+        dag_id=names.clean_dag_id(relay.relay),
+        description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
+        doc_md=clean_runbook(relay, declared),
+        schedule=names.cron(declared.schedule),
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=names.NO_BACKFILL,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=12),
+        tags=["maintenance", "relay"],
+        default_args={"owner": relay.owner, **job_callbacks()},
+        params=_clean_form(declared),
+    ) as dag:
+        operation_task("clean_source", relay.relay, environment, from_form=True)
+    return dag
+
+
+def _clean_form(declared: CleanSpec) -> dict[str, Param]:
+    """The form of the operation; a run on schedule does what the relay declares."""
+    form = operation_form(operation("clean_source"))
+    dry_run = form["dry_run"]
+    form["dry_run"] = Param(declared.dry_run, description=dry_run.description, **dry_run.schema)
+    return form

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, BaseOperator
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from deltaworks.airflow.child_process import child_options
-from deltaworks.airflow.job_output import JobOutput
+from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.names import RUN_TEMPLATE, SPARK_CONNECTION, spark_job
-from deltaworks.airflow.spark_hook import SparkJobHook
 from deltaworks.control.provenance import RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import Operation
@@ -54,13 +53,36 @@ class _OptionArguments:
         return arguments_of(options)
 
 
+class SparkJobHook(SparkSubmitHook):
+    """Runs spark-submit; see `child_options` for how its life is tied to the task's."""
+
+    output: JobOutput | None = None
+    niceness: int = 0
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the job to its end.
+
+        Raises:
+            DeltaworksError: the error the job reported, with its own verdict on retrying.
+            AirflowException: it failed without an error line; the text ends with the last lines of its output.
+        """
+        try:
+            return super().submit(application, **{**child_options(niceness=self.niceness), **kwargs})
+        except AirflowException as error:
+            if self.output is not None and self.output.error is not None:
+                raise self.output.error from error
+            raise
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(iter(self.output.listen(itr)) if self.output else itr)
+
+
 class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
     """Runs one entry point of spark_jobs/ with the environment's Spark settings.
 
     Master and deploy mode come from the Spark connection alone: `local[*]`, `spark://…`, `yarn`, `k8s://…`;
-    cluster mode on YARN and Kubernetes is tracked by their APIs. No credential goes on the command line:
-    the job takes them
-    from its environment.
+    cluster mode on YARN and Kubernetes is tracked by their APIs. No credential goes on the command line: the job takes
+    them from its environment.
 
     Args:
         operation: the operation that the job is of; its options come from `values` and the form.
@@ -123,7 +145,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         super().execute(context)
 
     def _checked_connection(self) -> Connection:
-        """The Spark connection. The provider falls back to YARN without a word where there is none."""
+        """The Spark connection. The provider silently falls back to YARN where there is none."""
         try:
             connection = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException as error:
@@ -221,8 +243,8 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         """Run the program to its end.
 
         Raises:
-            DeltaworksError: what the process said was wrong.
-            TransientError: PROCESS_FAILED when it ended without a word.
+            DeltaworksError: the error the process reported.
+            TransientError: PROCESS_FAILED when it ended without an error line.
         """
         command = [sys.executable, *self.program, *self.arguments, *self.option_arguments(context)]
         self.log.info("Running %s", " ".join(command))

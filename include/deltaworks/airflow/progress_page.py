@@ -50,10 +50,10 @@ def build_app() -> FastAPI:
 
     @app.get("/progress/{dag_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
     def progress_of_one(request: Request, dag_id: str) -> Response:
-        found = _reports(lambda candidate: candidate == dag_id)
-        if not found:
+        reports = _reports(lambda candidate: candidate == dag_id)
+        if not reports:
             raise HTTPException(404, f"No relay or stream is run by a DAG called {dag_id!r}.")
-        return _answer(request, dag_id, found)
+        return _answer(request, dag_id, reports)
 
     return app
 
@@ -69,9 +69,9 @@ def _may_read(dag_id: str, user: Any) -> bool:
     )
 
 
-def _reports(wanted: Any) -> list[Report]:
+def _reports(includes: Any) -> list[Report]:
     catalog = load_catalog(tolerant=True)
-    chosen = [subject for subject in subjects(catalog) if wanted(subject.dag_id)]
+    chosen = [subject for subject in subjects(catalog) if includes(subject.dag_id)]
     if not chosen:
         return []
     objects = open_objects(catalog.environment.lake)

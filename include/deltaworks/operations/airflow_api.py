@@ -1,4 +1,4 @@
-"""A small client of Airflow's REST API: what the stack, the command line and the health check ask of it."""
+"""A small client of Airflow's REST API: what the stack, the command line and the health check need of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deltaworks.errors import ConfigError, TransientError
 CONNECTION_VARIABLE = "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"
 _API = "/api/v2"
 _RETRY_SECONDS = 30.0
-#: A server that takes requests and does not get to them is worth more patience than one that is not there.
+#: A server that accepts requests and is too busy to answer gets more time than one that is down.
 _BUSY_RETRY_SECONDS = 120.0
 _HEALTH_SECONDS = 10.0
 _PAGE = 100
@@ -139,14 +139,14 @@ def airflow_from_environment() -> AirflowApi:
 
 
 class AirflowApi:
-    """A client that logs itself in. Not for several threads at once.
+    """A client that logs itself in. Not thread-safe.
 
     Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer.
     """
 
     def __init__(self, base_url: str, user: str, password: str, *, timeout_seconds: float = 30.0) -> None:
         self._credentials = {"username": user, "password": password}
-        # The server is on this machine: a proxy set for the outside must not be asked.
+        # The server is on this machine: a proxy for outside addresses must not be used.
         self._client = httpx.Client(base_url=base_url, timeout=timeout_seconds, trust_env=False)
         self._logged_in = False
 
@@ -163,7 +163,7 @@ class AirflowApi:
         self._client.close()
 
     def health(self) -> Health:
-        """The health of Airflow's parts; asked once, without login.
+        """The health of Airflow's parts, by one request without login.
 
         Raises:
             TransientError: AIRFLOW_UNREACHABLE.
@@ -176,12 +176,12 @@ class AirflowApi:
 
     def dags(self) -> tuple[Dag, ...]:
         """Every DAG that is not stale, by name."""
-        found: list[dict[str, Any]] = []
+        dags: list[dict[str, Any]] = []
         while True:
-            page = self._get("/dags", limit=_PAGE, offset=len(found), order_by="dag_id")
-            found += page["dags"]
-            if not page["dags"] or len(found) >= page["total_entries"]:
-                return tuple(_dag(item) for item in found)
+            page = self._get("/dags", limit=_PAGE, offset=len(dags), order_by="dag_id")
+            dags += page["dags"]
+            if not page["dags"] or len(dags) >= page["total_entries"]:
+                return tuple(_dag(item) for item in dags)
 
     def dag(self, dag_id: str) -> Dag | None:
         """The DAG, or None while Airflow does not know it."""
@@ -194,7 +194,7 @@ class AirflowApi:
         return tuple(ImportProblem(i["filename"], i["stack_trace"]) for i in answer["import_errors"])
 
     def pause(self, dag_id: str) -> None:
-        """Let no new run start; what runs goes on."""
+        """Let no new run start; running ones continue."""
         self._request("PATCH", f"/dags/{quote(dag_id)}", json={"is_paused": True})
 
     def unpause(self, dag_id: str) -> None:

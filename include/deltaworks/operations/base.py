@@ -1,4 +1,4 @@
-"""What an operation is: one thing people and schedules ask of a pipeline or a relay, declared once.
+"""What an operation is: one thing people and schedules do to a pipeline or a relay, declared once.
 
 The command, the entry in `spark_jobs/`, the Airflow task and its form derive from the declaration. Nothing here is
 heavier than the standard library: `deltaworks --help` and the scheduler read declarations and load nothing else.
@@ -121,7 +121,7 @@ class Report:
     Args:
         parts: sentences and listings, in the order in which they are read; without any, the results are listed.
         results: the same as records: what a task keeps as its result.
-        exit_code: of the command and the job; not 0 where what was asked for was done and its outcome is bad.
+        exit_code: of the command and the job; not 0 where the work was done and its outcome is bad.
     """
 
     parts: Sequence[str | Listing] = ()

@@ -1,6 +1,6 @@
 """Columns proposed for the tables of a pipeline, out of a bounded sample of what lies in its landing bucket.
 
-Nothing is read from the log or the queue, and nothing is written: objects are listed and looked at.
+Nothing is read from the log or the queue, and nothing is written: objects are listed and read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TableProposal:
 
 @dataclass(slots=True)
 class Proposal:
-    """What was found: by table, and what belongs to none. `unread` values are no events of the pipeline."""
+    """The proposal by table, and what belongs to none. `unread` values are no events of the pipeline."""
 
     tables: list[TableProposal] = field(default_factory=list)
     unrouted: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class _Look:
         self.proposal = Proposal()
 
     def declared(self) -> Columns:
-        """The columns objects say themselves that they have; they know times from texts."""
+        """The columns that self-describing objects declare, which tell times from texts."""
         return columns_of(self._declared.shape)
 
     def take(self, payload: Payload) -> None:
@@ -123,7 +123,7 @@ class _Look:
         try:
             for value, _ in self._reader.spread(self._frame(payload.data or b"")):
                 self._take_event(value)
-        except Misfit:  # there is no way into this payload
+        except Misfit:  # this payload cannot be read
             self.proposal.unread += 1
 
     def _take_event(self, value: object) -> None:
@@ -150,8 +150,8 @@ def _of_table(
     table: TableSpec, spec: PipelineSpec, shape: Shape, declared: Columns, hints: tuple[Hint, ...]
 ) -> TableProposal:
     conflicts: list[Conflict] = []
-    found = columns_of(shape, conflicts=conflicts)
-    types = with_hints({name: declared.get(name, kind) for name, kind in found.items()}, hints)
+    inferred = columns_of(shape, conflicts=conflicts)
+    types = with_hints({name: declared.get(name, kind) for name, kind in inferred.items()}, hints)
     envelope = {spec.event.time.path, spec.event.name.path, *spec.event.id}
     declared_names = {column.path: column.name for column in table.columns}
     taken = set(table.column_types())
@@ -178,7 +178,7 @@ def _leaves(
 
 
 def _free_name(path: tuple[str, ...], taken: set[str]) -> str:
-    """A name nobody has: the field's own as names are written, or its path's, or that with a number."""
+    """A free name: the field's own in snake case, or its path's, or that with a number."""
     own = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", part).strip("_").lower() or "field" for part in path]
     for name in (own[-1], "_".join(own), *(f"{'_'.join(own)}_{number}" for number in range(2, 1_000))):
         fitting = name if name[0].isalpha() else f"f_{name}"

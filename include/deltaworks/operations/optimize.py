@@ -22,7 +22,7 @@ class OptimizeOptions(Options):
 
 
 def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
-    """Rewrite partitions, best first, within the minutes. A repeated run goes on where the last one ended."""
+    """Rewrite partitions, best first, within the minutes. A repeated run continues where the last one ended."""
     tables = list(options.tables) or None
     if options.dry_run:
         return _plan(context, options, tables)

@@ -75,7 +75,7 @@ class OptionField:
 
     @property
     def flag(self) -> str:
-        """The flag that gives it; of a switch, the one that turns it on."""
+        """The flag that sets it; of a switch, the one that turns it on."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -129,7 +129,7 @@ def _kind(
 
 
 def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
-    """The options that these values say.
+    """The options of these values.
 
     Raises:
         ConfigError: OPTION_INVALID, with the flag and what is wrong with its value.
@@ -141,10 +141,10 @@ def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
         name = str(first["loc"][0]) if first["loc"] else ""
         field = next((item for item in option_fields(model) if item.name == name), None)
         flag = name if field is None else field.flag
-        given = f"{flag} {first['input']}" if name else "The options"
+        option = f"{flag} {first['input']}" if name else "The options"
         raise ConfigError(
             "OPTION_INVALID",
-            f"{given}: {first['msg'].removeprefix('Value error, ')}.",
+            f"{option}: {first['msg'].removeprefix('Value error, ')}.",
             hint=f"{flag}: {field.help}" if field is not None else "Read the operation's --help.",
         ) from error
 

@@ -22,7 +22,7 @@ _MISSING = "Leave out rows whose objects are gone too: they are lost."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """What was wrong and done: `rows_out` is the bound within which it may be done."""
+    """The damage and its repair: `rows_out` bounds how many rows a repair may remove."""
 
     pipeline: str
     table: str
@@ -42,7 +42,7 @@ class LogOptions(Options):
 
 
 def log(context: OperationContext, options: LogOptions) -> Report:
-    """Recreate lost commits from prepared batches; where that cannot be, go back to before them. Idempotent."""
+    """Recreate lost commits from prepared batches; where that is impossible, go back to before them. Idempotent."""
     from deltaworks.rework.recover.log_gap import mend_log
 
     pipeline, table = context.subject, options.table
@@ -105,7 +105,7 @@ class TableOptions(Options):
 
 
 def table(context: OperationContext, options: TableOptions) -> Report:
-    """Recreate a dropped table and bring back every batch that had landed in it. Goes on where it was broken off."""
+    """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
     from deltaworks.rework.recover.dropped import mend_table
 
     pipeline, name = context.subject, options.table

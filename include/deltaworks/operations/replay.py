@@ -71,7 +71,7 @@ def show_rows(context: OperationContext, options: ShowOptions) -> Report:
 
 
 def replay(context: OperationContext, options: ReplayOptions) -> Report:
-    """Land rows that fit by now, each once, whoever repeats it; completes a replay that was interrupted first."""
+    """Land rows that fit by now, each exactly once, however often repeated; first completes an interrupted replay."""
     from deltaworks.rework.quarantine.replay import replay_quarantine
 
     result = replay_quarantine(
@@ -98,7 +98,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
 
 
 def filter_of(options: FilterOptions) -> QuarantineFilter:
-    """The condition that the options name.
+    """The condition that the options describe.
 
     Raises:
         ConfigError: QUARANTINE_REASON_UNKNOWN, DATE_INVALID.

@@ -57,7 +57,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
     from deltaworks.rework.reprocess.run import Reprocess
 
-    # Every try of an Airflow task goes on with what the one before it began.
+    # Every try of an Airflow task continues what the one before it began.
     name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
     context.say(
         f"Reprocess {name}; if it is broken off: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
@@ -73,7 +73,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
 
 
 def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
-    """What the options ask for; None where they select nothing, to go on with what was planned.
+    """The selection of the options; None where they select nothing, which continues what was planned.
 
     Raises:
         ConfigError: REPROCESS_SELECTION.

@@ -47,7 +47,7 @@ class RestoreOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
-    """What went, or would go: `rows_out` is the bound within which it may be done."""
+    """The rows that went, or would go: `rows_out` bounds how many a restore may remove."""
 
     pipeline: str
     table: str
@@ -57,13 +57,13 @@ class RestoreSummary:
 
 
 def restore(context: OperationContext, options: RestoreOptions) -> Report:
-    """Put one table or a pipeline back. What was broken off is gone on with as it was begun."""
+    """Put one table or a pipeline back. An interrupted restore is continued as it was begun."""
     point = point_of(options)
     return _restore_table(context, options, point) if options.table else _restore_pipeline(context, options, point)
 
 
 def point_of(options: RestoreOptions) -> RestorePoint | None:
-    """What to go back to; None where nothing is named, to go on with what was begun.
+    """The point to go back to; None where the options name none, which continues what was begun.
 
     Raises:
         ConfigError: RESTORE_POINT.
@@ -178,7 +178,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
 
 
 def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
-    """What was done to one table, or would be, for people."""
+    """What was or would be done to one table, as text."""
     parts: list[str | Listing] = []
     if result.resumed:
         parts.append("It had been begun before, and was gone on with as it was begun.")
@@ -211,7 +211,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
 
 
 def lost_text(lost: tuple[LostShare, ...]) -> str:
-    """Batches and replays with their rows, in a few words."""
+    """A short text of batches and replays with their rows."""
     parts = []
     for kind in ("batch", "replay"):
         numbers = [share.number for share in lost if share.kind == kind]

@@ -20,7 +20,7 @@ class StartOverOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverSummary:
-    """What is given up: `rows_out` is the bound within which it may be done."""
+    """The rows that are lost: `rows_out` bounds how many a start over may remove."""
 
     pipeline: str
     dry_run: bool
@@ -29,7 +29,7 @@ class StartOverSummary:
 
 
 def start_over(context: OperationContext, options: StartOverOptions) -> Report:
-    """Begin a new generation. The stream has to be stopped. A repeated run goes on where a killed one ended."""
+    """Begin a new generation. The stream has to be stopped. A repeated run continues where a killed one ended."""
     from deltaworks.rework.start_over import start_over as perform
 
     pipeline = context.subject

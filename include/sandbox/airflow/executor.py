@@ -15,13 +15,13 @@ _GRACE_SECONDS = 3.0
 
 
 class LocalExecutor(AirflowsExecutor):
-    """Ends with its scheduler, and its tasks with it; the next scheduler starts them anew.
+    """Ends with its scheduler, and its tasks with it; the next scheduler restarts them.
 
     By any other name Airflow would warn that its login is not for executors on several machines.
     """
 
     def end(self) -> None:
-        """End the workers: `down` has waited for their tasks before, and after a failure nobody listens to them."""
+        """End the workers: `down` has waited for their tasks before, and after a failure nobody reads their results."""
         until = time.monotonic() + _GRACE_SECONDS
         for _ in self.workers:
             self.activity_queue.put(None)

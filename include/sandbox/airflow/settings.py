@@ -124,11 +124,11 @@ def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:
 
 def _scheduler() -> dict[str, str]:
     return {
-        # A task whose supervising process died is failed, and its stream started anew, after this long. An
+        # A task whose supervising process died is failed, and its stream restarted, after this long. An
         # API server needs far less for a restart.
         "TASK_INSTANCE_HEARTBEAT_TIMEOUT": "90",
         "TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "10",
-        # A killed scheduler counts as dead 30 s after its last sign; its tasks are then started anew by the
+        # A killed scheduler counts as dead 30 s after its last heartbeat; its tasks are then restarted by the
         # next one, at the next of these checks.
         "ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "CATCHUP_BY_DEFAULT": "False",

@@ -1,4 +1,4 @@
-"""`deltaworks demo`: everything end to end, with every answer held against the truth."""
+"""`deltaworks demo`: everything end to end, with every answer compared with the truth."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def empty_lake() -> None:
         if folder.exists():
             say(f"emptying {folder}")
             shutil.rmtree(folder)
-    # So does what `down` noted to unpause: the new Airflow has no such DAGs yet.
+    # So does the list of DAGs to unpause that `down` kept: the new Airflow has no such DAGs yet.
     home.state_file.unlink(missing_ok=True)
 
 
@@ -72,19 +72,23 @@ def print_report(report: DemoReport) -> None:
     answers = Table("pipeline", "question", "answer", "truth", "", title="Answers and truth")
     for answer in report.answers:
         verdict = "[green]right[/]" if answer.right else "[bold red]WRONG[/]"
-        answers.add_row(answer.pipeline, answer.question, shown(answer.found), shown(answer.truth), verdict)
+        answers.add_row(answer.pipeline, answer.question, shown(answer.computed), shown(answer.truth), verdict)
     console.print(answers)
     facts = Table(show_header=False, title="How it went")
-    for each in report.freshness:
+    for freshness in report.freshness:
         facts.add_row(
-            f"{each.pipeline}: landing to gold",
-            f"p50 {each.gold_p50_seconds:.0f} s, p95 {each.gold_p95_seconds:.0f} s over {each.objects} objects "
-            f"(to bronze p50 {each.bronze_p50_seconds:.0f} s, p95 {each.bronze_p95_seconds:.0f} s)",
+            f"{freshness.pipeline}: landing to gold",
+            f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s "
+            f"over {freshness.objects} objects "
+            f"(to bronze p50 {freshness.bronze_p50_seconds:.0f} s, p95 {freshness.bronze_p95_seconds:.0f} s)",
         )
     if report.provenance is not None:
-        found = report.provenance
-        facts.add_row("commits naming pipeline, batch, run", f"{found.commits - len(found.unnamed)} of {found.commits}")
-        for line in found.unnamed[:5]:
+        provenance = report.provenance
+        facts.add_row(
+            "commits naming pipeline, batch, run",
+            f"{provenance.commits - len(provenance.unnamed)} of {provenance.commits}",
+        )
+        for line in provenance.unnamed[:5]:
             facts.add_row("  [red]not named[/]", line)
     facts.add_row("list requests to the landing bucket", str(report.landing_lists))
     facts.add_row("streams", report.health)

@@ -139,16 +139,16 @@ def _verdict(result: PartitioningResult) -> Table:
     from sandbox.experiments.partitioning import PUBLISHED
 
     old, *new = result.sides
-    ratios = (f"{side.scheme.name} / old" for side in new)
-    listing = Table("operation", *(side.scheme.name for side in result.sides), *ratios, "published, at most", "")
+    headings = (f"{side.scheme.name} / old" for side in new)
+    listing = Table("operation", *(side.scheme.name for side in result.sides), *headings, "published, at most", "")
     listing.title = "New layout against old"
     for operation, published in PUBLISHED.items():
-        found = [result.ratio(operation, side.scheme) for side in new]
+        ratios = [result.ratio(operation, side.scheme) for side in new]
         listing.add_row(
             operation,
             *(f"{side.median(operation):.2f} s" for side in (old, *new)),
-            *(f"{ratio:.3f}" for ratio in found),
+            *(f"{ratio:.3f}" for ratio in ratios),
             f"{published:.3f}",
-            "reached" if found[0] <= published else "missed",
+            "reached" if ratios[0] <= published else "missed",
         )
     return listing

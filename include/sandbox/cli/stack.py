@@ -47,17 +47,17 @@ def down() -> None:
 
 def status() -> None:
     """Show what runs and whether it is healthy; exits with 1 where something is not."""
-    found = stack.status()
+    stack_status = stack.status()
     table = Table("program", "state", "healthy", "pid", "uptime", "detail")
-    for program in found.programs:
+    for program in stack_status.programs:
         uptime = "" if program.uptime_seconds is None else f"{program.uptime_seconds:.0f} s"
         healthy = "[green]yes[/]" if program.healthy else "[red]no[/]"
         table.add_row(program.name, program.state, healthy, str(program.pid or ""), uptime, program.detail)
     console.print(table)
-    if found.addresses is not None:
-        print_addresses(found.addresses)
-    for process in found.leftovers:
+    if stack_status.addresses is not None:
+        print_addresses(stack_status.addresses)
+    for process in stack_status.leftovers:
         console.print(f"[yellow]left over:[/] {process.kind} {process.pid} {process.command}")
-    if not found.running:
+    if not stack_status.running:
         console.print("The stack is not running. Start it with `deltaworks up`.")
-    raise typer.Exit(0 if found.healthy or not found.running else 1)
+    raise typer.Exit(0 if stack_status.healthy or not stack_status.running else 1)

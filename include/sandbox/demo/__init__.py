@@ -1,1 +1,1 @@
-"""The demo: events in, answers out, each held against the truth."""
+"""The demo: events in, answers out, each compared with the truth."""

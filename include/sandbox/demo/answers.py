@@ -30,7 +30,7 @@ class Answer:
 
     pipeline: str
     question: str
-    found: Any
+    computed: Any
     truth: Any
     right: bool
 
@@ -86,24 +86,24 @@ class AnswerSheet:
         self.answers: list[Answer] = []
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What a query gives."""
+        """The rows of a query."""
         return self._connection.execute(query).fetchall()
 
     def one(self, query: str) -> Any:
-        """The single value a query gives."""
+        """The single value of a query."""
         return self.rows(query)[0][0]
 
-    def equal(self, pipeline: str, question: str, found: Any, truth: Any) -> None:
+    def equal(self, pipeline: str, question: str, computed: Any, truth: Any) -> None:
         """An answer that is right when it equals the truth."""
-        self.answers.append(Answer(pipeline, question, found, truth, found == truth))
+        self.answers.append(Answer(pipeline, question, computed, truth, computed == truth))
 
-    def between(self, pipeline: str, question: str, found: int, least: int, most: int) -> None:
+    def between(self, pipeline: str, question: str, computed: int, least: int, most: int) -> None:
         """An answer that is right within bounds."""
-        self.answers.append(Answer(pipeline, question, found, f"{least:,} to {most:,}", least <= found <= most))
+        self.answers.append(Answer(pipeline, question, computed, f"{least:,} to {most:,}", least <= computed <= most))
 
-    def table_equal(self, pipeline: str, question: str, found: dict[Any, Any], truth: dict[Any, Any]) -> None:
+    def table_equal(self, pipeline: str, question: str, computed: dict[Any, Any], truth: dict[Any, Any]) -> None:
         """An answer of many rows; what is shown is how many of them are right."""
-        wrong = [key for key in found.keys() | truth.keys() if found.get(key) != truth.get(key)]
+        wrong = [key for key in computed.keys() | truth.keys() if computed.get(key) != truth.get(key)]
         shown = f"{len(truth) - len(wrong):,} of {len(truth):,} rows" + (f", wrong: {wrong[:3]}" if wrong else "")
         self.answers.append(Answer(pipeline, question, shown, f"{len(truth):,} rows", not wrong))
 
@@ -146,31 +146,31 @@ def answer_games(sheet: AnswerSheet, truth: GamesTruth) -> None:
 
 def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
     """The live table lies between all that was delivered and that less what its watermark may drop."""
-    found = {
+    counted = {
         (_utc(hour), name): n
         for hour, name, n in sheet.rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
     }
     delivered, droppable = truth.delivered_per_hour, truth.droppable_per_hour
     wrong = [
         key
-        for key in found.keys() | delivered.keys()
-        if not delivered.get(key, 0) - droppable.get(key, 0) <= found.get(key, 0) <= delivered.get(key, 0)
+        for key in counted.keys() | delivered.keys()
+        if not delivered.get(key, 0) - droppable.get(key, 0) <= counted.get(key, 0) <= delivered.get(key, 0)
     ]
     total = sum(delivered.values())
-    sheet.between("games", "live: events counted", sum(found.values()), total - sum(droppable.values()), total)
+    sheet.between("games", "live: events counted", sum(counted.values()), total - sum(droppable.values()), total)
     sheet.equal("games", "live: hours and types out of bounds", len(wrong), 0)
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:
     """Everything the edits pipeline answers."""
-    found = {
+    totals = {
         "rows": sheet.one("SELECT count(*) FROM edits.edits"),
         "users": sheet.one("SELECT count(DISTINCT user_name) FROM edits.edits"),
         "added": sheet.one("SELECT coalesce(sum(added), 0)::BIGINT FROM edits.edits"),
     }
     expected = PUBLISHED_EDITS if published else {"rows": truth.rows, "users": truth.users, "added": truth.added}
     origin = "published" if published else "plain pass"
-    for question, value in found.items():
+    for question, value in totals.items():
         sheet.equal("edits", f"{question} ({origin})", int(value), expected[question])
     hours = {_utc(hour): edits for hour, edits in sheet.rows("SELECT hour, edits FROM edits.edits_per_hour")}
     sheet.table_equal("edits", "edits per hour", hours, truth.per_hour)

@@ -1,6 +1,6 @@
 """How long an object took from landing to being in an answer, object by object.
 
-Three records tell it: the file event log when the store made the object, the ledger which batch and table version
+Three records show it: the file event log when the store made the object, the ledger which batch and table version
 took it, and a gold table's commits which version of its input each build read.
 """
 
@@ -48,7 +48,7 @@ def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
     for event in events.to_pylist():
         if not event["key"].startswith(source.prefix):
             continue
-        batch = next((each for each in batches if each[0] <= event["seq"] <= each[1]), None)
+        batch = next((candidate for candidate in batches if candidate[0] <= event["seq"] <= candidate[1]), None)
         if batch is None:
             continue
         bronze.append((batch[2] - event["event_time"]).total_seconds())
@@ -69,14 +69,14 @@ def _batches(lake: Lake, pipeline: str, table: str) -> list[tuple[int, int, date
     if store is None or steps is None:
         return []
     versions = {row["batch_id"]: row["delta_version"] for row in steps.to_pylist() if row["table_name"] == table}
-    found = []
+    batches = []
     last_version = 0
-    for row in sorted(store.to_pylist(), key=lambda each: each["batch_id"]):
+    for row in sorted(store.to_pylist(), key=lambda row: row["batch_id"]):
         source = json.loads(row["source_metadata"])
         last_version = versions.get(row["batch_id"], last_version)
         if "first_seq" in source:
-            found.append((source["first_seq"], source["last_seq"], row["completed_at"], last_version))
-    return found
+            batches.append((source["first_seq"], source["last_seq"], row["completed_at"], last_version))
+    return batches
 
 
 def _builds(lake: Lake, key: str, table: str) -> list[tuple[int, datetime]]:

@@ -101,21 +101,24 @@ def _chart(rows: list[Any], title: str, kind: str, axes: tuple[str, str], *, inc
 
 def _answers(report: DemoReport) -> str:
     rows = [
-        (answer.pipeline, answer.question, _shown(answer.found), _shown(answer.truth), answer.right)
+        (answer.pipeline, answer.question, _shown(answer.computed), _shown(answer.truth), answer.right)
         for answer in report.answers
     ]
     body = "".join(
-        f"<tr><td>{html.escape(pipeline)}<td>{html.escape(question)}<td class=n>{html.escape(found)}"
+        f"<tr><td>{html.escape(pipeline)}<td>{html.escape(question)}<td class=n>{html.escape(computed)}"
         f"<td class=n>{html.escape(truth)}<td class={'yes' if right else 'no'}>{'right' if right else 'WRONG'}"
-        for pipeline, question, found, truth, right in rows
+        for pipeline, question, computed, truth, right in rows
     )
     return f"<h2>Answers and truth</h2><table><tr><th>pipeline<th>question<th>answer<th>truth<th></tr>{body}</table>"
 
 
 def _facts(report: DemoReport) -> str:
     facts = [
-        (f"{each.pipeline}: landing to gold", f"p50 {each.gold_p50_seconds:.0f} s, p95 {each.gold_p95_seconds:.0f} s")
-        for each in report.freshness
+        (
+            f"{freshness.pipeline}: landing to gold",
+            f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s",
+        )
+        for freshness in report.freshness
     ]
     if report.provenance is not None:
         named = report.provenance.commits - len(report.provenance.unnamed)

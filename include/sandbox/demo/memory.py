@@ -31,10 +31,10 @@ def sample_memory(home: StackHome, *, include_caller: bool = True) -> MemorySamp
     by_kind: Counter[str] = Counter()
     measures = set()
     count = 0
-    found = [(process.pid, process.kind) for process in stack_processes(home)]
+    processes = [(process.pid, process.kind) for process in stack_processes(home)]
     if include_caller:
-        found.append((psutil.Process().pid, "caller"))
-    for pid, kind in found:
+        processes.append((psutil.Process().pid, "caller"))
+    for pid, kind in processes:
         try:
             size, measure = _memory(psutil.Process(pid))
         except psutil.Error:

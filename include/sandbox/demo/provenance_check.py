@@ -13,7 +13,7 @@ from deltaworks.tables.log import commit_history
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceReport:
-    """How many commits were looked at, and those that do not say who made them."""
+    """How many commits were checked, and those that do not name their origin."""
 
     commits: int
     tables: int
@@ -30,17 +30,17 @@ def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceRep
     lake = Lake(catalog.environment.lake)
     commits, tables, unnamed = 0, 0, list[str]()
     runs: set[str] = set()
-    for known in all_tables(lake, catalog):
-        if known.error:
-            unnamed.append(f"{known.key}: {known.error}")
-        if known.health is None:
+    for table in all_tables(lake, catalog):
+        if table.error:
+            unnamed.append(f"{table.key}: {table.error}")
+        if table.health is None:
             continue
         tables += 1
-        for commit in commit_history(lake, known.key, newest=known.health.version):
+        for commit in commit_history(lake, table.key, newest=table.health.version):
             commits += 1
             run = str(commit.metadata.get("run", ""))
             if any(not commit.metadata.get(name) for name in REQUIRED) or run.split("/", maxsplit=1)[0] not in dags:
-                unnamed.append(f"{known.key} version {commit.version} ({commit.operation})")
+                unnamed.append(f"{table.key} version {commit.version} ({commit.operation})")
             else:
                 runs.add(run)
     return ProvenanceReport(commits, tables, frozenset(runs), tuple(unnamed))

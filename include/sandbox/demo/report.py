@@ -1,4 +1,4 @@
-"""What a run of the demo found: answers, freshness, provenance, memory and times."""
+"""The results of a run of the demo: answers, freshness, provenance, memory and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandbox.stack.report import StackAddresses
 
 @dataclass(slots=True)
 class DemoReport:
-    """What the demo found."""
+    """The results of one run."""
 
     answers: list[Answer] = field(default_factory=list)
     freshness: list[Freshness] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The demo: real and generated events become KPIs through every part, and each answer is held against the truth."""
+"""The demo: real and generated events become KPIs through every part, and each answer is compared with the truth."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class DemoSettings:
     keep_running: bool = False
 
 
-def find_edits(root: Path, given: Path | None) -> Path | None:
-    """The file of edits to replay: the one given, or the published day where it lies beside the checkout."""
-    if given is not None:
-        if not given.is_dir():
-            return given
-        return next(iter(sorted(given.glob("*.json*"))), None)
+def find_edits(root: Path, path: Path | None) -> Path | None:
+    """The file of edits to replay: `path` or the first in it; without one, the published day beside the checkout."""
+    if path is not None:
+        if not path.is_dir():
+            return path
+        return next(iter(sorted(path.glob("*.json*"))), None)
     beside = root / DEFAULT_EDITS
     return beside.resolve() if beside.is_file() else None
 
@@ -152,12 +152,14 @@ class Demo:
         said = ""
         while True:
             done = all(sender.done() for sender in senders)
-            counts = {name: (each.objects, _objects_ingested(catalog, name)) for name, each in sorted(landed.items())}
-            line = ", ".join(f"{name}: {found} of {sent} objects" for name, (sent, found) in counts.items())
+            counts = {
+                name: (landing.objects, _objects_ingested(catalog, name)) for name, landing in sorted(landed.items())
+            }
+            line = ", ".join(f"{name}: {ingested} of {sent} objects" for name, (sent, ingested) in counts.items())
             if line != said:
                 self._say(f"ingested {line}")
                 said = line
-            if done and counts and all(found >= sent for sent, found in counts.values()):
+            if done and counts and all(ingested >= sent for sent, ingested in counts.values()):
                 return
             if time.monotonic() > deadline:
                 raise TransientError(
@@ -181,15 +183,15 @@ class Demo:
         live = catalog.pipeline("games").live
         objects = open_objects(catalog.environment.lake)
         deadline = time.monotonic() + 180
-        for each in live:
-            landed_at = _last_data_version(catalog, "games", each.reads)
+        for table in live:
+            landed_at = _last_data_version(catalog, "games", table.reads)
             while (
-                live_read_below(PipelineHome(objects, "games"), each.name) <= landed_at and time.monotonic() < deadline
+                live_read_below(PipelineHome(objects, "games"), table.name) <= landed_at and time.monotonic() < deadline
             ):
                 time.sleep(1)
 
     def _await_health(self, airflow: AirflowApi) -> str:
-        """The verdict of a health run that begins after all events were in; a red one has a minute to turn."""
+        """The verdict of a health run that begins after all events were in; a red one has a minute to turn green."""
         deadline = time.monotonic() + 60
         while True:
             run = airflow.trigger("stream_health", conf={})
@@ -232,7 +234,7 @@ class Demo:
             answer_edits(sheet, edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
         report.answers = sheet.answers
         report.freshness = [
-            found for name in catalog.pipelines if (found := measure_freshness(catalog, name)) is not None
+            freshness for name in catalog.pipelines if (freshness := measure_freshness(catalog, name)) is not None
         ]
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log)

@@ -27,7 +27,7 @@ def topic_sink(address: BrokerAddress) -> Iterator[Send]:
 
     refused: list[KafkaError] = []
 
-    def told(error: KafkaError | None, _message: Message) -> None:
+    def on_delivery(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             refused.append(error)
 
@@ -37,7 +37,7 @@ def topic_sink(address: BrokerAddress) -> Iterator[Send]:
     def send(topic: str, key: str, value: bytes) -> None:
         while not refused:
             try:
-                producer.produce(topic, value, key=key.encode(), on_delivery=told)
+                producer.produce(topic, value, key=key.encode(), on_delivery=on_delivery)
                 producer.poll(0)
                 return
             except BufferError:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from deltaworks.errors import ConfigError
 
 FIRST_DAY = dt.date(2026, 1, 1)
-#: Of a contact's activities in a table that has been loaded, on average.
+#: Activities of a contact in a loaded table, on average.
 ROWS_PER_CONTACT = 25
 _TYPES = ("email_sent", "email_opened", "call", "meeting", "task", "note")
 _TEMPLATES = 200

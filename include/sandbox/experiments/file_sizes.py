@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sandbox.experiments.engagement_rows import Workload, org_id
 
-#: The organisations called huge: the first hundredth by size, one at least.
+#: The organisations that count as huge: the first hundredth by size, one at least.
 _HUGE_SHARE = 0.01
 PERCENTILES = (10, 50, 90, 100)
 
@@ -33,7 +33,7 @@ class OrgFiles:
 
 
 def org_files(sizes_by_org: Mapping[str, Sequence[int]], workload: Workload) -> OrgFiles:
-    """The sizes of a table's files, told apart by their organisation's rank."""
+    """The sizes of a table's files, grouped by their organisation's rank."""
     huge_orgs = {org_id(rank) for rank in range(max(1, round(workload.orgs * _HUGE_SHARE)))}
     huge = {org: sizes for org, sizes in sizes_by_org.items() if org in huge_orgs}
     others = {org: sizes for org, sizes in sizes_by_org.items() if org not in huge_orgs}
@@ -46,6 +46,6 @@ def org_files(sizes_by_org: Mapping[str, Sequence[int]], workload: Workload) -> 
 
 
 def _sizes(by_org: Mapping[str, Sequence[int]]) -> FileSizes:
-    found = sorted(size for sizes in by_org.values() for size in sizes)
-    at = {point: found[max(0, -(-point * len(found) // 100) - 1)] if found else 0 for point in PERCENTILES}
-    return FileSizes(orgs=len(by_org), files=len(found), bytes=sum(found), percentiles=at)
+    ordered = sorted(size for sizes in by_org.values() for size in sizes)
+    at = {point: ordered[max(0, -(-point * len(ordered) // 100) - 1)] if ordered else 0 for point in PERCENTILES}
+    return FileSizes(orgs=len(by_org), files=len(ordered), bytes=sum(ordered), percentiles=at)

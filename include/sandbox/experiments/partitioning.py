@@ -164,9 +164,9 @@ def _round(
     for side in sides if ordinal % 2 else list(reversed(sides)):
         taken, answers[side.table.scheme.name] = _side_round(side.table, batches, requests, reads, ordinal)
         side.rounds.append(taken)
-        told = ", ".join(f"{name} {taken[name]:.2f} s" for name in PUBLISHED)
+        durations = ", ".join(f"{name} {taken[name]:.2f} s" for name in PUBLISHED)
         kind = f"round {ordinal}" if ordinal else "warm-up"
-        progress(f"{side.table.scheme.name}: {told} ({kind})")
+        progress(f"{side.table.scheme.name}: {durations} ({kind})")
     for frame in (*batches, requests):
         frame.unpersist()
     _equal(f"answers of round {ordinal}", answers)
@@ -180,9 +180,9 @@ def _side_round(
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()
-        found = work()
+        result = work()
         taken[name] = taken.get(name, 0.0) + time.perf_counter() - started
-        return found
+        return result
 
     def ask() -> list[Any]:
         return [timed(f"read_{read.name}", partial(table.read, read.where, read.select)) for read in reads]
@@ -199,13 +199,13 @@ def _side_round(
     return taken, answers
 
 
-def _equal(what: str, found: Mapping[str, Value]) -> Value:
-    """The value all have.
+def _equal(what: str, values: Mapping[str, Value]) -> Value:
+    """The value that all sides share.
 
     Raises:
         ContractError: EXPERIMENT_SIDES_DIFFER.
     """
-    (first, value), *others = found.items()
+    (first, value), *others = values.items()
     for name, other in others:
         if other != value:
             raise ContractError(

@@ -1,4 +1,4 @@
-"""The reads an experiment asks of every side: what a page about an organisation, a contact or a day asks."""
+"""The reads an experiment runs on every side: those behind a page about an organisation, a contact or a day."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class SchemeTable:
     def read(self, where: str, select: str) -> list[tuple[Any, ...]]:
         """An aggregating query over the table, its rows in order."""
         with session_settings(self._spark, self._settings):
-            found = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1").collect()
-        return sorted((tuple(row) for row in found), key=repr)
+            rows = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1").collect()
+        return sorted((tuple(row) for row in rows), key=repr)
 
     def fingerprint(self) -> tuple[int, int]:
         """The number of rows and a sum over all their columns, equal for tables that hold the same rows."""
@@ -115,5 +115,5 @@ class SchemeTable:
 
     def sizes_by_org(self) -> dict[str, list[int]]:
         """Bytes of every file by organisation, from the log."""
-        found = files_per_partition(self._lake, self._key, "org_id")
-        return {str(org): sizes for org, sizes in found.items()}
+        sizes_by_org = files_per_partition(self._lake, self._key, "org_id")
+        return {str(org): sizes for org, sizes in sizes_by_org.items()}

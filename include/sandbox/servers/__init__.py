@@ -1,1 +1,1 @@
-"""The servers of the stack: moto put right where it differs from AWS, s3proxy, a Kafka broker, a fault proxy."""
+"""The servers of the stack: moto corrected where it differs from AWS, s3proxy, a Kafka broker, a fault proxy."""

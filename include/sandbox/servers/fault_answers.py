@@ -16,9 +16,9 @@ _REASONS = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 429: "Too Ma
 
 
 def operation_of(head: bytes) -> str:
-    """The operation that a request of the JSON protocol asks for; empty for any other."""
-    found = _TARGET.search(head)
-    return found[1].decode().strip() if found else ""
+    """The operation that a request of the JSON protocol names; empty for any other."""
+    target = _TARGET.search(head)
+    return target[1].decode().strip() if target else ""
 
 
 def refusal(head: bytes, *, status: int, code: str) -> bytes:
@@ -39,24 +39,24 @@ def cut_short(answer: bytes) -> bytes:
 
 def without_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str, Any]]]:
     """A batch call without the first half of its entries, and those, failed by the server; no body if none is left."""
-    asked = json.loads(body)
-    entries = asked["Entries"]
+    request = json.loads(body)
+    entries = request["Entries"]
     spared = entries[(len(entries) + 1) // 2 :]
     failed = [
         {"Id": entry["Id"], "SenderFault": False, "Code": "InternalError", "Message": "failed by a fault proxy"}
         for entry in entries[: len(entries) - len(spared)]
     ]
-    left = json.dumps(asked | {"Entries": spared}).encode() if spared else b""
+    left = json.dumps(request | {"Entries": spared}).encode() if spared else b""
     return _LENGTH.sub(b"\r\nContent-Length: %d" % len(left), head), left, failed
 
 
 def with_failures(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:
-    """The answer to what was asked of the server, and the entries that failed."""
+    """The server's answer to the other entries, with those that failed."""
     body = answer.partition(b"\r\n\r\n")[2] if answer is not None else b"{}"
-    told = json.loads(body)
-    told["Failed"] = [*(told.get("Failed") or []), *failed]
-    told.setdefault("Successful", [])
-    return _answer(200, "application/x-amz-json-1.0", json.dumps(told).encode())
+    response = json.loads(body)
+    response["Failed"] = [*(response.get("Failed") or []), *failed]
+    response.setdefault("Successful", [])
+    return _answer(200, "application/x-amz-json-1.0", json.dumps(response).encode())
 
 
 def _answer(status: int, kind: str, body: bytes) -> bytes:

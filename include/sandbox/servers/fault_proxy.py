@@ -36,7 +36,7 @@ class Action(StrEnum):
     LOSE_REPLY = "lose_reply"  # the server acts, then the connection is cut instead of answered
     UNAVAILABLE = "unavailable"  # 503 Slow Down; the server never sees the request
     DELAY = "delay"  # the request reaches the server late
-    REFUSE = "refuse"  # an error with a status and a code of one's own; the server never sees the request
+    REFUSE = "refuse"  # an error with a chosen status and code; the server never sees the request
     CUT_SHORT = "cut_short"  # the server acts; half of its answer's body arrives, then the connection is cut
     FAIL_ENTRIES = "fail_entries"  # half of a batch call's entries fail, and the server never sees those
 
@@ -46,7 +46,7 @@ class Fault:
     """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability, but
     no more than `times` of them.
 
-    `operation` is matched against what a request of AWS' JSON protocol asks for, such as ReceiveMessage; others have
+    `operation` is matched against the operation of a request of AWS' JSON protocol, such as ReceiveMessage; others have
     none. `status` and `code` are those of a refusal.
     """
 
@@ -74,7 +74,7 @@ class Incident:
 
     @property
     def succeeded_unseen(self) -> bool:
-        """Whether the server did what was asked and the client was not told."""
+        """Whether the server executed the request and the client got no answer."""
         return self.action is Action.LOSE_REPLY and self.status in _HTTP_OK
 
 
@@ -139,9 +139,9 @@ class FaultProxy:
         self._record(fault, head, 0)
         match fault.action:
             case Action.UNAVAILABLE:
-                return _as_asked(method, _UNAVAILABLE), True
+                return _without_head_body(method, _UNAVAILABLE), True
             case Action.REFUSE:
-                return _as_asked(method, refusal(head, status=fault.status, code=fault.code)), True
+                return _without_head_body(method, refusal(head, status=fault.status, code=fault.code)), True
             case Action.FAIL_ENTRIES:
                 head, left, failed = without_entries(head, body)
                 return with_failures(await server.ask(head, left) if left else None, failed), True
@@ -168,12 +168,12 @@ class _Server:
         writer.write(head + body)
         answer = await _read_answer(reader, head.split(b" ", 1)[0])
         if _CLOSED.search(answer.partition(b"\r\n\r\n")[0]):
-            # A client that was answered in its place would keep its own connection, and come again.
+            # A client that the proxy answers keeps its connection, and sends its next request over it.
             self.close()
         return answer
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -182,14 +182,14 @@ class _Server:
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
     head = await reader.readuntil(b"\r\n\r\n")
     if re.search(rb"\r\nexpect: *100-continue", head, re.IGNORECASE):
-        # Answered here: the server is asked in one piece, so that its answer is one piece too.
+        # Answered here: the server gets the request whole, so that its answer is whole too.
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         head = re.sub(rb"\r\nexpect: *100-continue", b"", head, flags=re.IGNORECASE)
     return head, await _read_body(reader, head)
 
 
-def _as_asked(method: bytes, answer: bytes) -> bytes:
-    """What was asked for by HEAD has no body: it would be taken for the beginning of the connection's next answer."""
+def _without_head_body(method: bytes, answer: bytes) -> bytes:
+    """An answer to HEAD has no body: it would be read as the beginning of the connection's next answer."""
     end = answer.index(b"\r\n\r\n") + 4
     return answer[:end] if method == b"HEAD" else answer
 

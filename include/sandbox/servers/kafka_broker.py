@@ -25,7 +25,7 @@ from sandbox.stack.secrets import write_private
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-#: Of a topic that the embedded stack makes.
+#: Partitions of a topic that the embedded stack creates.
 PARTITIONS = 2
 MECHANISM = "SCRAM-SHA-512"
 _HEAP = "512m"
@@ -42,7 +42,7 @@ class BrokerLogin:
 
     @classmethod
     def fresh(cls) -> BrokerLogin:
-        """One with a new password."""
+        """A login with a new password."""
         return cls("telemetry", secrets.token_urlsafe(18))
 
 
@@ -69,14 +69,14 @@ class BrokerCommand:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How clients reach a running broker: in the clear, and with a login where it has one."""
+    """How clients reach a running broker: in plain text, and with a login where it has one."""
 
     bootstrap: str
     sasl_bootstrap: str | None = None
     login: BrokerLogin | None = None
 
     def client_options(self) -> dict[str, str]:
-        """Of a librdkafka client."""
+        """The settings of a librdkafka client."""
         return {"bootstrap.servers": self.bootstrap, "log_level": "0"}
 
 
@@ -94,8 +94,8 @@ def broker_command(
     """The command that keeps its topics in `directory`.
 
     Args:
-        sasl_port: of a second listener that wants `login` by SCRAM.
-        settings: of the broker, laid over ours.
+        sasl_port: port of a second listener that requires `login` by SCRAM.
+        settings: further settings of the broker, which override ours.
     """
     listeners = {"PLAINTEXT": port, "CONTROLLER": controller_port} | (
         {"SASL_PLAINTEXT": sasl_port} if sasl_port else {}
@@ -156,7 +156,7 @@ class RunningBroker:
         """Start it and wait until it answers.
 
         Raises:
-            TransientError: BROKER_DOWN, with the end of what it said.
+            TransientError: BROKER_DOWN, with the end of its output.
         """
         with self._output.open("a") as output:
             self._process = subprocess.Popen(
@@ -170,7 +170,7 @@ class RunningBroker:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """End it at once, as a machine that fails does."""
+        """Kill it, as the failure of its machine does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -252,9 +252,9 @@ def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
         there = admin.list_topics(timeout=_ANSWER_SECONDS).topics
         missing = tuple(topic for topic in topics if topic not in there)
         if missing:
-            asked = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in missing])
-            for each in asked.values():
-                each.result(_ANSWER_SECONDS)
+            creations = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in missing])
+            for creation in creations.values():
+                creation.result(_ANSWER_SECONDS)
     except KafkaException as error:
         raise _down(f"topics cannot be created: {error}") from error
     return missing

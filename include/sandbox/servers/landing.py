@@ -25,7 +25,7 @@ LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
 MAX_RECEIVES = 5
 _ACCOUNT = "123456789012"
-# A GET of a bucket with one of these asks about the bucket; any other one lists objects.
+# A GET of a bucket with one of these reads the bucket's settings; any other one lists objects.
 _SUBRESOURCES = frozenset(
     {"acl", "cors", "encryption", "lifecycle", "location", "logging", "notification", "policy", "tagging"}
     | {"accelerate", "object-lock", "publicAccessBlock", "replication", "uploads", "versioning", "website"}
@@ -35,7 +35,7 @@ _REQUEST = re.compile(r"^(?P<at>\S+) (?P<method>[A-Z]+) (?P<host>\S+) (?P<target
 
 @dataclass(frozen=True, slots=True)
 class LandingQueues:
-    """Where the announcements of new objects arrive, and where those go that nobody could handle."""
+    """Where the announcements of new objects arrive, and the queue of those that could not be handled."""
 
     queue_url: str
     dead_letter_url: str
@@ -104,7 +104,7 @@ def is_wired(*, endpoint: str, access_key: str, secret_key: str) -> bool:
 def list_requests(log_path: Path, *, bucket: str = LANDING_BUCKET, since: datetime | None = None) -> int:
     """How many requests for a list of the bucket's objects or versions the server answered.
 
-    Reads the request log and what was rotated away from it.
+    Reads the request log and its rotated files.
 
     Args:
         log_path: the log `sandbox.servers.moto_server` writes.
@@ -134,5 +134,5 @@ def _is_list(method: str, host: str, target: str, bucket: str) -> bool:
     whole_bucket = parts.path.rstrip("/") == f"/{bucket}" or (parts.path in ("", "/") and host.startswith(f"{bucket}."))
     if method != "GET" or not whole_bucket:
         return False
-    asked = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-    return not asked & _SUBRESOURCES
+    subresources = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    return not subresources & _SUBRESOURCES

@@ -1,6 +1,6 @@
-"""Where moto differs from AWS in a way that loses or delays what is sent, put right: queues here, others beside.
+"""Corrects moto where it loses or delays what is sent: its queues here, other services in the modules beside.
 
-Two places where moto's queues differ from SQS in a way that loses or delays announced files, put right:
+Two differences between moto's queues and SQS lose or delay announced files:
 
 - Deleting rebuilds a queue's list without its lock, so that messages sent meanwhile are lost and messages another
   thread deletes meanwhile come back. SQS does neither.

@@ -1,11 +1,11 @@
-"""Enhanced fan-out, which moto has not: records pushed to registered consumers as Kinesis pushes them.
+"""Enhanced fan-out, which moto lacks: records pushed to registered consumers as Kinesis pushes them.
 
-moto registers consumers, twice by the same name if asked; removing one by its name keeps that one and removes all
-others; none ever waits to become active. That is put right here, and SubscribeToShard is added: a long answer in AWS'
+moto registers consumers, even twice by the same name; removing one by its name keeps that one and removes all
+others; none ever waits to become active. That is corrected here, and SubscribeToShard is added: a long answer in AWS'
 event stream framing with records, events without records while there are none, the end of a closed shard with its
 children, an end after five minutes, refusal of another subscription within five seconds, and its taking over later.
 
-`MotoKinesis` has the times, and cuts subscriptions off where told to.
+`MotoKinesis` has the times, and how many subscriptions to cut off.
 """
 
 from __future__ import annotations
@@ -85,15 +85,16 @@ def _deregister(backend: Any, stream_arn: str, consumer_name: str, consumer_arn:
     with LOCK:
         for stream in backend.streams.values():
             stream.consumers = [
-                each
-                for each in stream.consumers
-                if each.consumer_arn != consumer_arn and (stream.arn, each.consumer_name) != (stream_arn, consumer_name)
+                consumer
+                for consumer in stream.consumers
+                if consumer.consumer_arn != consumer_arn
+                and (stream.arn, consumer.consumer_name) != (stream_arn, consumer_name)
             ]
 
 
 def _subscribe_to_shard(response: Any) -> tuple[int, dict[str, str], Iterator[bytes]]:
-    asked, settings = json.loads(response.body), MotoKinesis.current
-    consumer, shard_id, place = asked["ConsumerARN"], asked["ShardId"], asked["StartingPosition"]
+    request, settings = json.loads(response.body), MotoKinesis.current
+    consumer, shard_id, place = request["ConsumerARN"], request["ShardId"], request["StartingPosition"]
     backend = response.kinesis_backend
     stream = _stream_of(backend, consumer)
     shard = stream.shards.get(shard_id)
@@ -172,14 +173,14 @@ class _Pushing:
             expire(shard, stream.retention_period_hours)
             numbers = list(shard.records)
             begin = bisect_right(numbers, self._after)
-            given = numbers[begin : begin + MotoKinesis.current.records_per_event]
-            records = [shard.records[number] for number in given]
-            left = begin + len(given) < len(numbers)
+            batch = numbers[begin : begin + MotoKinesis.current.records_per_event]
+            records = [shard.records[number] for number in batch]
+            left = begin + len(batch) < len(numbers)
             ended = not shard.is_open and not left
-            children = [each.shard_id for each in stream.shards.values() if _is_child(each, self._shard_id)]
+            children = [child.shard_id for child in stream.shards.values() if _is_child(child, self._shard_id)]
         if not records and not ended and not idle:
             return None
-        self._after = given[-1] if given else self._after
+        self._after = batch[-1] if batch else self._after
         behind = max(1, int((unix_time() - records[-1].created_at) * 1000)) if left and records else 0
         event: dict[str, Any] = {"Records": [_described(record) for record in records], "MillisBehindLatest": behind}
         if ended:

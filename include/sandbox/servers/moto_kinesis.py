@@ -1,9 +1,9 @@
-"""Where moto's Kinesis differs from Kinesis in a way that loses, doubles or hides records, put right.
+"""Where moto's Kinesis differs from Kinesis in a way that loses, doubles or hides records, and its corrections.
 
 - Splitting and merging move the records into the children, so that they are delivered twice. Kinesis leaves them in
   the closed shards until the retention has passed.
 - Puts go on into the first shard that covers the key, closed or not, and miss the last key of a shard.
-- A closed shard that is read to its end has another iterator. Kinesis gives none, which is how its end is told.
+- A closed shard that is read to its end has another iterator. Kinesis gives none, which marks its end.
 - Sequence numbers are 1, 2, 3 in each shard. In Kinesis they are long, have gaps, and belong to one shard.
 - `MillisBehindLatest` can be 0 though more is there.
 - Nothing expires: neither records after the retention nor iterators after five minutes.
@@ -122,7 +122,7 @@ def _open_shard_for_key(stream: Any, partition_key: str, explicit_hash_key: str)
 
     digest = md5_hash(partition_key.encode()).hexdigest()
     key = int(explicit_hash_key) if explicit_hash_key else int(digest, 16)
-    covering = (each for each in stream.shards.values() if each.is_open and each.starting_hash <= key)
+    covering = (shard for shard in stream.shards.values() if shard.is_open and shard.starting_hash <= key)
     return next(shard for shard in covering if key <= shard.ending_hash)
 
 
@@ -190,7 +190,7 @@ def number_before(shard: Any, kind: str, number: str | None, at: float | None) -
         case "LATEST":
             return int(next(reversed(shard.records), 0))
         case "AT_TIMESTAMP":
-            older = [each for each, record in shard.records.items() if record.created_at < float(at or 0)]
+            older = [stored for stored, record in shard.records.items() if record.created_at < float(at or 0)]
             return int(older[-1]) if older else 0
     return 0
 
@@ -207,11 +207,11 @@ def _get_records(
         expire(shard, stream.retention_period_hours)
         numbers = list(shard.records)
         begin = bisect_right(numbers, int(state["after"]))
-        given = numbers[begin : begin + (limit or 10_000)]
-        records = [shard.records[number] for number in given]
-        left = begin + len(given) < len(numbers)
+        batch = numbers[begin : begin + (limit or 10_000)]
+        records = [shard.records[number] for number in batch]
+        left = begin + len(batch) < len(numbers)
         closed = not shard.is_open
-    after = given[-1] if given else int(state["after"])
+    after = batch[-1] if batch else int(state["after"])
     if closed and not left:
         return None, records, 0
     behind = max(1, int((unix_time() - records[-1].created_at) * 1000)) if left and records else int(left)
@@ -221,7 +221,7 @@ def _get_records(
 def expire(shard: Any, retention_hours: int) -> None:
     """Remove what is older than the retention. Call it under the lock."""
     horizon = unix_time() - retention_hours * 3600
-    for number in [each for each, record in shard.records.items() if record.created_at < horizon]:
+    for number in [number for number, record in shard.records.items() if record.created_at < horizon]:
         del shard.records[number]
 
 

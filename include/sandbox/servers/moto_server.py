@@ -1,7 +1,7 @@
 """The landing side's server: moto, wired before its port opens, with a record of every request.
 
 Run as a program of the stack. moto keeps everything in memory: each start begins with an empty bucket and empty
-queues, wired anew, so that a client never meets an endpoint without them.
+queues, wired again, so that a client never meets an endpoint without them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LandingServer:
         self._server: BaseWSGIServer | None = None
 
     def start(self) -> LandingQueues:
-        """Wire through a port nobody knows, then open the public one and serve it in a thread."""
+        """Wire through a private port, then open the public one and serve it in a thread."""
         correct_moto()
         private = self._serve(0)
         wire_landing(endpoint=f"http://{HOST}:{private.server_port}", **self._keys)

@@ -1,4 +1,4 @@
-"""Where moto's topics differ from SNS in what becomes of a message that one subscriber does not take, put right.
+"""Where moto's topics differ from SNS in what becomes of a message that one subscriber does not take, corrected.
 
 moto fails the whole publish at the first subscription whose queue is gone or whose address does not answer, so that
 those behind it get nothing. SNS delivers to each on its own, and sends what it cannot deliver to the queue the
@@ -28,7 +28,7 @@ def correct_sns() -> None:
     def publish_or_redrive(subscription: Any, message: str, message_id: str, **said: Any) -> None:
         try:
             publish(subscription, message, message_id, **said)
-        except Exception as error:  # as SNS: what one subscriber does not take is nobody else's trouble
+        except Exception as error:  # as SNS: the failure of one subscriber does not affect the others
             log.warning("%s is not delivered to %s: %s", message_id, subscription.endpoint, error)
             _redrive(subscription, message, message_id, said)
 

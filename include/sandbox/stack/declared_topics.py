@@ -16,8 +16,8 @@ _OURS = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
 def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
     """The topics of every pipeline whose source in use is the stack's broker, sorted; empty where none is.
 
-    That is one whose `bootstrap_servers` is `env:DELTAWORKS_KAFKA_BOOTSTRAP`: any other address is a broker of somebody
-    else's, which has its topics. A pipeline that is declared wrongly counts for nothing here: it cannot run.
+    That is one whose `bootstrap_servers` is `env:DELTAWORKS_KAFKA_BOOTSTRAP`: any other address is an external
+    broker, which has its own topics. A pipeline with an invalid declaration is ignored: it cannot run.
 
     Args:
         only: pipelines the stack runs; by default those DELTAWORKS_PIPELINES names, or all.
@@ -26,5 +26,5 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
         ConfigError: the environment itself is declared wrongly.
     """
     sources = [spec.source for spec in load_catalog(root=home.project, tolerant=True, only=only).pipelines.values()]
-    ours = [each for each in sources if isinstance(each, KafkaSourceSpec) and each.bootstrap_servers == _OURS]
-    return tuple(sorted({topic for each in ours for topic in each.topics}))
+    ours = [source for source in sources if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _OURS]
+    return tuple(sorted({topic for source in ours for topic in source.topics}))

@@ -21,7 +21,7 @@ from sandbox.stack.secrets import StackSecrets, write_private
 
 #: Where the stack's broker is; not set where it has none.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
-# What the calling shell says about these would change how the stack's own processes behave.
+# Values of the calling shell would change how the stack's own processes behave.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
 _LOOPBACK = f"{HOST},localhost"
 
@@ -66,29 +66,29 @@ def stack_variables(
         "NO_PROXY": _LOOPBACK,
         "no_proxy": _LOOPBACK,
     }
-    wanted = os.environ.get(PIPELINES_VARIABLE, "") if pipelines is None else ",".join(pipelines)
-    # Written even where it is empty, or what the calling shell says later would change what the stack runs.
-    variables[PIPELINES_VARIABLE] = wanted
+    selection = os.environ.get(PIPELINES_VARIABLE, "") if pipelines is None else ",".join(pipelines)
+    # Written even where it is empty: otherwise the shell of a later command would change what the stack runs.
+    variables[PIPELINES_VARIABLE] = selection
     if with_broker:
         variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)
 
 
 def _search_path(java_home: Path) -> str:
-    wanted = [str(Path(sys.executable).parent), str(java_home / "bin")]
-    rest = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry not in wanted]
-    return os.pathsep.join(wanted + rest)
+    folders = [str(Path(sys.executable).parent), str(java_home / "bin")]
+    rest = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry not in folders]
+    return os.pathsep.join(folders + rest)
 
 
 def _spark_home() -> Path:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    module = importlib.util.find_spec("pyspark")
+    if module is None or module.origin is None:
         raise ConfigError(
             "PACKAGE_MISSING",
             f"pyspark is not installed in {sys.prefix}.",
             hint="Install the lock file: uv pip sync requirements.lock.",
         )
-    return Path(found.origin).parent
+    return Path(module.origin).parent
 
 
 def write_env(home: StackHome, variables: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ def read_env(home: StackHome) -> dict[str, str]:
 
 @contextlib.contextmanager
 def loaded_env(home: StackHome) -> Iterator[None]:
-    """As `load_settings`, undone at the end. Not for several threads at once."""
+    """Apply `load_settings` for a block and undo it at its end. Not thread-safe."""
     before = dict(os.environ)
     load_settings(home.env_file)
     try:

@@ -98,7 +98,7 @@ class StackHome:
         """The working directory of every program of the stack.
 
         A process that rewrites its title also wipes the environment others can read of it (Airflow does); its
-        working directory is what still tells to which stack it belongs.
+        working directory still shows which stack it belongs to.
         """
         return self.root / "run"
 
@@ -110,8 +110,8 @@ class StackHome:
     @property
     def supervisor_socket(self) -> Path:
         """The supervisor's control socket."""
-        wanted = self.root / "supervisor.sock"
-        if len(os.fsencode(wanted)) <= _MAX_SOCKET_PATH:
-            return wanted
+        address = self.root / "supervisor.sock"
+        if len(os.fsencode(address)) <= _MAX_SOCKET_PATH:
+            return address
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"deltaworks-{os.getuid()}-{digest}.sock"

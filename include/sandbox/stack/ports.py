@@ -59,7 +59,7 @@ def is_free(port: int) -> bool:
 
 
 def _configured(environ: Mapping[str, str]) -> dict[str, int]:
-    found = {}
+    ports = {}
     for name in COMPONENTS:
         text = environ.get(port_variable(name), "").strip()
         if not text:
@@ -70,8 +70,8 @@ def _configured(environ: Mapping[str, str]) -> dict[str, int]:
                 f"{port_variable(name)} is {text!r}, which is not a port.",
                 hint="Give a number from 1 to 65535, or unset the variable for a free port.",
             )
-        found[name] = int(text)
-    return found
+        ports[name] = int(text)
+    return ports
 
 
 def _refuse_shared(ports: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""What the machine must have before the stack starts; each thing missing is said with what to install."""
+"""Checks what the machine must have before the stack starts, and names what to install."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from deltaworks.errors import ConfigError
 from deltaworks.tables.spark.toolchain import JavaRuntime, find_java, find_maven
 
 SUPPORTED_PYTHON = (3, 11)
-WANTED_MEMORY_BYTES = 5 << 30
+RECOMMENDED_MEMORY_BYTES = 5 << 30
 _PACKAGES = ("airflow", "pyspark", "moto", "supervisor")
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """What was found; warnings do not keep the stack from starting."""
+    """The outcome of the checks; warnings do not keep the stack from starting."""
 
     python: str
     java: JavaRuntime
@@ -29,7 +29,7 @@ class PreflightReport:
 
 
 def preflight(*, need_maven: bool = True) -> PreflightReport:
-    """Look for everything the stack needs. Changes nothing; takes about half a second (Java is asked).
+    """Look for everything the stack needs. Changes nothing; takes about half a second, since it starts Java.
 
     Raises:
         ConfigError: PYTHON_UNSUPPORTED, PACKAGE_MISSING, JAVA_MISSING, JAVA_TOO_OLD or MAVEN_MISSING.
@@ -40,10 +40,10 @@ def preflight(*, need_maven: bool = True) -> PreflightReport:
     mvn = find_maven(required=need_maven)
     available = psutil.virtual_memory().available
     warnings: tuple[str, ...] = ()
-    if available < WANTED_MEMORY_BYTES:
+    if available < RECOMMENDED_MEMORY_BYTES:
         warnings = (
             f"Only {available / 2**30:.1f} GiB of memory are free; the stack with two streams wants about "
-            f"{WANTED_MEMORY_BYTES / 2**30:.0f} GiB.",
+            f"{RECOMMENDED_MEMORY_BYTES / 2**30:.0f} GiB.",
         )
     python = ".".join(map(str, sys.version_info[:3]))
     return PreflightReport(python, java, mvn, available, warnings)
@@ -51,11 +51,11 @@ def preflight(*, need_maven: bool = True) -> PreflightReport:
 
 def _check_python() -> None:
     if sys.version_info[:2] != SUPPORTED_PYTHON:
-        wanted = ".".join(map(str, SUPPORTED_PYTHON))
+        supported = ".".join(map(str, SUPPORTED_PYTHON))
         raise ConfigError(
             "PYTHON_UNSUPPORTED",
-            f"This is Python {sys.version_info[0]}.{sys.version_info[1]}; Deltaworks runs on {wanted}.",
-            hint=f"Create the environment with Python {wanted}: uv venv --python {wanted}.",
+            f"This is Python {sys.version_info[0]}.{sys.version_info[1]}; Deltaworks runs on {supported}.",
+            hint=f"Create the environment with Python {supported}: uv venv --python {supported}.",
         )
 
 

@@ -1,7 +1,7 @@
-"""The processes of one stack, found on the machine itself: a supervisor does not know of what outlived its parent.
+"""The processes of one stack, read from the machine itself: a supervisor does not know what outlived its parent.
 
 A process belongs to a stack when its environment says so (DELTAWORKS_HOME) or its working directory is the
-stack's; the command tells what it is. Shells and editors that merely loaded the environment are not counted.
+stack's; the command shows what it is. Shells and editors that merely loaded the environment are not counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOOLS = ("bash", "sh", "zsh", "tail", "less", "vi", "vim", "nano", "grep", "fin
 
 @dataclass(frozen=True, slots=True)
 class StackProcess:
-    """A process of a stack. `pid` and `create_time` together name it for good."""
+    """A process of a stack. `pid` and `create_time` together identify it."""
 
     pid: int
     kind: str
@@ -54,7 +54,7 @@ class StackProcess:
 def stack_processes(home: StackHome) -> tuple[StackProcess, ...]:
     """Every live process of the stack, oldest first; never the calling process or its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = []
+    processes = []
     for process in psutil.process_iter():
         if process.pid in own:
             continue
@@ -63,8 +63,8 @@ def stack_processes(home: StackHome) -> tuple[StackProcess, ...]:
         except (psutil.Error, OSError):
             continue
         if described is not None:
-            found.append(described)
-    return tuple(sorted(found, key=lambda item: item.create_time))
+            processes.append(described)
+    return tuple(sorted(processes, key=lambda item: item.create_time))
 
 
 def task_processes(home: StackHome) -> tuple[StackProcess, ...]:
@@ -74,13 +74,13 @@ def task_processes(home: StackHome) -> tuple[StackProcess, ...]:
 
 def with_descendants(roots: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
     """The roots and everything they started, directly or through others, whatever its command is."""
-    found = {root.pid: root for root in roots}
-    for root in tuple(found.values()):
+    family = {root.pid: root for root in roots}
+    for root in tuple(family.values()):
         process = _same_process(root)
         with contextlib.suppress(psutil.Error):
             for child in process.children(recursive=True) if process else ():
-                found.setdefault(child.pid, _child(child))
-    return tuple(found.values())
+                family.setdefault(child.pid, _child(child))
+    return tuple(family.values())
 
 
 def _child(process: psutil.Process) -> StackProcess:
@@ -115,13 +115,13 @@ def _belongs(process: psutil.Process, home: StackHome) -> bool:
     return process.cwd() == str(home.run)
 
 
-def end_processes(found: Iterable[StackProcess], *, seconds: float) -> tuple[StackProcess, ...]:
+def end_processes(processes: Iterable[StackProcess], *, seconds: float) -> tuple[StackProcess, ...]:
     """Ask processes to end, and kill those that have not after `seconds`.
 
     Returns:
         Those that had to be killed.
     """
-    items = {item.pid: item for item in found}
+    items = {item.pid: item for item in processes}
     live = _live(items.values())
     for process in live:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -130,9 +130,9 @@ def end_processes(found: Iterable[StackProcess], *, seconds: float) -> tuple[Sta
     return kill_processes([items[process.pid] for process in alive])
 
 
-def kill_processes(found: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
-    """Kill processes and wait for their end; by id, never one that took the id over later."""
-    items = {item.pid: item for item in found}
+def kill_processes(processes: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
+    """Kill processes and wait for their end; by id, never a later process that reuses the id."""
+    items = {item.pid: item for item in processes}
     live = _live(items.values())
     for process in live:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -141,8 +141,8 @@ def kill_processes(found: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
     return tuple(items[process.pid] for process in live)
 
 
-def _live(found: Iterable[StackProcess]) -> list[psutil.Process]:
-    return [process for item in found if (process := _same_process(item)) is not None]
+def _live(processes: Iterable[StackProcess]) -> list[psutil.Process]:
+    return [process for item in processes if (process := _same_process(item)) is not None]
 
 
 def _same_process(item: StackProcess) -> psutil.Process | None:

@@ -30,7 +30,7 @@ DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
 #: Watches the health check from outside Airflow.
 DEADMAN = "deadman"
-#: What data lies in. A stack has the broker only where a pipeline reads Kafka.
+#: The stores of data. A stack has the broker only where a pipeline reads Kafka.
 STORES = (MOTO, S3PROXY, KAFKA)
 # In the order they start, once the stores answer. The scheduler is the last: what it starts asks the API server.
 START_ORDER = ((DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER), (SCHEDULER,))

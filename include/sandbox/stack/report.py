@@ -55,7 +55,7 @@ class StackStatus:
 
 @dataclass(frozen=True, slots=True)
 class DownReport:
-    """What `down` did. `killed` are the processes that did not end when they were asked to."""
+    """What `down` did. `killed` are the processes that did not end by themselves."""
 
     was_running: bool
     paused_dags: tuple[str, ...]

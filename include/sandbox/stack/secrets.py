@@ -31,10 +31,10 @@ def keep_secrets(path: Path) -> StackSecrets:
     """The secrets in `path`; those it lacks are generated and added first."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     generated = dataclasses.asdict(_generate())
-    found = {name: kept.get(name, fresh) for name, fresh in generated.items()}
-    if found != kept:
-        write_private(path, json.dumps(found, indent=2) + "\n")
-    return StackSecrets(**found)
+    values = {name: kept.get(name, fresh) for name, fresh in generated.items()}
+    if values != kept:
+        write_private(path, json.dumps(values, indent=2) + "\n")
+    return StackSecrets(**values)
 
 
 def _generate() -> StackSecrets:

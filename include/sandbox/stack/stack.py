@@ -89,8 +89,8 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipeli
     refuse_leftovers(home)
     progress("Checking Python, Java and memory")
     # Maven is asked for where it is needed: a set of jars that is up to date does without.
-    found = preflight(need_maven=False)
-    for warning in found.warnings:
+    machine = preflight(need_maven=False)
+    for warning in machine.warnings:
         progress(f"Warning: {warning}")
     ensure_jars(progress=progress)
     state = load_state(home)
@@ -99,7 +99,7 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipeli
     keys = keep_secrets(home.secrets_file)
     with_broker = bool(declared_topics(home, pipelines))
     variables = stack_variables(
-        home, ports=ports, keys=keys, java_home=found.java.home, with_broker=with_broker, pipelines=pipelines
+        home, ports=ports, keys=keys, java_home=machine.java.home, with_broker=with_broker, pipelines=pipelines
     )
     write_env(home, variables)
     programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
@@ -126,8 +126,8 @@ def refuse_leftovers(home: StackHome) -> None:
 def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress) -> None:
     state, keys = load_state(home), keep_secrets(home.secrets_file)
     checks = HealthChecks(state.ports, keys)
-    known = supervisor.programs()
-    _start(home, supervisor, checks, _among(known, STORES), seconds=_STORES_SECONDS, progress=progress)
+    programs = supervisor.programs()
+    _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
     checks.create_lake_bucket()
     _create_topics(home, read_env(home), progress)
     withdraw_stop_flags(home)
@@ -136,14 +136,14 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     progress("Preparing Airflow's database")
     save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
     for order in START_ORDER:
-        _start(home, supervisor, checks, _among(known, order), seconds=_AIRFLOW_SECONDS, progress=progress)
+        _start(home, supervisor, checks, _among(programs, order), seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
             progress(f"Unpaused: {', '.join(resumed)}")
 
 
-def _among(known: Container[str], names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in known]
+def _among(programs: Container[str], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in programs]
 
 
 def _create_topics(home: StackHome, environment: Mapping[str, str], progress: Progress) -> None:
@@ -250,9 +250,9 @@ def _end_tasks(
 
 
 def _stop_programs(supervisor: Supervisor, progress: Progress) -> None:
-    known = supervisor.programs()
+    programs = supervisor.programs()
     for order in STOP_ORDER:
-        names = _among(known, order)
+        names = _among(programs, order)
         progress(f"Stopping {', '.join(names)}")
         supervisor.stop(names, seconds=45)
     supervisor.shutdown(seconds=45)
@@ -263,11 +263,11 @@ def _end_leftovers(home: StackHome, seconds: float, progress: Progress) -> tuple
     ended: list[StackProcess] = []
     for _ in range(3):
         time.sleep(0.2)
-        found = stack_processes(home)
-        if not found:
+        leftovers = stack_processes(home)
+        if not leftovers:
             break
-        progress(f"Ending what is left: {', '.join(f'{p.pid} ({p.kind})' for p in found)}")
-        ended += end_processes(with_descendants(found), seconds=seconds)
+        progress(f"Ending what is left: {', '.join(f'{p.pid} ({p.kind})' for p in leftovers)}")
+        ended += end_processes(with_descendants(leftovers), seconds=seconds)
     return tuple(ended)
 
 

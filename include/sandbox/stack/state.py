@@ -38,9 +38,9 @@ def load_state(home: StackHome) -> StackState:
     """
     try:
         record = json.loads(home.state_file.read_text())
-        known = {item.name for item in dataclasses.fields(StackState)}
+        fields = {item.name for item in dataclasses.fields(StackState)}
         values: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in record.items() if key in known
+            key: tuple(v) if isinstance(v, list) else v for key, v in record.items() if key in fields
         }
         return StackState(**values)
     except FileNotFoundError:

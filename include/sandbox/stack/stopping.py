@@ -49,7 +49,7 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     They are recorded first, so that `up` also undoes a `down` that was interrupted.
 
     Returns:
-        What could not be done, in words: the rest of `down` goes on regardless.
+        What failed, in words: the rest of `down` goes on regardless.
     """
     try:
         running = [dag.dag_id for dag in api.dags() if not dag.is_paused]
@@ -63,10 +63,10 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
 
 
 def set_stop_flags(home: StackHome) -> tuple[str, ...]:
-    """Ask every relay and stream to end, recording those nobody had asked before.
+    """Request every relay and stream to stop, recording those without an earlier request.
 
     Returns:
-        What could not be done, in words.
+        What failed, in words.
     """
     try:
         flags = StopFlags.of(home)
@@ -99,17 +99,17 @@ def withdraw_stop_flags(home: StackHome) -> None:
     ours += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
     for flag in ours:
         request = flag.read()
-        # Somebody may have asked for a stop of their own since.
+        # An owner may have requested a stop since.
         if request is not None and request.by == STOPPED_BY:
             flag.clear()
     save_state(home, state.replace(stopped_relays=(), stopped_pipelines=()))
 
 
 def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
-    """Unpause the DAGs `down` paused; one that is gone is left out."""
+    """Unpause the DAGs `down` paused; one that is gone is skipped."""
     state = load_state(home)
-    known = {dag.dag_id for dag in api.dags()} if state.paused_dags else set()
-    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in known)
+    dag_ids = {dag.dag_id for dag in api.dags()} if state.paused_dags else set()
+    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in dag_ids)
     for dag_id in resumed:
         api.unpause(dag_id)
     save_state(home, load_state(home).replace(paused_dags=()))

@@ -36,7 +36,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProgramState:
-    """What the supervisor says of a program. `started_at` is seconds since the epoch."""
+    """The state of a program as the supervisor reports it. `started_at` is seconds since the epoch."""
 
     name: str
     state: str
@@ -78,7 +78,7 @@ def _program_options(home: StackHome, program: Program) -> dict[str, str]:
         "autostart": "false",
         "autorestart": "true",
         "startsecs": "3",
-        # The wait grows by a second each time, so this bears with a fault for about two minutes.
+        # The wait grows by a second each time, so this tolerates a fault for about two minutes.
         "startretries": "15",
         "stopwaitsecs": str(program.stop_seconds),
         "stopasgroup": "true",
@@ -159,8 +159,8 @@ class Supervisor:
                 self._rpc.stopProcess(name, False)
 
         def ended() -> bool:
-            known = self.programs()
-            return all(known[name].pid is None for name in names if name in known)
+            programs = self.programs()
+            return all(programs[name].pid is None for name in names if name in programs)
 
         wait_until(ended, seconds=seconds)
 

@@ -51,7 +51,6 @@ DATA: Final = (
             "a partition, shard or record has no number left in `_seq`",
             "read it in a pipeline of its own",
         ),
-        Trouble("SHARD_ID_UNKNOWN", "a shard's id does not end with its number", "report it with the server's name"),
         Trouble("DELTA_SOURCE_MISSING", "the table a pipeline reads is not there", "start the pipeline that writes it"),
         Trouble(
             "DELTA_SOURCE_REWRITTEN",

@@ -55,6 +55,12 @@ STACK: Final = (
             "a command does not know where Airflow's API is",
             "start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
         ),
+        Trouble(
+            "OPTION_INVALID",
+            "an option of an operation has a value it cannot take; flag and value are named",
+            "write it as its help says",
+        ),
+        Trouble("OPERATION_UNKNOWN", "a job or a DAG names no operation", "use the nearest one that is named"),
         Trouble("AIRFLOW_LOGIN_REFUSED", "Airflow refused the login", "`deltaworks status` prints it"),
         Trouble("AIRFLOW_REFUSED", "Airflow refused a request", "check the DAG's name"),
         Trouble(

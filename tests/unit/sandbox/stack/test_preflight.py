@@ -103,9 +103,9 @@ def test_little_memory_is_a_warning_only(empty_machine: Path, monkeypatch: pytes
     _install(empty_machine, "java", _java_script("17.0.1"))
     available = psutil.virtual_memory().available
 
-    monkeypatch.setattr(module, "WANTED_MEMORY_BYTES", available * 2)
+    monkeypatch.setattr(module, "RECOMMENDED_MEMORY_BYTES", available * 2)
     short = preflight(need_maven=False)
-    monkeypatch.setattr(module, "WANTED_MEMORY_BYTES", 1)
+    monkeypatch.setattr(module, "RECOMMENDED_MEMORY_BYTES", 1)
     ample = preflight(need_maven=False)
 
     assert "GiB" in short.warnings[0]

@@ -62,6 +62,6 @@ def test_another_pipeline_has_ids_of_its_own(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
 
-    TopicIds(objects, "stock").check({"orders": "two"})
+    TopicIds(PipelineHome(objects, "stock")).check({"orders": "two"})
 
     assert (first_id(objects, "shop"), first_id(objects, "stock")) == ("one", "two")

@@ -23,7 +23,7 @@ from deltaworks.sources.objects.payloads import (
     open_object,
     resolved_variables,
 )
-from deltaworks.sources.objects.relay.bucket import bucket_client
+from deltaworks.sources.objects.relay import bucket
 from deltaworks.specs.storage import StorageSpec
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
@@ -165,8 +165,8 @@ def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
 ) -> None:
     put(landing, "games/1", CONTENT)
     monkeypatch.setattr(payloads, "_PATIENCE_SECONDS", 0.5)
-    plain = bucket_client.Config
-    monkeypatch.setattr(bucket_client, "Config", lambda **said: plain(**said | {"retries": {"total_max_attempts": 1}}))
+    plain = bucket.Config
+    monkeypatch.setattr(bucket, "Config", lambda **options: plain(**options | {"retries": {"total_max_attempts": 1}}))
     refused = Fault(action=Action.REFUSE, method="GET", path="games/1")
     with running_fault_proxy(landing.endpoint, faults=[refused]) as proxy:
         storage = landing.storage.model_copy(update={"endpoint": proxy.endpoint})
