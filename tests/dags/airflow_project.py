@@ -85,6 +85,7 @@ def write_project(root: Path) -> Path:
     (games / "pipeline.yaml").write_text(PIPELINE.format(name="games"))
     (games / "gold" / "events_per_hour.sql").write_text("select event_date, count(*) as n from events group by 1")
     (edits / "pipeline.yaml").write_text(PIPELINE_WITHOUT_GOLD)
+    (root / "spark_jobs").symlink_to(REPOSITORY / "spark_jobs")
     return root
 
 

@@ -149,6 +149,7 @@ def test_cleaning_counts_only_until_it_is_told_otherwise(bag: Any) -> None:
     (task,) = dag.tasks
 
     assert dag.params["dry_run"] is True
+    assert dag.params.get_param("dry_run").description
     assert task.arguments[:2] == ["--relay", "landing"]
     assert task.option_arguments({"params": dict(dag.params)}) == []
     assert task.option_arguments({"params": {"dry_run": False}}) == ["--no-dry-run"]

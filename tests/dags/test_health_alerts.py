@@ -342,8 +342,8 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(
     job_alerts.note_success(context_of(LocalObjects(Path("none"))))
 
     assert [record.getMessage() for record in caplog.records if record.name == job_alerts.__name__] == [
-        "The failure could not be told.",
-        "The success could not be kept.",
+        "The alert of the failure could not be raised.",
+        "The success could not be recorded.",
     ]
 
 

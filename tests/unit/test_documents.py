@@ -36,7 +36,7 @@ from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
-from deltaworks.rework.quarantine.replay_record import REPLAYS_SCHEMA
+from deltaworks.rework.quarantine.open_rows import REPLAYS_SCHEMA
 from deltaworks.rework.reprocess.run import TableReprocess
 from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec

@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 115, 16),
-    Walk("batch", "deltaworks.engine.batches", 77, 13),
-    Walk("stream", "deltaworks.engine.runner", 152, 16),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 44, 11),
+    Walk("restore", "deltaworks.rework.restore.one_table", 102, 18),
+    Walk("batch", "deltaworks.engine.batches", 87, 16),
+    Walk("stream", "deltaworks.engine.runner", 103, 18),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 62, 13),
 )
 
 

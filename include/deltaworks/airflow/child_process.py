@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError
 
 #: Where maintenance shares a machine with streams, a stream that has work gets nine tenths of a core they both want.
 MAINTENANCE_NICENESS = 10
@@ -26,6 +26,7 @@ _RESULTS_LENGTH = 48_000
 _EXIT_CODE = re.compile(r"(?:Error code is|exit code)[ :]+(-?\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
+_FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code})
 
 
 def child_options(*, niceness: int = 0) -> dict[str, Any]:
@@ -132,3 +133,15 @@ def read_exit_code(text: str) -> int | None:
     """The exit code a launcher's message names."""
     match = _EXIT_CODE.search(text)
     return int(match[1]) if match else None
+
+
+def error_of(exception: BaseException) -> DeltaworksError | None:
+    """The Deltaworks error an exception is, or carries in its text."""
+    if isinstance(exception, DeltaworksError):
+        return exception
+    text = str(exception)
+    error = read_error(text)
+    if error is None and read_exit_code(text) in _FINAL_EXIT_CODES:
+        code = read_exit_code(text)
+        return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
+    return error

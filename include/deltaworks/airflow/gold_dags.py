@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks, tell_deadline
-from deltaworks.airflow.operation_dags import operation_task
+from deltaworks.airflow.operation_dags import rebuild_gold_task
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.runbooks import gold_runbook
 from deltaworks.airflow.timetables import GoldTimetable
@@ -60,21 +59,3 @@ def _timetable(expression: str | None) -> GoldTimetable | None:
     if expression is None:
         return None
     return GoldTimetable(expression, timezone="UTC", run_immediately=False)
-
-
-def rebuild_gold_task(
-    spec: PipelineSpec,
-    environment: EnvironmentSpec,
-    *,
-    from_form: bool = False,
-    values: Mapping[str, str] | None = None,
-) -> BaseOperator:
-    """The task that rebuilds gold tables; it announces them as assets when it succeeds."""
-    return operation_task(
-        "rebuild_gold",
-        spec.pipeline,
-        environment,
-        from_form=from_form,
-        values=values,
-        outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
-    )

@@ -66,7 +66,7 @@ def tell_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
 
 def raise_failure(objects: ObjectStore, context: Context) -> None:
     """Raise the alert of a failed task."""
-    from deltaworks.airflow.job_settings import error_of
+    from deltaworks.airflow.child_process import error_of
     from deltaworks.alerts import raise_alert
 
     exception = context.get("exception")

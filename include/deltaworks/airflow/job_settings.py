@@ -12,28 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.sdk import RetryDecision, RetryPolicy
 
 from deltaworks.airflow import names
-from deltaworks.airflow.child_process import read_error, read_exit_code
+from deltaworks.airflow.child_process import error_of
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.control.backoff import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, SETTLED_SECONDS, wait_seconds
-from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ENDLESS_RETRIES = 8
-_FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code})
-
-
-def error_of(exception: BaseException) -> DeltaworksError | None:
-    """The Deltaworks error an exception is, or carries in its text."""
-    if isinstance(exception, DeltaworksError):
-        return exception
-    text = str(exception)
-    error = read_error(text)
-    if error is None and read_exit_code(text) in _FINAL_EXIT_CODES:
-        code = read_exit_code(text)
-        return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
-    return error
 
 
 class JobRetryPolicy(RetryPolicy):

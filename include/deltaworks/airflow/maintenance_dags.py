@@ -7,10 +7,9 @@ from datetime import timedelta
 from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.gold_dags import rebuild_gold_task
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.job_settings import job_settings
-from deltaworks.airflow.operation_dags import operation_task
+from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.runbooks import clean_runbook, maintenance_runbook, mutations_runbook
 from deltaworks.operations.registry import operation

@@ -96,6 +96,24 @@ def operation_task(
     )
 
 
+def rebuild_gold_task(
+    spec: PipelineSpec,
+    environment: EnvironmentSpec,
+    *,
+    from_form: bool = False,
+    values: Mapping[str, str] | None = None,
+) -> BaseOperator:
+    """The task that rebuilds gold tables; it announces them as assets when it succeeds."""
+    return operation_task(
+        "rebuild_gold",
+        spec.pipeline,
+        environment,
+        from_form=from_form,
+        values=values,
+        outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
+    )
+
+
 def offered_operations(spec: PipelineSpec) -> list[Operation]:
     """The operations of a pipeline that have a DAG of their own, in the order of the registry."""
     return [
@@ -125,7 +143,10 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
         **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:
         if declared.approval:
-            chain(*_approved(declared, name, environment))
+            steps = _approved(declared, name, environment)
+            if declared.gold_follows and spec is not None and spec.gold.tables:
+                steps.append(rebuild_gold_task(spec, environment))
+            chain(*steps)
         else:
             operation_task(declared.name, name, environment, from_form=True, execution_timeout=_LONGEST)
     return dag

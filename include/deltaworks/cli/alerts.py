@@ -21,14 +21,14 @@ app = typer.Typer(no_args_is_help=True)
 def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> None:
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
-    found = [alert for alert in alerts(objects) if ended or alert.standing.open]
+    shown = [alert for alert in alerts(objects) if ended or alert.standing.open]
     table = Table("severity", "cause", "subject", "since", "summary", "runbook")
-    for alert in sorted(found, key=lambda each: (not each.standing.open, each.standing.severity, each.cause)):
+    for alert in sorted(shown, key=lambda alert: (not alert.standing.open, alert.standing.severity, alert.cause)):
         since = alert.standing.since
         severity = alert.standing.severity if alert.standing.open else "resolved"
         at = f"{since:%Y-%m-%d %H:%M}" if since else ""
         table.add_row(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
-    console.print(table if found else "No alert is open.")
+    console.print(table if shown else "No alert is open.")
 
 
 @app.command()
@@ -42,7 +42,7 @@ def send() -> None:
     if result.failing:
         raise TransientError(
             "CHANNEL_FAILED",
-            f"These channels take nothing: {', '.join(result.failing)}.",
+            f"These channels accept nothing: {', '.join(result.failing)}.",
             hint="`deltaworks alerts check` says more.",
         )
 
@@ -51,30 +51,32 @@ def send() -> None:
 def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on each channel to try it.")) -> None:
     """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues."""
     environment = catalog().environment
-    problems = 0
+    problem_count = 0
     for channel in open_channels(environment.alerts, environment.messaging):
-        found = channel_problems(channel, environment.messaging)
-        if send_one and not any(problem.blocks for problem in found):
+        problems = channel_problems(channel, environment.messaging)
+        if send_one and not any(problem.blocks for problem in problems):
             channel.send(trial_notice())
-        for problem in found:
-            problems += 1
+        for problem in problems:
+            problem_count += 1
             console.print(f"{channel.name}: {problem.text}")
-        if not found:
+        if not problems:
             console.print(f"{channel.name}: well")
-    if problems:
+    if problem_count:
         raise typer.Exit(1)
 
 
 def deadman() -> None:
-    """Alert where the health check has not run for too long; ends with 21 then. For cron, a timer or a CronJob."""
+    """Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob."""
     use_settings()
-    found = open_deadman().look()
-    if found.state == "unreadable":
-        raise TransientError("CONTROL_UNREADABLE", found.error, hint="Mend the storage, its keys or the way to it.")
-    if found.state == "silent":
+    health_check = open_deadman().look()
+    if health_check.state == "unreadable":
+        raise TransientError(
+            "CONTROL_UNREADABLE", health_check.error, hint="Check the storage, its keys and the network."
+        )
+    if health_check.state == "silent":
         raise TransientError(
             "HEALTH_SILENT",
-            f"The health check has said nothing for {found.silent_seconds:.0f} s.",
+            f"The health check has not run for {health_check.silent_seconds:.0f} s.",
             hint="Is the scheduler alive, and stream_health neither paused nor failing?",
         )
-    console.print(f"The health check ran {found.silent_seconds:.0f} s ago.")
+    console.print(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

@@ -33,8 +33,8 @@ def batches(
         *("generation", "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds"),
         *("epoch", "run"),
     )
-    for each in history.recent(last):
-        listing.add_row(*_row(each))
+    for batch in history.recent(last):
+        listing.add_row(*_row(batch))
     console.print(listing)
 
 

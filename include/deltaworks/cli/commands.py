@@ -32,7 +32,10 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "pipelines": Command("What is declared under include/pipelines.", "deltaworks.cli.pipelines:app"),
-    "start": Command("Let a stopped stream or relay go on where it was.", "deltaworks.cli.streams:start"),
+    "start": Command(
+        "Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing.",
+        "deltaworks.cli.streams:start",
+    ),
     "stop": Command(
         "Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped.",
         "deltaworks.cli.streams:stop",
@@ -53,7 +56,7 @@ COMMANDS: Mapping[str, Command] = {
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
     "alerts": Command("Alerts: what is open, and whether channels work.", "deltaworks.cli.alerts:app"),
     "deadman": Command(
-        "Alert where the health check has not run for too long; ends with 21 then. For cron, a timer or a CronJob.",
+        "Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob.",
         "deltaworks.cli.alerts:deadman",
     ),
     "wire": Command(

@@ -1,4 +1,4 @@
-"""`deltaworks consumers`: who is registered with a pipeline's Kinesis stream; removing what is read no more."""
+"""`deltaworks consumers`: who is registered with a pipeline's Kinesis stream; removing those no longer read."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def deregister(
     name: str = typer.Option("", help="Another consumer of the stream than the pipeline's own."),
     dry_run: bool = typer.Option(True, help="Only say what would be removed; --no-dry-run removes it."),
 ) -> None:
-    """Remove a consumer that is read no more. A stream that reads through it fails; its next start makes it anew."""
+    """Remove a consumer no longer needed. A stream that reads through it fails; its next start registers it again."""
     source, stream = _stream(pipeline)
     name = name or source.name_of_consumer(pipeline)
-    found = stream.consumer(name)
-    if found is None:
+    consumer = stream.consumer(name)
+    if consumer is None:
         console.print(f"{source.stream} has no consumer {name}: nothing to remove.")
         return
     if dry_run:

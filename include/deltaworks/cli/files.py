@@ -37,11 +37,11 @@ def list_files(
 
 @app.command()
 def show(relay: str, key: str, bucket: str = typer.Option("", help="Where several buckets have the key.")) -> None:
-    """Say what became of one object, or why nothing has."""
+    """Show what became of one object, or why it was not read."""
     project = catalog()
     answers = FileAnswers(project, project.relay(relay).relay)
-    found = answers.about(key, bucket=bucket or None)
-    for answer in found:
+    object_answers = answers.about(key, bucket=bucket or None)
+    for answer in object_answers:
         _show(answer)
     for message in answers.messages_about(key):
         console.print(
@@ -49,8 +49,10 @@ def show(relay: str, key: str, bucket: str = typer.Option("", help="Where severa
             f"{message['received_at']}: deltaworks files redrive {relay}.",
             highlight=False,
         )
-    if not found:
-        console.print(f"{key} is in no file event of {relay}: nobody was told of it, or the key is written otherwise.")
+    if not object_answers:
+        console.print(
+            f"{key} is in no file event of {relay}: no notification announced it, or the key is spelled differently."
+        )
         console.print(f"deltaworks files reconcile {relay} --prefix '{key}' says whether it lies in the bucket.")
 
 
@@ -71,12 +73,12 @@ def _show(answer: FileAnswer) -> None:
     for name, value in facts.items():
         console.print(f"{name:<10}{value}", highlight=False, markup=False)
     for reading in answer.readings:
-        console.print(f"{'read by':<10}{_told(reading)}", highlight=False, markup=False)
+        console.print(f"{'read by':<10}{_outcome(reading)}", highlight=False, markup=False)
     if not answer.readings:
         console.print(f"{'read by':<10}no pipeline: none declares its place")
 
 
-def _told(reading: Reading) -> str:
+def _outcome(reading: Reading) -> str:
     if reading.batch_id is None:
         return f"{reading.pipeline}: not yet"
     if reading.whole is not None:

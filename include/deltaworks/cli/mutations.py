@@ -1,4 +1,4 @@
-"""`deltaworks mutations`: where ids end, of a file anyone may have."""
+"""`deltaworks mutations`: the final ids of requests in a file, and the batches of a pipeline."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, An
     """The entities of a file, by organisation, origin and time."""
     from deltaworks.mutations.entities import resolve_entities
 
-    found = resolve_entities(spark.createDataFrame(file.requests)).orderBy("org_id", "origin_id", "valid_from")
-    for row in found.toLocalIterator():
+    entities = resolve_entities(spark.createDataFrame(file.requests)).orderBy("org_id", "origin_id", "valid_from")
+    for row in entities.toLocalIterator():
         yield {name: row[name] for name in ENTITY_COLUMNS}
 
 
@@ -110,8 +110,8 @@ def intervals_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, A
     """
     from deltaworks.mutations.resolve import resolve as resolve_requests
 
-    found = resolve_requests(spark.createDataFrame(file.requests)).orderBy("org_id", "id", "valid_from")
-    for row in found.toLocalIterator():
+    intervals = resolve_requests(spark.createDataFrame(file.requests)).orderBy("org_id", "id", "valid_from")
+    for row in intervals.toLocalIterator():
         written = _written(row, file)
         if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
             yield written

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import io
+import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,6 +15,7 @@ from deltaworks.cli.context import catalog, console
 from deltaworks.errors import ContractError
 
 if TYPE_CHECKING:
+    from deltaworks.operations.column_proposal import Proposal, TableProposal
     from deltaworks.specs.changes import SpecChange
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,10 +30,10 @@ def check() -> None:
     table = Table("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint")
     for name, spec in catalog.pipelines.items():
         source = f"{spec.source.kind} {spec.source.place()}"
-        counts = (str(len(each)) for each in (spec.tables, spec.live, spec.gold.tables))
+        counts = (str(len(section)) for section in (spec.tables, spec.live, spec.gold.tables))
         table.add_row(name, spec.owner, source, *counts, spec.fingerprint())
     console.print(table)
-    console.print(f"{len(catalog.pipelines)} pipelines and {len(catalog.relays)} relays are well declared.")
+    console.print(f"{len(catalog.pipelines)} pipelines and {len(catalog.relays)} relays are declared correctly.")
 
 
 @app.command()
@@ -61,10 +64,11 @@ def infer(
     pipeline: str,
     files: int = typer.Option(100, min=1, max=10_000, help="Look at no more objects, in the order of their keys."),
     mebibytes: int = typer.Option(64, min=1, max=4_096, help="Look at no more than about so much."),
-    hints: str = typer.Option("", help="Types known better, by the paths of fields: 'price DECIMAL(12,2), u.id INT'."),
+    hints: str = typer.Option(
+        "", help="Types to use instead, by the paths of fields: 'price DECIMAL(12,2), u.id INT'."
+    ),
 ) -> None:
     """Propose columns for the tables of a pipeline, from what lies in its landing bucket; nothing is changed."""
-    from deltaworks.cli.proposals import proposal_lines
     from deltaworks.events.inference.hints import parse_hints
     from deltaworks.operations.column_proposal import propose
 
@@ -72,7 +76,7 @@ def infer(
         parsed = parse_hints(hints)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--hints") from None
-    for line in proposal_lines(propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)):
+    for line in _proposal_lines(propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)):
         console.print(line, highlight=False, markup=False)
 
 
@@ -82,7 +86,7 @@ def diff(
     accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
     reason: str = typer.Option("", help="Kept with the acceptance."),
 ) -> None:
-    """Compare pipeline.yaml with what the stream last ran with, and say what each edit needs.
+    """Compare pipeline.yaml with what the stream last ran with, and show what each edit needs.
 
     Exits with 11 where the stream would refuse to start.
     """
@@ -107,7 +111,7 @@ def diff(
     try:
         records.check(spec)
     except ContractError as error:
-        console.print(f"The stream will [bold red]not start[/] on this: {', '.join(each.field for each in refused)}.")
+        console.print(f"The stream will [bold red]not start[/] on this: {', '.join(edit.field for edit in refused)}.")
         raise typer.Exit(error.exit_code) from None
     console.print("The stream will start on this.")
 
@@ -122,3 +126,26 @@ def _print_changes(changes: list[SpecChange]) -> None:
 def _short(value: object, limit: int = 60) -> str:
     text = "-" if value is None else str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _proposal_lines(proposal: Proposal) -> Iterator[str]:
+    """A proposal as YAML for pipeline.yaml, a comment beside each column; valid YAML whatever the events are called."""
+    yield f"# {proposal.objects:,} objects looked at, {proposal.unread:,} values that are no events"
+    for name, count in proposal.unrouted.most_common(20):
+        yield f"# no table takes {count:,} events called {json.dumps(name)}"
+    if proposal.tables:
+        yield "tables:"
+    for table in proposal.tables:
+        yield from _table_lines(table)
+
+
+def _table_lines(table: TableProposal) -> Iterator[str]:
+    yield f"  - name: {table.table}  # {table.events:,} events"
+    for conflict in table.conflicts:
+        yield f"    # not taken, {json.dumps(conflict.path)}: {conflict.values:,} values are {conflict.kind}"
+    yield "    columns:" if table.columns else "    columns: []"
+    for column in table.columns:
+        share = f"{100 * column.events / max(1, table.events):.1f} % of events"
+        declared = ", declared already" if column.declared else ""
+        path, kind = json.dumps(column.path), json.dumps(str(column.kind))
+        yield f"      - {{name: {column.name}, path: {path}, type: {kind}}}  # {share}{declared}"

@@ -1,4 +1,4 @@
-"""`deltaworks stop` and `start`: end a stream or a relay between batches and let it go on.
+"""`deltaworks stop` and `start`: end a stream or a relay between batches and let it continue.
 
 Both halves matter. The stop flag ends the running job cleanly; pausing the DAG keeps `@continuous` from starting the
 next one at once.
@@ -30,22 +30,22 @@ def stop(
     wait_seconds: float = typer.Option(180.0, help="How long to wait for the stream to end."),
 ) -> None:
     """Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped."""
-    found = _endless(name)
+    job = _endless(name)
     with airflow_from_environment() as airflow:
-        airflow.pause(found.dag_id)
-    found.flag.set(by=getpass.getuser(), reason=reason)
+        airflow.pause(job.dag_id)
+    job.flag.set(by=getpass.getuser(), reason=reason)
     console.print(f"Asked {name} to stop; waiting for its job to end.")
-    _wait_until_ended(found, wait_seconds)
-    console.print(f"{name} is stopped. `deltaworks start {name}` lets it go on where it was.")
+    _wait_until_ended(job, wait_seconds)
+    console.print(f"{name} is stopped. `deltaworks start {name}` lets it continue where it ended.")
 
 
 def start(name: str) -> None:
-    """Let a stopped stream or relay go on where it was, or call off the wait of one that keeps failing."""
-    found = _endless(name)
-    found.flag.clear()
-    found.backoff.reset()
+    """Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing."""
+    job = _endless(name)
+    job.flag.clear()
+    job.backoff.reset()
     with airflow_from_environment() as airflow:
-        airflow.unpause(found.dag_id)
+        airflow.unpause(job.dag_id)
     console.print(f"{name} may run again; Airflow starts it within seconds.")
 
 
@@ -73,16 +73,16 @@ def _endless(name: str) -> _Endless:
     return _Endless(name, dag_id, objects, flag, backoff, paths.heartbeat(folder))
 
 
-def _wait_until_ended(found: _Endless, wait_seconds: float) -> None:
+def _wait_until_ended(job: _Endless, wait_seconds: float) -> None:
     deadline = time.monotonic() + wait_seconds
     while True:
-        beat = read_heartbeat(found.objects, found.heartbeat_key)
+        beat = read_heartbeat(job.objects, job.heartbeat_key)
         if beat is None or beat.state in _ENDED:
             return
         if time.monotonic() > deadline:
             raise TransientError(
                 "STREAM_STILL_RUNNING",
-                f"{found.name} is still {beat.state} after {wait_seconds:.0f} s (process {beat.pid} on {beat.host}).",
+                f"{job.name} is still {beat.state} after {wait_seconds:.0f} s (process {beat.pid} on {beat.host}).",
                 hint="A long batch ends first; look at its driver log, or mark the task failed in Airflow.",
             )
         time.sleep(1)

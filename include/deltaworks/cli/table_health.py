@@ -49,9 +49,9 @@ def tables(
     project = catalog()
     if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
-    found = report_tables(project, pipeline=pipeline, control=control, list_folders=unreferenced, now=utc_now())
+    reports = report_tables(project, pipeline=pipeline, control=control, list_folders=unreferenced, now=utc_now())
     if as_json:
-        _print_json([as_record(report) for report in found])
+        _print_json([as_record(report) for report in reports])
         return
     columns = (
         "table",
@@ -66,7 +66,7 @@ def tables(
         "maintenance would",
     )
     listing = Table(*columns)
-    for report in found:
+    for report in reports:
         listing.add_row(*_row(report))
     console.print(listing)
     objects = open_objects(project.environment.lake)
@@ -79,29 +79,30 @@ def show(
     unreferenced: bool = _LIST_FOLDERS,
     as_json: bool = _AS_JSON,
 ) -> None:
-    """Show all there is to say of one table: its score by parts, its files, partitions, log and last operations."""
+    """Show one table in detail: its score by parts, its files, partitions, log and last operations."""
     project = catalog()
     pipeline, _, name = table.partition(".")
-    found = report_table(project, pipeline, name, list_folder=unreferenced, now=utc_now())
-    if found is None:
+    report = report_table(project, pipeline, name, list_folder=unreferenced, now=utc_now())
+    if report is None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"There is no table {table!r}.",
             hint="`deltaworks tables --control` lists all, as PIPELINE.TABLE.",
         )
     if as_json:
-        _print_json(as_record(found))
+        _print_json(as_record(report))
         return
-    console.print(f"[bold]{table}[/] ({found.kind}, {found.key})", highlight=False)
-    if found.error:
-        console.print(f"[bold red]error:[/] {found.error}", highlight=False)
-    if found.health is None:
-        console.print("" if found.error else "It has not been created yet.")
+    console.print(f"[bold]{table}[/] ({report.kind}, {report.key})", highlight=False)
+    if report.error:
+        console.print(f"[bold red]error:[/] {report.error}", highlight=False)
+    if report.health is None:
+        console.print("" if report.error else "It has not been created yet.")
         return
-    for listing in (_scores(found), _facts(found, found.health), _operations(found.health), _partitions(found.health)):
+    health = report.health
+    for listing in (_scores(report), _facts(report, health), _operations(health), _partitions(health)):
         console.print(listing)
-    if found.choice is not None:
-        console.print(f"[bold]maintenance would:[/] {_would(found)}", highlight=False)
+    if report.choice is not None:
+        console.print(f"[bold]maintenance would:[/] {_would(report)}", highlight=False)
 
 
 def trend(
@@ -118,20 +119,20 @@ def trend(
         project.pipeline(pipeline)
     since = utc_now().date() - dt.timedelta(days=days)
     snapshots = read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline, table=name)
-    found = trends(snapshots)
+    table_trends = trends(snapshots)
     if chart is not None:
         from deltaworks.maintenance.table_health.trend_chart import worst_tables, write_trend_chart
 
         written = write_trend_chart(chart, worst_tables(snapshots, worst))
         typer.echo(f"Charts: {written}", err=as_json)
     if as_json:
-        _print_json([dataclasses.asdict(each) for each in found])
+        _print_json([dataclasses.asdict(table_trend) for table_trend in table_trends])
         return
     listing = Table("table", "score", "snapshots", "days", "files", "a day", "size", "a day", "log a day")
-    for each in found:
-        listing.add_row(*_trend_row(each))
+    for table_trend in table_trends:
+        listing.add_row(*_trend_row(table_trend))
     console.print(listing)
-    if not found:
+    if not table_trends:
         console.print("There are no snapshots yet: the maintenance DAG makes one each night.")
 
 
@@ -162,10 +163,10 @@ def _print_json(data: Any) -> None:
 def _row(report: TableReport) -> tuple[str, ...]:
     name, health = f"{report.owner}.{report.name}", report.health
     if health is None:
-        said = f"[red]{report.error}[/]" if report.error else "not created yet"
-        return (name, report.kind, *["-"] * 7, said)
+        state = f"[red]{report.error}[/]" if report.error else "not created yet"
+        return (name, report.kind, *["-"] * 7, state)
     dearest = report.score.costly[0] if report.score is not None and report.score.costly else None
-    last = max(health.last_operations.values(), key=lambda each: each.version, default=None)
+    last = max(health.last_operations.values(), key=lambda operation: operation.version, default=None)
     return (
         name,
         report.kind,
@@ -214,9 +215,9 @@ def _facts(report: TableReport, health: TableHealth) -> Table:
     }
     if health.log is not None:
         log = health.log
-        made = "none" if log.checkpoint_at is None else f"of {log.checkpoint_at:%Y-%m-%d %H:%M}"
+        checkpoint = "none" if log.checkpoint_at is None else f"of {log.checkpoint_at:%Y-%m-%d %H:%M}"
         facts["log"] = f"{log.commits:,} commits, {readable_bytes(log.bytes)}"
-        facts["checkpoint"] = f"{made}, {health.commits_since_checkpoint:,} commits since"
+        facts["checkpoint"] = f"{checkpoint}, {health.commits_since_checkpoint:,} commits since"
     if report.unordered_share is not None:
         facts["not in Z-order"] = f"{report.unordered_share:.0%} of the bytes"
     if report.unreferenced is not None:
@@ -236,40 +237,42 @@ def _histogram(health: TableHealth) -> Iterator[str]:
 
 def _operations(health: TableHealth) -> Table:
     listing = Table("last", "version", "at", "run")
-    for each in sorted(health.last_operations.values(), key=lambda operation: -operation.version):
-        listing.add_row(each.operation, str(each.version), f"{each.at:%Y-%m-%d %H:%M:%S}", each.run or "")
+    for last in sorted(health.last_operations.values(), key=lambda operation: -operation.version):
+        listing.add_row(last.operation, str(last.version), f"{last.at:%Y-%m-%d %H:%M:%S}", last.run or "")
     return listing
 
 
 def _partitions(health: TableHealth) -> Table:
     listing = Table("partition", "files", "small files", "size", "rows", "newest file")
-    largest: list[PartitionHealth] = sorted(health.partition_health, key=lambda each: (-each.small_files, -each.bytes))
-    for each in largest[:_MOST_PARTITIONS]:
+    largest: list[PartitionHealth] = sorted(
+        health.partition_health, key=lambda partition: (-partition.small_files, -partition.bytes)
+    )
+    for partition in largest[:_MOST_PARTITIONS]:
         listing.add_row(
-            "/".join(f"{name}={value}" for name, value in each.partition) or "(all)",
-            f"{each.files:,}",
-            f"{each.small_files:,}",
-            readable_bytes(each.bytes),
-            "?" if each.rows is None else f"{each.rows:,}",
-            f"{each.newest_file_at:%Y-%m-%d %H:%M}",
+            "/".join(f"{name}={value}" for name, value in partition.partition) or "(all)",
+            f"{partition.files:,}",
+            f"{partition.small_files:,}",
+            readable_bytes(partition.bytes),
+            "?" if partition.rows is None else f"{partition.rows:,}",
+            f"{partition.newest_file_at:%Y-%m-%d %H:%M}",
         )
     if len(largest) > _MOST_PARTITIONS:
         listing.caption = f"and {len(largest) - _MOST_PARTITIONS:,} more; --json has all"
     return listing
 
 
-def _trend_row(each: Trend) -> tuple[str, ...]:
-    change = "" if not each.score_change else f" ({each.score_change:+d})"
+def _trend_row(table_trend: Trend) -> tuple[str, ...]:
+    change = "" if not table_trend.score_change else f" ({table_trend.score_change:+d})"
     return (
-        f"{each.owner}.{each.table}",
-        "-" if each.score is None else f"{each.score}{change}",
-        str(each.snapshots),
-        f"{each.days:.1f}",
-        f"{each.files:,}",
-        "" if each.files_a_day is None else f"{each.files_a_day:+,.1f}",
-        readable_bytes(each.bytes),
-        "" if each.bytes_a_day is None else readable_bytes(each.bytes_a_day),
-        "" if each.log_bytes_a_day is None else readable_bytes(each.log_bytes_a_day),
+        f"{table_trend.owner}.{table_trend.table}",
+        "-" if table_trend.score is None else f"{table_trend.score}{change}",
+        str(table_trend.snapshots),
+        f"{table_trend.days:.1f}",
+        f"{table_trend.files:,}",
+        "" if table_trend.files_a_day is None else f"{table_trend.files_a_day:+,.1f}",
+        readable_bytes(table_trend.bytes),
+        "" if table_trend.bytes_a_day is None else readable_bytes(table_trend.bytes_a_day),
+        "" if table_trend.log_bytes_a_day is None else readable_bytes(table_trend.log_bytes_a_day),
     )
 
 

@@ -1,4 +1,4 @@
-"""`deltaworks tables`: the health of tables, who reads old versions of them, and what of them is damaged."""
+"""`deltaworks tables`: the health of tables, who reads old versions of them, and what is damaged."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def check(
         return
     listing = Table("pipeline", "what", "damage", "mended by")
     for damage in damages:
-        listing.add_row(damage.pipeline, damage.what, damage.told, damage.mend)
+        listing.add_row(damage.pipeline, damage.what, damage.description, damage.repair)
     console.print(listing)
     raise typer.Exit(11)
 
 
 @app.command()
 def readers(pipeline: str) -> None:
-    """List who keeps VACUUM back from a pipeline's tables, streams among them, and the words that readers gave."""
+    """List who keeps VACUUM back from a pipeline's tables: streams, and readers with a version they keep."""
     project = catalog()
     spec = project.pipeline(pipeline)
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
-    listing = Table("table", "who", "needs what it was at")
-    for table in (each.name for each in declared_tables(project, pipeline=spec.pipeline, control=False)):
+    listing = Table("table", "who", "needs the state of")
+    for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
         for hold in holds_on(project, lake, home, table):
             since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
             listing.add_row(table, hold.by, since)
@@ -72,8 +72,8 @@ def readers(pipeline: str) -> None:
     now = utc_now()
     for word in home.readers.read():
         state = "until" if word.counts_at(now) else "no more since"
-        said = f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}"
-        console.print(said, highlight=False)
+        line = f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}"
+        console.print(line, highlight=False)
 
 
 @app.command()
@@ -81,7 +81,7 @@ def keep(
     table: str = _TABLE,
     reader: str = _READER,
     version: int = typer.Option(-1, help="The version that is read; by default the newest."),
-    hours: float = typer.Option(72.0, help="For how long; say it again to go on."),
+    hours: float = typer.Option(72.0, help="For how long; repeat the command to extend it."),
 ) -> None:
     """Keep a version of a table, and those after it, from VACUUM while it is read."""
     project = catalog()
@@ -96,7 +96,7 @@ def keep(
 
 @app.command()
 def release(table: str = _TABLE, reader: str = _READER) -> None:
-    """Keep nothing for this reader any more."""
+    """Release what is kept for this reader."""
     project = catalog()
     pipeline, name = _named(project, table)
     there = PipelineHome.open(project.environment.lake, pipeline).readers.release(name, reader=reader)
@@ -105,8 +105,8 @@ def release(table: str = _TABLE, reader: str = _READER) -> None:
 
 def _named(project: Catalog, table: str) -> tuple[str, str]:
     pipeline, _, name = table.partition(".")
-    known = {each.name for each in declared_tables(project, pipeline=pipeline, control=False)}
-    if name not in known:
+    names = {report.name for report in declared_tables(project, pipeline=pipeline, control=False)}
+    if name not in names:
         raise ConfigError(
             "TABLE_UNKNOWN", f"There is no table {table!r}.", hint="`deltaworks tables` lists all, as PIPELINE.TABLE."
         )

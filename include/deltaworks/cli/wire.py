@@ -14,29 +14,29 @@ from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream
 
 def wire(
     relay: str,
-    name: str = typer.Option("", help="What queue and topic are called; deltaworks-RELAY unless it is said."),
-    prefix: str = typer.Option("", help="Announce only keys that begin so."),
+    name: str = typer.Option("", help="What queue and topic are called; deltaworks-RELAY by default."),
+    prefix: str = typer.Option("", help="Announce only keys with this prefix."),
     policies: bool = typer.Option(True, help="Print the IAM policies of relay, streams and this command."),
-    dry_run: bool = typer.Option(True, help="Only say what is missing; --no-dry-run makes it."),
+    dry_run: bool = typer.Option(True, help="Only list what is missing; --no-dry-run creates it."),
 ) -> None:
     """Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted."""
     project = catalog()
     spec, lake = project.relay(relay), project.environment.lake
     name = name or f"deltaworks-{relay.replace('_', '-')}"
     wiring = Wiring(project.environment.messaging, name=name, buckets=spec.buckets, prefix=prefix)
-    found = wiring.wire(dry_run=dry_run)
+    wired = wiring.wire(dry_run=dry_run)
     listing = Table("part", "name", "state" if dry_run else "was")
-    for step in found.steps:
+    for step in wired.steps:
         listing.add_row(step.kind, step.name, step.state)
     console.print(listing)
-    if dry_run and found.to_do:
-        console.print(f"{found.to_do} to do: --no-dry-run does it.")
-    elif found.to_do:
-        console.print(f"{found.to_do} done.")
-    if found.queue_url:
-        console.print(f"queue_url of include/relays/{relay}.yaml: {found.queue_url}", highlight=False)
+    if dry_run and wired.to_do:
+        console.print(f"{wired.to_do} to do: --no-dry-run does it.")
+    elif wired.to_do:
+        console.print(f"{wired.to_do} done.")
+    if wired.queue_url:
+        console.print(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}", highlight=False)
         queue = NotificationQueue(
-            project.environment.messaging, found.queue_url, visibility_seconds=spec.visibility_seconds
+            project.environment.messaging, wired.queue_url, visibility_seconds=spec.visibility_seconds
         )
         for warning in warnings_of(queue):
             console.print(f"[bold yellow]{warning.condition}[/] {warning.message}", highlight=False)

@@ -41,6 +41,7 @@ class Operation:
             table asks for one.
         destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
         approval: under Airflow it counts first, and a person approves the count before it is done.
+        gold_follows: under Airflow gold tables are built after it, since they are of rows that went.
         beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
         family: the tag under which Airflow's list shows it.
         for_mutable: only of pipelines that declare mutations.
@@ -55,6 +56,7 @@ class Operation:
     needs_spark: bool = False
     destructive: bool = False
     approval: bool = False
+    gold_follows: bool = False
     beside: tuple[Neighbour, ...] = ALL_JOBS
     family: str = "operations"
     for_mutable: bool = False

@@ -49,10 +49,10 @@ def log(context: OperationContext, options: LogOptions) -> Report:
     result = mend_log(context.catalog, pipeline, table, dry_run=options.dry_run, max_rows=options.max_rows)
     verb = "would be" if options.dry_run else "was"
     parts: list[str | Listing] = [
-        f"Version {version} {verb} recreated from batch {batch}." for version, batch in result.made_anew.items()
+        f"Version {version} {verb} recreated from batch {batch}." for version, batch in result.recreated.items()
     ]
     parts += [f"Version {version}, of which nothing is on record, {verb} filled in." for version in result.filled]
-    broken = bool(result.made_anew or result.filled or result.restore)
+    broken = bool(result.recreated or result.filled or result.restore)
     return _report(context, options, parts, result.restore, broken=broken, subject=f"the log of {pipeline}.{table}")
 
 
@@ -105,8 +105,8 @@ class TableOptions(Options):
 
 
 def table(context: OperationContext, options: TableOptions) -> Report:
-    """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
-    from deltaworks.rework.recover.dropped import mend_table
+    """Recreate a dropped table and bring back every batch that had landed in it. Goes on where it was broken off."""
+    from deltaworks.rework.recover.lost_files import mend_table
 
     pipeline, name = context.subject, options.table
     result = mend_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)

@@ -118,6 +118,7 @@ _OPERATIONS = (
         run="deltaworks.operations.restore:restore",
         destructive=True,
         approval=True,
+        gold_follows=True,
         beside=("stream", "gold"),
         family="recovery",
     ),

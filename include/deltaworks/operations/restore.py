@@ -89,7 +89,7 @@ def point_of(options: RestoreOptions) -> RestorePoint | None:
 
 def _restore_table(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
     from deltaworks.rework.restore.one_table import TableRestore
-    from deltaworks.rework.restore.table_plan import TableRestoreRequest
+    from deltaworks.rework.restore.plan import TableRestoreRequest
 
     restore = TableRestore(context.catalog, context.subject, str(options.table))
     request: TableRestoreRequest | None = None
@@ -121,7 +121,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
         f"{batches} batches since {_FATE[result.repair]}",
         *(f"undone: {change}" for change in result.undone),
         *(f"{follower.pipeline} follows it and {follower.effect}" for follower in result.followers),
-        *(f"gone: {path}" for path in result.absent),
+        *(f"gone: {path}" for path in result.missing_files),
     ]
     return RestoreSummary(
         pipeline=result.pipeline,
@@ -134,7 +134,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
 
 def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
     """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
-    from deltaworks.rework.restore.followers import followers_of
+    from deltaworks.rework.restore.dependents import followers_of
     from deltaworks.rework.start_over import start_over
 
     if point is None:
@@ -190,7 +190,7 @@ def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
     if result.lost:
         parts.append(f"Landed since, which {_FATE[result.repair]}: {lost_text(result.lost)}.")
     parts += [f"undone: {change}" for change in result.undone[:_SHOWN]]
-    parts += [f"gone: {path}" for path in result.absent[:_SHOWN]]
+    parts += [f"gone: {path}" for path in result.missing_files[:_SHOWN]]
     if result.unprepared:
         batches = ", ".join(map(str, result.unprepared))
         parts.append(f"without files: batches {batches}; --repair source reads them again.")

@@ -57,7 +57,7 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
     else:
         hours = context.catalog.pipeline(pipeline).maintenance.vacuum_retention_hours
         parts.append(
-            f"{result.made_anew} tables were recreated now. Their rows are readable by time travel until a VACUUM that "
+            f"{result.recreated} tables were recreated now. Their rows are readable by time travel until a VACUUM that "
             f"comes {hours} h or more after this.\nThe next start reads the source from the beginning: "
             f"deltaworks start {pipeline}"
         )

@@ -1,9 +1,8 @@
 """Deletes or archives landed objects that every pipeline which reads them has landed, some days after.
 
 An object is left alone while one of its pipelines has not completed the batch that holds it, while a row of it waits
-in quarantine for a replay that needs the object, and where no pipeline reads it: nobody has what it holds. What was
+in quarantine for a replay that needs the object, and where no pipeline reads it: its rows are in no table. What was
 removed cannot be reprocessed, replayed or read by a pipeline that starts over.
-
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
 _REQUESTS_AT_ONCE = 8
-_ASKED_AT_ONCE = 1_000
+_CHECKED_AT_ONCE = 1_000
 #: The most objects one run removes, so that a mistake is a small one.
 MOST_OBJECTS = 100_000
 _COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
@@ -44,7 +43,7 @@ class CleanResult:
     """What one run removed, or would remove, and what it left.
 
     `unread` objects wait for a pipeline, `young` ones for their day, `in_quarantine` ones for a replay; `unclaimed`
-    ones are read by nobody; `changed` keys hold another content by now. `up_to_seq` is where the next run goes on.
+    ones are read by no pipeline; `changed` keys hold another content by now. The next run continues after `up_to_seq`.
     """
 
     relay: str
@@ -67,7 +66,7 @@ def clean_source(
     """Remove what is landed everywhere, at most `limit` objects. Idempotent; safe beside relay and streams.
 
     Args:
-        from_start: look at the whole log again, also at what earlier runs have left behind them.
+        from_start: read the whole log again, also what earlier runs have passed.
 
     Raises:
         ConfigError: RELAY_CLEANS_NOTHING, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
@@ -98,11 +97,11 @@ class _Run:
         self._remove = remover.lies_there if result.dry_run else remover.remove
         self._before = utc_now() - timedelta(days=after_days)
         self._may_remove = limit
-        #: The first `seq` that could not be done with: the next run has to look from there.
+        #: The first `seq` that was left: the next run begins there.
         self._first_left = sys.maxsize
         # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
         self._readers = FileAnswers(catalog, result.relay).readers()
-        self._needed = {each.pipeline: Quarantine(lake, each.pipeline).objects_needed() for each in self._readers}
+        self._needed = {reader.pipeline: Quarantine(lake, reader.pipeline).objects_needed() for reader in self._readers}
 
     def clean(self) -> None:
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
@@ -113,10 +112,10 @@ class _Run:
                     break
 
     def _remove_some(self, chosen: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
-        """Only what is really there counts against the limit: what has gone before may lie in the way for long."""
+        """Only objects that are there count against the limit: the log may begin with many that were removed before."""
         at = 0
         while at < len(chosen) and self._may_remove:
-            piece = chosen[at : at + min(self._may_remove, _ASKED_AT_ONCE)]
+            piece = chosen[at : at + min(self._may_remove, _CHECKED_AT_ONCE)]
             for row, state in zip(piece, threads.map(self._removed, piece), strict=True):
                 self._count(row, state)
             at += len(piece)
@@ -133,8 +132,8 @@ class _Run:
         """The objects of a part of the log that can go."""
         readers: dict[int, list[Reader]] = {}
         for reader in self._readers:
-            found = matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
-            for seq in found.column("seq").to_pylist():
+            matches = matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
+            for seq in matches.column("seq").to_pylist():
                 readers.setdefault(seq, []).append(reader)
         for row in part.to_pylist():
             seq, its_readers = row["seq"], readers.get(row["seq"], [])
@@ -173,7 +172,7 @@ def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, 
     if landing is None:
         raise ConfigError(
             "LANDING_MISSING",
-            f"Relay {spec.relay!r} cleans its buckets, and is not told how they are reached.",
+            f"Relay {spec.relay!r} cleans its buckets, but the environment does not say how to reach them.",
             hint="Give the environment a `landing`.",
         )
     return spec.clean, landing
@@ -184,5 +183,5 @@ def _position_key(relay: str) -> str:
 
 
 def _position(objects: ObjectStore, relay: str) -> int:
-    found = objects.get(_position_key(relay))
-    return int(json.loads(found.data)["seq"]) if found else 0
+    position = objects.get(_position_key(relay))
+    return int(json.loads(position.data)["seq"]) if position else 0

@@ -1,48 +1,39 @@
-"""Starts a pipeline over in a new generation: its tables are made anew, and its source is read from the beginning; or
+"""Starts a pipeline over in a new generation: its tables are recreated, and its source is read from the beginning; or
 its tables go back to one batch, and the source is read from there.
 
 For edits that rows which have landed cannot follow: another source, another type or partitioning of a column. What is
 done is fixed by a record before anything changes; each step is guarded and can be repeated, so a run that dies is
 completed by the next one, and nothing else of the pipeline begins before that. Rows given up stay readable by time
-travel until VACUUM removes their files. Batches go on being numbered after those before, so that `_batch_id` never
-means two batches.
+travel until VACUUM removes their files. The numbers of batches continue, so that `_batch_id` never means two batches.
 """
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from deltaworks import __version__
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.start_over import GivenUp, StartOver
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
-from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.engine.start import open_batches
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
-from deltaworks.rework.quarantine.replay import complete_torn_replay, rereading, void_replays
-from deltaworks.rework.restore.followers import refuse_running_followers
-from deltaworks.rework.restore.pipeline_plan import PipelinePlanner, restored_versions, target_of
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
+from deltaworks.rework.restore.dependents import refuse_running_followers
+from deltaworks.rework.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
+from deltaworks.rework.restore.plan import with_columns_of
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
-from deltaworks.tables.recreate import content, recreate_table
+from deltaworks.tables.recreate import recreate_table
 from deltaworks.tables.restore import RestoreCommit, commit_restore
 from deltaworks.tables.steps import read_last_completed
 
@@ -50,13 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPERATION, ROLLBACK = "start_over", "restore"
-#: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
-Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverResult:
-    """What was given up, or would be. `resumed`: it had been begun before; `made_anew` counts tables of this call."""
+    """What was given up, or would be.
+
+    `resumed`: it had been begun before. `recreated` counts the tables this call recreated or put back.
+    """
 
     pipeline: str
     dry_run: bool
@@ -64,7 +56,7 @@ class StartOverResult:
     first_batch: int
     resumed: bool
     tables: tuple[GivenUp, ...]
-    made_anew: int
+    recreated: int
     start: Mapping[str, Any] | None = None
 
     @property
@@ -84,16 +76,16 @@ def start_over(
     spark: Callable[[], SparkSession] | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
-    """Make the bronze tables, quarantine and live tables of a pipeline anew, for a new generation. Idempotent.
+    """Recreate the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
 
     The stream has to be stopped; its next start reads the source from the beginning with pipeline.yaml as it is. Gold
-    tables follow by their next build. Tables that are declared no more stay as they are.
+    tables follow by their next build. Tables that are no longer declared stay as they are.
 
     Args:
         max_rows: how many rows may be given up at most; needed unless it is a dry run.
         reason: kept on record.
-        back_to: bring bronze tables and quarantine back to a batch instead of making them anew. Live tables count anew,
-            and what replays have landed may be replayed again.
+        back_to: bring bronze tables and quarantine back to a batch instead of recreating them. Live tables count from
+            zero, and rows that replays have landed may be replayed again.
         spark: gives a session, where a table or a torn batch needs one.
         fault: called at `planned`, `anew:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
 
@@ -125,8 +117,9 @@ class _Operation:
         self._spec = catalog.pipeline(pipeline)
         self._pipeline = pipeline
         self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._home = PipelineHome(self._objects, pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
+        self._planner = PipelinePlanner(self._spec, self._lake, self._home)
         self._specs = self._home.specs
         self._spark = spark
         self._fault = fault
@@ -142,22 +135,21 @@ class _Operation:
     def leases(self) -> Iterator[None]:
         """Nobody else lands, replays or reprocesses meanwhile."""
         with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
-            exclusive = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
-            with rereading(self._catalog, self._pipeline, starting_over=True), exclusive:
+            no_vacuum = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
+            with rereading(self._home, starting_over=True), no_vacuum:
                 yield
 
     def _put_back(self) -> list[str]:
         """The tables whose files of an earlier version are to be there again."""
         if (begun := self._begun()) is not None:
-            return [each.table for each in begun.tables if each.restore_to is not None]
+            return [loss.table for loss in begun.tables if loss.restore_to is not None]
         return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE]
 
     def count(self) -> StartOverResult:
         """What `run` would do."""
-        planned = self._begun()
-        return self._result(
-            planned or self._plan("", self._spec, refuse=False), resumed=planned is not None, dry_run=True
-        )
+        begun = self._begun()
+        plan = begun or self._planner.plan_pipeline(self._back_to, reason="", refuse=False)
+        return _result(plan, resumed=begun is not None, dry_run=True)
 
     def run(self, max_rows: int | None, reason: str) -> StartOverResult:
         """All of it, or what is left of it."""
@@ -165,24 +157,24 @@ class _Operation:
         resumed = begun is not None
         if begun is None:
             self._settle()
-            plan = self._plan(reason, self._spec, refuse=True)
+            plan = self._planner.plan_pipeline(self._back_to, reason=reason, refuse=True)
             if self._back_to is not None:
-                names = tuple(table.table for table in plan.tables)
+                names = tuple(loss.table for loss in plan.tables)
                 refuse_running_followers(self._catalog, self._home, names)
             _refuse_unbounded(plan, max_rows)
             self._specs.keep(self._spec)
             begun = self._home.start_overs.fix(plan)
         self._fault("planned")
-        made = self._perform(begun)
-        return self._result(begun, resumed=resumed, dry_run=False, made_anew=made)
+        recreated = self._perform(begun)
+        return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
 
     def _begun(self) -> StartOver | None:
-        """A start over that was broken off."""
+        """A start over that was interrupted."""
         generation, ended = self._home.start_overs.newest()
         return None if ended else self._home.start_overs.read(generation)
 
     def _settle(self) -> None:
-        """Complete what is half done under the declaration it was begun with, and refuse what waits for somebody."""
+        """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
         before = self._specs.current() or self._spec
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
@@ -207,36 +199,10 @@ class _Operation:
                 f"Batches of {self._pipeline!r} hold rows back that {', '.join(sorted(held))} does not have yet.",
                 hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
             )
-        complete_torn_replay(self._catalog, self._pipeline)
-
-    def _plan(self, reason: str, spec: PipelineSpec, *, refuse: bool) -> StartOver:
-        generation = self._home.generations.current()
-        last = read_last_completed(self._lake, self._pipeline, generation)
-        planner = PipelinePlanner(self._catalog, spec)
-        point = None if self._back_to is None else planner.point(self._back_to)
-        tables = [] if point is None else list(planner.tables(point, refuse=refuse))
-        put_back = {each.table for each in tables}
-        for name in _declared(spec):
-            table = self._lake.open(paths.table(self._pipeline, name))
-            if table is not None and name not in put_back:
-                tables.append(GivenUp(table=name, **asdict(content(table))))
-        return StartOver(
-            pipeline=self._pipeline,
-            generation=generation + 1,
-            first_batch=0 if last is None else last + 1,
-            start=None if point is None else point.start,
-            to_batch=None if point is None else point.batch,
-            spec_fingerprint=spec.fingerprint(),
-            code_version=__version__,
-            tables=tuple(tables),
-            by=getpass.getuser(),
-            reason=reason,
-            run=current_run(),
-            at=iso_now(),
-        )
+        complete_torn_replay(self._spec, self._lake, self._home)
 
     def _perform(self, begun: StartOver) -> int:
-        """Every step, each of which is found done where it was; how many tables were made anew now."""
+        """Every step, each of which is skipped where it was done; how many tables were recreated or put back now."""
         spec = self._specs.read(begun.spec_fingerprint)
         if spec is None:
             raise ContractError(
@@ -244,15 +210,15 @@ class _Operation:
                 f"The declaration {begun.spec_fingerprint} that {begun.pipeline!r} was to start over with is gone.",
                 hint=f"Restore specs/{begun.spec_fingerprint}.json in its control folder from the storage's versions.",
             )
-        declared = _declared(spec)
-        given_up = {each.table: each for each in begun.tables}
-        # Quarantine first: a replay that is under way somewhere then finds nothing to select once it has been voided.
-        first = [QUARANTINE] if QUARANTINE in given_up else []
-        made = sum(self._anew(begun, given_up[name], declared[name]) for name in first)
-        void_replays(self._catalog, begun.pipeline, replay_id=f"generation {begun.generation}")
+        declared = declared_tables(spec)
+        losses = {loss.table: loss for loss in begun.tables}
+        # Quarantine first: a replay that is under way somewhere then selects nothing once it has been voided.
+        first = [QUARANTINE] if QUARANTINE in losses else []
+        recreated = sum(self._recreate(begun, losses[name], declared[name]) for name in first)
+        void_replays(self._spec, self._lake, self._home, replay_id=f"generation {begun.generation}")
         self._fault("replays")
-        others = [name for name in declared if name in given_up and name != QUARANTINE]
-        made += sum(self._anew(begun, given_up[name], declared[name]) for name in others)
+        others = [name for name in declared if name in losses and name != QUARANTINE]
+        recreated += sum(self._recreate(begun, losses[name], declared[name]) for name in others)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.begin_after(begun.first_batch - 1, owner=self._owner)
@@ -262,71 +228,64 @@ class _Operation:
         self._home.generations.begin(begun)
         self._fault("begun")
         self._home.start_overs.end(begun, versions=restored_versions(self._lake, begun))
-        return made
+        return recreated
 
     @property
     def _owner(self) -> Step:
         return owner_step(self._pipeline, self._lease.epoch)
 
-    def _anew(self, begun: StartOver, given_up: GivenUp, declared: Declared) -> bool:
-        """Make a table anew, or put it back; whether that landed now."""
-        name = given_up.table
+    def _recreate(self, begun: StartOver, loss: GivenUp, declared: Declared) -> bool:
+        """Recreate a table, or put it back; whether that was committed now."""
+        name = loss.table
         key = paths.table(begun.pipeline, name)
         table = self._lake.open(key)
         if table is None:
             return False
-        # A job that had the table's turn has it no more.
+        # A job that had the table's write turn loses it.
         self._objects.delete(paths.turn_request(begun.pipeline, name))
         step = Step(f"{begun.pipeline}/start_over/{name}", begun.generation)
         metadata = user_metadata(
             pipeline=begun.pipeline,
             batch="none",
-            operation=OPERATION if given_up.restore_to is None else ROLLBACK,
+            operation=OPERATION if loss.restore_to is None else ROLLBACK,
             generation=begun.generation,
             step=step.app_id,
             step_version=step.version,
         )
-        if given_up.restore_to is not None:
-            then = state_at(self._lake, self._objects, key, given_up.restore_to)
-            told: dict[str, str | None] = {"version": str(given_up.restore_to), "timestamp": None}
-            commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=told)
-            put_back = commit_restore(self._lake, self._objects, key, lambda now: target_of(then, now), commit=commit)
-            self._fault(f"anew:{name}")
-            return put_back.landed_now
-        made = recreate_table(
-            table,
-            *declared,
-            step=step,
-            owner=self._owner,
-            user_metadata=metadata,
-            spark=self._spark,
-            uri=self._lake.storage.spark_uri(key),
-        )
+        if loss.restore_to is None:
+            landed_now = recreate_table(
+                table,
+                *declared,
+                step=step,
+                owner=self._owner,
+                user_metadata=metadata,
+                spark=self._spark,
+                uri=self._lake.storage.spark_uri(key),
+            )
+        else:
+            landed_now = self._put_table_back(key, loss.restore_to, step, metadata)
         self._fault(f"anew:{name}")
-        return made
+        return landed_now
 
-    def _result(self, plan: StartOver, *, resumed: bool, dry_run: bool, made_anew: int = 0) -> StartOverResult:
-        return StartOverResult(
-            pipeline=plan.pipeline,
-            dry_run=dry_run,
-            generation=plan.generation,
-            first_batch=plan.first_batch,
-            resumed=resumed,
-            tables=plan.tables,
-            made_anew=made_anew,
-            start=plan.start,
-        )
+    def _put_table_back(self, key: str, version: int, step: Step, metadata: str) -> bool:
+        then = state_at(self._lake, self._objects, key, version)
+        parameters: dict[str, str | None] = {"version": str(version), "timestamp": None}
+        commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
+        restored = commit_restore(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
+        return restored.landed_now
 
 
-def _declared(spec: PipelineSpec) -> dict[str, Declared]:
-    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
-    found: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
-    found[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
-    if spec.mutations is not None:
-        # Made of the requests, which are landed again.
-        found[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
-        found[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
-    return found | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.live}
+def _result(plan: StartOver, *, resumed: bool, dry_run: bool, recreated: int = 0) -> StartOverResult:
+    return StartOverResult(
+        pipeline=plan.pipeline,
+        dry_run=dry_run,
+        generation=plan.generation,
+        first_batch=plan.first_batch,
+        resumed=resumed,
+        tables=plan.tables,
+        recreated=recreated,
+        start=plan.start,
+    )
 
 
 def _refuse_unbounded(plan: StartOver, max_rows: int | None) -> None:
@@ -334,7 +293,7 @@ def _refuse_unbounded(plan: StartOver, max_rows: int | None) -> None:
     if max_rows is None:
         raise ConfigError(
             "START_OVER_UNBOUNDED",
-            f"Starting {plan.pipeline!r} over gives up {rows} rows; it was not said how many may be.",
+            f"Starting {plan.pipeline!r} over gives up {rows} rows, and no bound was given.",
             hint=f"Give the bound too: --max-rows {rows}.",
         )
     if rows > max_rows:

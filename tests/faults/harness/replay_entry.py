@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.control.records.prepared import PreparedReplay, PreparedReplays
 from deltaworks.rework.quarantine import replay as quarantine_replay
-from deltaworks.rework.quarantine import replayer
+from deltaworks.rework.quarantine import replay_commit
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
@@ -32,31 +33,31 @@ def switch_off(names: str) -> None:
 def _prepared() -> None:
     """Whoever prepares decides, and what was left half done is not looked for."""
 
-    def put(objects: Any, replay: Any) -> bool:
-        objects.put(paths.prepared_replay(replay.pipeline, replay.ordinal), replay.encode())
+    def put(self: Any, replay: PreparedReplay) -> bool:
+        self._records._objects.put(paths.prepared_replay(replay.pipeline, replay.ordinal), replay.encode())
         return True
 
-    replayer.prepare_replay = put
-    replayer.read_replay = lambda *_: None
+    PreparedReplays.create = put  # type: ignore[method-assign]
+    PreparedReplays.read = lambda self, ordinal: None  # type: ignore[method-assign]
 
 
 def _steps() -> None:
     """A share is committed without a look at whether it has landed."""
-    plain, count = replayer.commit_step, iter(range(os.getpid() * 1_000, 1 << 40))
+    plain, count = replay_commit.commit_step, iter(range(os.getpid() * 1_000, 1 << 40))
 
     def blind(table: Any, actions: Any, *, step: Step, user_metadata: str) -> Any:
         if not step.app_id.endswith("quarantine_replays"):
             step = Step(f"{step.app_id}/{next(count)}", 1)
         return plain(table, actions, step=step, user_metadata=user_metadata)
 
-    replayer.commit_step = blind  # type: ignore[assignment]
+    replay_commit.commit_step = blind  # type: ignore[assignment]
 
 
 def _blindly() -> None:
-    def absent(self: Any, table: Any) -> Any:
+    def missing_from(self: Any, table: Any) -> Any:
         return [file.add_action() for file in self._files]
 
-    replayer.ReplayShare.absent = absent  # type: ignore[method-assign]
+    replay_commit.ReplayShare.missing_from = missing_from  # type: ignore[method-assign]
 
 
 def main(root: str, spec: str, point: str, off: str) -> None:

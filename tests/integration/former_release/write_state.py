@@ -16,8 +16,8 @@ from deltaworks.rework.reprocess.plan import ReprocessRequest
 from deltaworks.rework.reprocess.run import Reprocess
 from deltaworks.rework.reprocess.selection import Selection
 from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.tables.spark.session import build_session

@@ -20,8 +20,8 @@ from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.rework.restore import one_table
 from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

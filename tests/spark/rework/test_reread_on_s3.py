@@ -69,5 +69,5 @@ def test_every_event_stays_once_through_a_replay_a_reprocess_and_a_start_over(st
 
     rows = sum(stage.landed().values())
     over = start_over(stage.catalog(), "shop", dry_run=False, max_rows=rows)
-    assert (over.rows, over.made_anew) == (rows, 3)
+    assert (over.rows, over.recreated) == (rows, 3)
     assert stage.landed() == Counter()

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
 from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from tests.unit.rework.restore.source_stage import SourceStage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -61,7 +61,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def over(stage: Stage, declared: PipelineSpec, **options: Any) -> int:
-    return start_over(stage.catalog(declared), "shop", dry_run=False, max_rows=100, **options).made_anew
+    return start_over(stage.catalog(declared), "shop", dry_run=False, max_rows=100, **options).recreated
 
 
 def counted(spark: SparkSession, stage: Stage, declared: PipelineSpec) -> int:

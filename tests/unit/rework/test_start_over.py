@@ -61,7 +61,7 @@ def test_a_dry_run_counts_and_changes_nothing(stage: Stage) -> None:
 
     counted = start_over(stage.catalog(), "shop")
 
-    assert (counted.dry_run, counted.generation, counted.first_batch, counted.made_anew) == (True, 2, 3, 0)
+    assert (counted.dry_run, counted.generation, counted.first_batch, counted.recreated) == (True, 2, 3, 0)
     assert {table.table: table.rows for table in counted.tables} == dict.fromkeys(ALL, 6)
     assert counted.rows == 24
     assert stage.landed("orders") == stage.expected(0, 1, 2)
@@ -80,7 +80,7 @@ def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_t
     for batch_id in range(3):
         stage.land(processor, 3 + batch_id, seq=batch_id, generation=2)
 
-    assert done.made_anew == 4
+    assert done.recreated == 4
     for name in ALL:
         assert stage.landed(name) == stage.expected(0, 1, 2), name
     table = stage.lake.open(paths.table("shop", "orders"))
@@ -140,7 +140,7 @@ def test_what_comes_after_an_end_that_was_not_noted_is_never_emptied_again(stage
 
     done = over(stage)
 
-    assert (done.resumed, done.made_anew) == (True, 0)
+    assert (done.resumed, done.recreated) == (True, 0)
     assert stage.landed("orders") == stage.expected(0)
 
 
@@ -254,4 +254,4 @@ def test_a_record_that_is_torn_is_told_and_nothing_is_begun(stage: Stage) -> Non
         over(stage)
     assert stage.landed("orders") == stage.expected(0)
     shutil.rmtree(stage.root / "lake" / paths.pipeline_control("shop", "start_over"))
-    assert over(stage).made_anew == 4
+    assert over(stage).recreated == 4

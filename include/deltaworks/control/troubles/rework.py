@@ -55,7 +55,7 @@ REWORK: Final = (
         ),
         Trouble(
             "REPROCESS_UNKNOWN",
-            "there is no reprocess of this id to go on with",
+            "there is no reprocess of this id to resume",
             "begin one by saying what to read again",
         ),
         Trouble(
@@ -98,7 +98,7 @@ REWORK: Final = (
         ),
         Trouble(
             "REPROCESS_MUTABLE",
-            "rows of the table are changed by mutations, or others are told of them",
+            "rows of the table are changed by mutations or announced to others",
             "reprocess other tables, or into a shadow",
         ),
         Trouble(
@@ -159,7 +159,7 @@ REWORK: Final = (
         ),
         Trouble(
             "RESTORE_MUTABLE",
-            "mutations change rows of the table, or others are told of them",
+            "rows of the table are changed by mutations or announced to others",
             "`deltaworks pipelines start-over PIPELINE`",
         ),
         Trouble(
@@ -234,6 +234,11 @@ REWORK: Final = (
             "LEDGER_WITHOUT_OFFSET",
             "a new checkpoint is needed, and the ledger does not say where its last batch ended",
             "restore the checkpoint's folder or that row",
+        ),
+        Trouble(
+            "LEDGER_WITHOUT_TIME",
+            "a batch that is to be read again has no prepared object, and the ledger does not say when it was prepared",
+            "restore that object, or that row of the ledger",
         ),
         Trouble(
             "GENERATIONS_UNREADABLE",

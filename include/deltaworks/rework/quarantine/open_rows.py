@@ -1,4 +1,4 @@
-"""Reads a pipeline's quarantine: which rows are open, counted and shown.
+"""Reads a pipeline's quarantine: which rows are open, counted and listed; and the record of its replays.
 
 A row is open while no replay has landed it, or its object was reprocessed since. Replays delete nothing here: what
 became of rows is in an append-only table beside. Everything is read through DuckDB, a batch of rows at a time.
@@ -7,7 +7,7 @@ became of rows is in an append-only table beside. Everything is read through Duc
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,27 @@ import duckdb
 import pyarrow as pa
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.provenance import user_metadata
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
-from deltaworks.rework.quarantine.replay_record import LANDED, REPLAYS_SCHEMA, REPROCESSED
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import REPLAYS, last_replay
+
+LANDED, STILL_REJECTED, REPROCESSED = "landed", "still_rejected", "reprocessed"
+REPLAYS_SCHEMA = arrow_schema(
+    {
+        "replay_id": "string",
+        "replay": "long",
+        "_seq": "long",
+        "_position": "long",
+        "outcome": "string",
+        "table_names": "array<string>",
+        "at": "timestamp",
+        "spec_fingerprint": "string",
+    }
+)
 
 #: What identifies a row, and what is needed to cut a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
@@ -37,11 +55,13 @@ class QuarantineFilter:
 
     def condition(self) -> tuple[str, list[Any]]:
         """As SQL over a quarantine row, and its parameters."""
-        found: list[tuple[str, Any]] = []
+        conditions: list[tuple[str, Any]] = []
         if self.reasons:
-            found.append(("list_has_any(list_transform(reasons, lambda r: r.code), ?::VARCHAR[])", list(self.reasons)))
+            conditions.append(
+                ("list_has_any(list_transform(reasons, lambda r: r.code), ?::VARCHAR[])", list(self.reasons))
+            )
         if self.events:
-            found.append(("list_contains(?::VARCHAR[], event_name)", list(self.events)))
+            conditions.append(("list_contains(?::VARCHAR[], event_name)", list(self.events)))
         for column, operator, value in (
             ("quarantine_date", ">=", self.from_date),
             ("quarantine_date", "<=", self.to_date),
@@ -50,8 +70,8 @@ class QuarantineFilter:
             ("spec_fingerprint", "=", self.fingerprint),
         ):
             if value is not None:
-                found.append((f"{column} {operator} ?", value))
-        return " AND ".join(text for text, _ in found) or "true", [value for _, value in found]
+                conditions.append((f"{column} {operator} ?", value))
+        return " AND ".join(text for text, _ in conditions) or "true", [value for _, value in conditions]
 
 
 class Quarantine:
@@ -74,16 +94,16 @@ class Quarantine:
     def _view(self, lake: Lake, name: str, key: str, schema: pa.Schema) -> None:
         table = lake.open(key)
         self._connection.register(
-            f"{name}_found", schema.empty_table() if table is None else table.to_pyarrow_dataset()
+            f"{name}_delta", schema.empty_table() if table is None else table.to_pyarrow_dataset()
         )
         present = set(schema.names) if table is None else {field.name for field in table.schema().fields}
         # Columns that came with a later release are null in a table that no stream has opened since.
         columns = ", ".join(f'"{n}"' if n in present else f'NULL::BOOLEAN AS "{n}"' for n in schema.names)
-        self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_found")
+        self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_delta")
 
-    def counts(self, wanted: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
+    def counts(self, selection: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
         """Rows by date, reason, event and fingerprint of the spec, most first; a row counts once for each reason."""
-        condition, values = wanted.condition()
+        condition, values = selection.condition()
         return self._rows(
             "SELECT quarantine_date, code, event_name, spec_fingerprint, count(*) AS rows FROM ("
             "  SELECT quarantine_date, event_name, spec_fingerprint,"
@@ -93,17 +113,17 @@ class Quarantine:
             values,
         )
 
-    def rows(self, wanted: QuarantineFilter, *, limit: int, all_rows: bool = False) -> list[dict[str, Any]]:
+    def rows(self, selection: QuarantineFilter, *, limit: int, all_rows: bool = False) -> list[dict[str, Any]]:
         """The rows themselves, newest first, at most `limit`."""
-        condition, values = wanted.condition()
+        condition, values = selection.condition()
         return self._rows(
             f"SELECT * FROM {_source(all_rows)} WHERE {condition} ORDER BY _seq DESC, _position DESC LIMIT ?",
             [*values, limit],
         )
 
-    def keys(self, wanted: QuarantineFilter, *, limit: int | None = None) -> pa.Table:
+    def keys(self, selection: QuarantineFilter, *, limit: int | None = None) -> pa.Table:
         """KEY_COLUMNS of the open rows, in the order they arrived, at most the first `limit`."""
-        condition, values = wanted.condition()
+        condition, values = selection.condition()
         query = f"SELECT {', '.join(KEY_COLUMNS)} FROM open_rows WHERE {condition} ORDER BY _seq, _position"
         if limit is not None:
             query, values = f"{query} LIMIT ?", [*values, limit]
@@ -130,21 +150,21 @@ class Quarantine:
         if not keys.num_rows:
             return []
         seqs = keys.column("_seq").to_pylist()
-        self._connection.register("wanted", keys.select(["_seq", "_position"]))
+        self._connection.register("selected_keys", keys.select(["_seq", "_position"]))
         try:
             return self._rows(
                 "SELECT open_rows.*, coalesce(raw_complete, strlen(raw) = raw_bytes) AS is_complete,"
                 " epoch_us(_ingested_at) AS arrived_at_us"
-                " FROM open_rows SEMI JOIN wanted USING (_seq, _position)"
+                " FROM open_rows SEMI JOIN selected_keys USING (_seq, _position)"
                 " WHERE _seq BETWEEN ? AND ? ORDER BY _seq, _position",
                 [min(seqs), max(seqs)],
             )
         finally:
-            self._connection.unregister("wanted")
+            self._connection.unregister("selected_keys")
 
     def _rows(self, query: str, values: list[Any]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._connection.sql(query, params=values).to_arrow_table().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = self._connection.sql(query, params=values).to_arrow_table().to_pylist()
+        return rows
 
 
 def _source(all_rows: bool) -> str:
@@ -156,13 +176,44 @@ def slices(keys: pa.Table, *, max_rows: int, max_bytes: int) -> Iterator[pa.Tabl
     start = rows = size = 0
     for index, row in enumerate(keys.select(["_position", "raw_bytes"]).to_pylist()):
         position, raw_bytes = row["_position"], row["raw_bytes"]
-        alone = position < 0
-        if rows and (alone or rows >= max_rows or size + (raw_bytes or 0) > max_bytes):
+        whole_object = position < 0
+        if rows and (whole_object or rows >= max_rows or size + (raw_bytes or 0) > max_bytes):
             yield keys.slice(start, index - start)
             start, rows, size = index, 0, 0
         rows, size = rows + 1, size + (raw_bytes or 0)
-        if alone:
+        if whole_object:
             yield keys.slice(start, 1)
             start, rows, size = index + 1, 0, 0
     if rows:
         yield keys.slice(start)
+
+
+def landed_seqs(lake: Lake, pipeline: str) -> set[int]:
+    """The file events of which some row was landed by a replay."""
+    rows = lake.rows(paths.quarantine_replays(pipeline), columns=["_seq", "outcome"])
+    return {row["_seq"] for row in rows.to_pylist() if row["outcome"] == LANDED} if rows is not None else set()
+
+
+def note_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reprocess_id: str, fingerprint: str) -> None:
+    """Record that all rows of these objects were replaced, in tables and in quarantine: what replays landed of them
+    before is void, and a row of theirs that is in quarantine is open. Idempotent by the reprocess's id.
+
+    Call it while `rereading`, so that no replay comes in between.
+    """
+    key = paths.quarantine_replays(pipeline)
+    table = lake.open(key)
+    landed = sorted(set(seqs) & landed_seqs(lake, pipeline))
+    if table is None or not landed:
+        return
+    last = last_replay(table, pipeline)
+    shared = {"replay_id": reprocess_id, "replay": last, "outcome": REPROCESSED, "table_names": [], "at": utc_now()}
+    rows = [{**shared, "_seq": seq, "_position": None, "spec_fingerprint": fingerprint} for seq in landed]
+    step = Step(f"{pipeline}/reprocess/{reprocess_id}/{REPLAYS}", 1)
+    metadata = user_metadata(
+        pipeline=pipeline,
+        batch=reprocess_id,
+        operation="reprocess",
+        step=step.app_id,
+        step_version=step.version,
+    )
+    lake.append(table, key, pa.Table.from_pylist(rows, schema=REPLAYS_SCHEMA), step=step, user_metadata=metadata)

@@ -1,11 +1,11 @@
-"""Lands quarantined rows once the spec, a rule or the landed object has been mended: exactly once, and recorded.
+"""Lands quarantined rows once the spec, a rule or the landed object has been corrected: exactly once, and recorded.
 
 The open rows are read again by the code of the stream, slice by slice. A slice is a replay of its own and goes through
 the three records of a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds
 them to every table under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* adds the rows' record
-to `quarantine_replays`, under a step like the others. Whatever dies in between, the next call completes first. Of two
-that replay at once, one waits for the other; and were it not so, one would fix the next ordinal, and the other complete
-that one and select anew.
+to `quarantine_replays`, under a step like the others. Whatever is interrupted in between, the next call completes
+first. Of two replays at once, one waits for the other; without that lease, one would fix the next ordinal, and the
+other complete that one and select its rows again.
 
 Rows keep `_seq`, `_position` and `_batch_id`; a row whose place a table has already is not added to it again. Gold
 follows by itself: the dates the files are in have changed.
@@ -13,40 +13,81 @@ follows by itself: the dates the files are in have changed.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.lease import Lease
-from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter, slices
-from deltaworks.rework.quarantine.replayer import Fault, Replayer, ReplayResult
+from deltaworks.engine.announcements import announcers, with_announcements
+from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
+from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.parse import Parser
+from deltaworks.rework.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
+from deltaworks.rework.quarantine.replay_commit import Fault, ReplayCommits, rereading
+from deltaworks.rework.quarantine.replay_rows import LandedObjects, PayloadFinder, ReplayRows, replay_rows
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.steps import read_last_replay
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
-LEASE_SECONDS = 30
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayResult:
+    """What a replay did, or in a dry run would do. Counts are rows; `rows_by_table` are those added to each table."""
+
+    pipeline: str
+    dry_run: bool
+    selected: int = 0
+    landed: int = 0
+    still_rejected: int = 0
+    not_replayable: int = 0
+    replays: int = 0
+    completed_earlier: int = 0
+    rows_by_table: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, rows: ReplayRows) -> None:
+        """Count the rows of one slice."""
+        self.selected += len(rows.landed) + len(rows.rejected) + len(rows.missing)
+        self.landed += len(rows.landed)
+        self.still_rejected += len(rows.rejected)
+        self.not_replayable += len(rows.missing)
+        self.reasons.update(rows.rejection_counts())
+        self.causes.update(rows.missing.values())
+        if self.dry_run:
+            for table, parts in rows.by_table.items():
+                self.rows_by_table[table] += sum(part.num_rows for part in parts)
 
 
 def replay_quarantine(
     catalog: Catalog,
     pipeline: str,
-    wanted: QuarantineFilter,
+    selection: QuarantineFilter,
     *,
     dry_run: bool = True,
     limit: int | None = None,
     slice_rows: int = SLICE_ROWS,
     fault: Fault = lambda point: None,
 ) -> ReplayResult:
-    """Land what fits now of the open rows that are wanted. Idempotent, and safe beside the stream and other replays.
+    """Land what fits now of the selected open rows. Idempotent, and safe beside the stream and other replays.
 
     Args:
         dry_run: only count; nothing is written.
         limit: at most this many rows, the oldest first.
+        fault: called at `files_written`, `prepared` and `committed:<table>`, by tests.
 
     Raises:
         ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE.
@@ -55,66 +96,127 @@ def replay_quarantine(
     """
     started = time.monotonic()
     result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
-    replayer = Replayer(catalog, pipeline, result, fault=fault)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    spec = catalog.pipeline(pipeline)
+    commits = ReplayCommits(spec, lake, home, fault=fault)
+    replayer = _Replayer(catalog, lake, home, commits, result)
 
     def parts() -> Iterator[pa.Table]:
-        keys = Quarantine(replayer.lake, pipeline).keys(wanted, limit=limit)
+        keys = Quarantine(lake, pipeline).keys(selection, limit=limit)
         return slices(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES)
 
     if dry_run:
         for part in parts():
             replayer.count(part)
     else:
-        replayer.open()
-        with rereading(catalog, pipeline):
-            result.completed_earlier = replayer.complete_torn()
+        commits.tables.open()
+        with rereading(home):
+            result.completed_earlier = commits.complete_torn()
             for part in parts():
                 while not replayer.land(part):
-                    replayer.complete_torn()
+                    commits.complete_torn()
+        result.rows_by_table = commits.rows_by_table
     result.seconds = time.monotonic() - started
     return result
 
 
-@contextlib.contextmanager
-def rereading(
-    catalog: Catalog, pipeline: str, *, starting_over: bool = False, rolling_back: bool = False
-) -> Iterator[None]:
-    """The right to read again what has landed: a replay does not run beside a reprocess, which decides by quarantine.
+class _Replayer:
+    """Reads slices of one pipeline's quarantine again and lands or counts them. Used by one thread."""
 
-    Args:
-        starting_over: go on with a start over that was broken off, which keeps all others out.
-        rolling_back: go on with a rollback that was broken off, which does so too.
+    def __init__(
+        self, catalog: Catalog, lake: Lake, home: PipelineHome, commits: ReplayCommits, result: ReplayResult
+    ) -> None:
+        self._spec = catalog.pipeline(result.pipeline)
+        self._lake = lake
+        self._home = home
+        self._commits = commits
+        self._result = result
+        self._partition_by = partitioning(self._spec)
+        self._announcers = announcers(self._spec)
+        self._landed: LandedObjects | None = None
+        if isinstance(self._spec.source, FileSourceSpec):
+            log = FileEventLog(lake, self._spec.source.relay)
+            self._landed = LandedObjects(log, FileOpener.of(catalog.environment.landing, self._spec.source))
 
-    Raises:
-        ConcurrencyError: LEASE_HELD.
-        ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
-    """
-    home = PipelineHome.open(catalog.environment.lake, pipeline)
-    lease = Lease(home.objects, paths.rereading_lease(pipeline), ttl_seconds=LEASE_SECONDS, name=pipeline)
-    with lease.held(wait_seconds=2 * LEASE_SECONDS):
-        if not starting_over:
-            home.start_overs.refuse_unfinished()
-        if not rolling_back:
-            home.rollbacks.refuse_unfinished()
-        yield
+    def count(self, keys: pa.Table) -> None:
+        """What `land` would do, were no table held; nothing is written."""
+        rows, _ = self._read(keys)
+        tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
+        refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
+        rows.without(dict.fromkeys(refused, "table_needs_spark"))
+        self._result.add(rows)
+
+    def land(self, keys: pa.Table) -> bool:
+        """Land the rows of these keys that fit; False where another process prepared the next replay first."""
+        # The ordinal first: what is selected after it has seen every replay before it.
+        ordinal = self._commits.next_ordinal()
+        rows, new_columns = self._read(keys)
+        rows.without(self._blocked(rows))
+        if rows.landed or rows.rejected:
+            replay_id, at = uuid.uuid4().hex, utc_now()
+            shares = [
+                self._commits.write(
+                    name,
+                    part,
+                    partition_by=self._partition_by[name],
+                    new_columns=as_records(new_columns.get(name, ())),
+                )
+                for name, part in self._by_table(rows)
+                if part.num_rows
+            ]
+            fingerprint = self._spec.fingerprint()
+            shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
+            if not self._commits.land(ordinal, replay_id, shares, _outcomes(rows, shared)):
+                return False
+            self._result.replays += 1
+        self._result.add(rows)
+        return True
+
+    def _read(self, keys: pa.Table) -> tuple[ReplayRows, Evolved]:
+        open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
+        passes: list[ReplayRows] = []
+        now_us = time.time_ns() // 1000
+
+        def one_pass(evolved: Evolved) -> Written:
+            parser = Parser(self._spec, evolved=evolved)
+            payloads = PayloadFinder(parser, self._landed).find(open_rows)
+            fingerprint = self._spec.fingerprint()
+            passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))
+            return Written(findings=parser.findings)
+
+        written = with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
+        return passes[-1], written.new_columns
+
+    def _blocked(self, rows: ReplayRows) -> dict[str, str]:
+        """The tables nothing can be added to now, and why."""
+        held, handles = self._home.held.read(), self._commits.tables.handles
+        blocked = {}
+        for name in rows.by_table:
+            for written in (name, *self._announcers.get(name, ())):
+                if written in held:
+                    blocked[name] = "table_held"
+                elif written not in handles:
+                    blocked[name] = "table_not_open"
+                elif reasons_for_spark(handles[written]):
+                    blocked[name] = "table_needs_spark"
+        return blocked
+
+    def _by_table(self, rows: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
+        """What is added to each table, and last to those that announce rows of others."""
+        data = ((name, part) for name, parts in sorted(rows.by_table.items()) for part in parts)
+        parts: dict[str, list[pa.Table]] = {}
+        for name, part in with_announcements(self._spec, data):
+            parts.setdefault(name, []).append(part)
+        announced = self._commits.tables.announced
+        for name in sorted(parts, key=lambda name: (name in announced, name)):
+            yield name, pa.concat_tables(parts[name])
 
 
-def complete_torn_replay(catalog: Catalog, pipeline: str) -> None:
-    """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
-    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
-    if home.replays.read(1 + read_last_replay(lake, pipeline)) is not None:
-        replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
-        replayer.open()
-        replayer.complete_torn()
-
-
-def void_replays(catalog: Catalog, pipeline: str, *, replay_id: str) -> int:
-    """Make what all replays landed void, and the next ordinal used up, so that one that was under way selects anew.
-
-    Safe to repeat. Call it while `rereading`, with a quarantine that is empty. Returns the ordinal.
-    """
-    replayer = Replayer(catalog, pipeline, ReplayResult(pipeline=pipeline, dry_run=False), fault=lambda point: None)
-    replayer.open_record()
-    while (ordinal := replayer.void_all(replay_id)) is None:
-        replayer.complete_torn()
-    return ordinal
+def _outcomes(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The record of the slice: what became of each row."""
+    outcomes = [(place, LANDED, tables) for place, tables in sorted(rows.landed.items())]
+    outcomes += [(place, STILL_REJECTED, ()) for place in sorted(rows.rejected)]
+    return [
+        {**shared, "_seq": seq, "_position": position, "outcome": outcome, "table_names": list(tables)}
+        for (seq, position), outcome, tables in outcomes
+    ]

@@ -1,7 +1,7 @@
 """Repairs what a stream refuses to start on: a damaged checkpoint of Spark, and a ledger that lost batches.
 
-A damaged checkpoint is retired: the next start goes on from the ledger with a new one. A ledger is made anew by landing
-the prepared batches again, oldest first: their steps are found landed in the tables, so nothing is written but the
+A damaged checkpoint is retired: the next start continues from the ledger with a new one. A ledger is recreated by
+landing the prepared batches again, oldest first: the tables have their steps already, so nothing is written but the
 ledger's own rows. It starts as a dry run.
 """
 
@@ -23,7 +23,7 @@ from deltaworks.tables.steps import read_last_completed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairResult:
-    """What was found and done. `ledger_batches` are those that were, or would be, recorded anew."""
+    """What was damaged and done. `ledger_batches` counts those that were, or would be, recorded again."""
 
     pipeline: str
     dry_run: bool
@@ -34,7 +34,7 @@ class RepairResult:
 
 
 def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, retire: bool = False) -> RepairResult:
-    """Find what a start would refuse and, unless it is a dry run, mend it. Idempotent.
+    """Find what a start would refuse and, unless it is a dry run, repair it. Idempotent.
 
     Takes the pipeline's lease, so that it never works beside a stream.
 
@@ -59,11 +59,11 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
     )
     with lease.held(wait_seconds=spec.stream.lease_ttl_seconds * 1.5):
         epoch = lease.epoch
-        recorded = home.generations.read()
+        generations = home.generations.read()
         last = read_last_completed(lake, pipeline, generation)
-        evidence = ledger_is_behind(home, recorded, generation=generation, last_completed=last)
+        evidence = ledger_is_behind(home, generations, generation=generation, last_completed=last)
         waiting = _to_record(home.prepared.numbers(generation), last, pipeline) if evidence else []
-        damaged = damaged_files(home, recorded) if recorded and not recorded.current.retired else []
+        damaged = damaged_files(home, generations) if generations and not generations.current.retired else []
         if not dry_run:
             if waiting:
                 if last is None and waiting[0] > 0:
@@ -92,7 +92,7 @@ def _to_record(prepared: list[int], last: int | None, pipeline: str) -> list[int
     if missing != list(range(first, first + len(missing))) or not missing:
         raise ContractError(
             "LEDGER_NOT_REBUILDABLE",
-            f"Prepared batches of {pipeline!r} are missing between those the ledger lacks, so it cannot be made anew.",
+            f"Prepared batches of {pipeline!r} are missing between those the ledger lacks, so it cannot be recreated.",
             hint="Restore checkpoint_store, or the prepared batches, from the storage's versions.",
         )
     return missing

@@ -24,9 +24,8 @@ from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.rework.reprocess.reread import Rereader, Wanted
-from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection, SourceObject
-from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.rework.reprocess.reread import Rereader, RereadScope
+from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection, SeqRanges, SourceObject
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.effects import Effect
 from deltaworks.specs.environment import EnvironmentSpec
@@ -42,7 +41,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessRequest:
-    """What somebody asks for. No `tables` means all of them, and quarantine."""
+    """What to read again, into which tables. No `tables` means all of them, and quarantine."""
 
     selection: Selection
     tables: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessCount:
-    """What a reprocess would do. `exact` is whether all objects were read; `gone` are those read that are gone."""
+    """What a reprocess would do. `exact` is whether all objects were read; `gone` are keys that could not be."""
 
     objects: int
     bytes: int
@@ -120,7 +119,7 @@ class Planner:
         )
 
     def check(self, plan: ReprocessPlan) -> None:
-        """Refuse what cannot be done, or gone on with, as things are.
+        """Refuse a plan that cannot be begun or resumed as things are.
 
         Raises:
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER.
@@ -173,21 +172,21 @@ class Planner:
         """
         plan = self.plan("count", request)
         ranges = SeqRanges(plan.ranges)
-        found = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
-        chosen = found.objects if exact else _sample(found.objects)
+        resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
+        chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
-        rereader = Rereader(self._spec, Wanted(frozenset(names), plan.whole), opener)
+        rereader = Rereader(self._spec, RereadScope(frozenset(names), plan.whole), opener)
         rows: Counter[str] = Counter()
         for table, part in rereader.rows(chosen):
             rows[table] += part.num_rows
-        factor = _factor(found, chosen)
+        factor = _factor(resolved, chosen)
         return ReprocessCount(
             objects=plan.objects,
             bytes=plan.source_bytes,
             up_to_batch=plan.up_to_batch,
             ranges=len(plan.ranges),
             read=len(chosen),
-            exact=len(chosen) == len(found.objects),
+            exact=len(chosen) == len(resolved.objects),
             gone=tuple(rereader.did.gone.values()),
             not_fitting=round(rereader.did.not_fitting * factor),
             tables=tuple(
@@ -199,10 +198,10 @@ class Planner:
     def _rows_out(self, table: str, ranges: SeqRanges) -> int | None:
         key = paths.table(self._spec.pipeline, table)
         try:
-            found = self._lake.rows(key, columns=["_seq"], filters=ranges.expression())
+            rows = self._lake.rows(key, columns=["_seq"], filters=ranges.expression())
         except Exception:  # a table with features only Spark reads; the count is for people
             return None
-        return 0 if found is None else int(found.num_rows)
+        return 0 if rows is None else int(rows.num_rows)
 
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
@@ -212,10 +211,10 @@ def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
     return [objects[at * len(objects) // SAMPLED_OBJECTS] for at in range(SAMPLED_OBJECTS)]
 
 
-def _factor(found: Resolved, chosen: Sequence[SourceObject]) -> float:
+def _factor(resolved: Resolved, chosen: Sequence[SourceObject]) -> float:
     """How many times the sample all objects are, by bytes."""
-    read = sum(each.size for each in chosen)
-    return found.bytes / read if read else len(found.objects) / max(1, len(chosen))
+    read = sum(source.size for source in chosen)
+    return resolved.bytes / read if read else len(resolved.objects) / max(1, len(chosen))
 
 
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
@@ -230,29 +229,29 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
     Raises:
         ConfigError: TABLE_UNKNOWN.
     """
-    known = [table.name for table in spec.event_tables]
-    unknown = [name for name in tables if name not in known]
+    bronze = [table.name for table in spec.event_tables]
+    unknown = [name for name in tables if name not in bronze]
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
-            hint=f"Its bronze tables are {', '.join(known)}.",
+            hint=f"Its bronze tables are {', '.join(bronze)}.",
         )
 
 
 def check_unchanged(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
-    """Refuse to replace rows that mutations change, or that others have been told of: both would be undone.
+    """Refuse to replace rows that mutations change, or that were announced to others: both would be undone.
 
     Raises:
         ContractError: REPROCESS_MUTABLE.
     """
-    told_of = announcers(spec)
+    announcing = announcers(spec)
     concerned = [table for table in spec.event_tables if not tables or table.name in tables]
-    named = [table.name for table in concerned if table.mutable is not None or table.name in told_of]
+    named = [table.name for table in concerned if table.mutable is not None or table.name in announcing]
     if named:
         raise ContractError(
             "REPROCESS_MUTABLE",
-            f"{', '.join(named)} of {spec.pipeline!r} holds rows that mutations have changed or others were told of.",
+            f"{', '.join(named)} of {spec.pipeline!r} holds rows that mutations have changed or that were announced.",
             hint="Reprocess other tables with --tables, or these into a shadow; mutations do not touch a shadow.",
         )
 
@@ -266,7 +265,7 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
     records = PipelineHome(objects, spec.pipeline).specs
     different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
     if records.current() is None:
-        # Landed by an earlier release, or never: nobody knows what the next batch will be parsed with.
+        # Landed by an earlier release, or never: with which declaration the next batch is parsed is unknown.
         different = ["no start is on record"]
     if different:
         raise ContractError(

@@ -1,8 +1,8 @@
-"""Puts new rows of some `seq`s in the place of their old ones, in one Delta commit of one table.
+"""Replaces the rows of some `seq`s with new ones, in one Delta commit of one table.
 
 Spark deletes by condition and inserts in one transaction, so rows that other writers add meanwhile are never lost: they
-do not meet the condition, and files that hold both are rewritten from the transaction's own snapshot. What would
-happen otherwise, reading the table first and overwriting it after, loses whatever lands between.
+do not meet the condition, and files that hold both are rewritten from the transaction's own snapshot. Reading the table
+first and overwriting it after would lose whatever lands in between.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.rework.reprocess.selection import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
@@ -55,8 +55,8 @@ class RowReplacer:
         table = self._lake.open(self._key)
         if table is None:
             return None
-        found = table.transaction_version(step.app_id)
-        return table.version() if found is not None and found >= step.version else None
+        committed = table.transaction_version(step.app_id)
+        return table.version() if committed is not None and committed >= step.version else None
 
     def replace(
         self,
@@ -81,8 +81,9 @@ class RowReplacer:
         rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
         if version is not None:
             return self._done("already_committed", 0, rows_in, new_dates, version)
-        problem: DeltaworksError | None = None
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             present = self._spark.read.format("delta").load(self._uri)
             rows_out, old_dates = self._dates(present.where(ranges.sql()))
             if not rows_out and not rows_in:
@@ -97,12 +98,12 @@ class RowReplacer:
                 problem = as_deltaworks_error(error)
                 if not isinstance(problem, ConcurrencyError):
                     raise
+                if attempt == MAX_ATTEMPTS:
+                    raise problem from error
                 log.warning("table=%s attempt=%d met another writer: %s", self._key, attempt, problem.message)
                 time.sleep(random.uniform(0, min(5.0, 0.2 * 2**attempt)))
                 continue
             return self._done("committed", rows_out, rows_in, old_dates | new_dates, self._version())
-        assert problem is not None
-        raise problem
 
     def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
         column = self._date_column(rows)
@@ -124,12 +125,13 @@ class RowReplacer:
         column = self._date_column(rows)
         if column is None:
             return rows.count(), set()
-        found = {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}
-        return sum(found.values()), set(found)
+        counts = {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}
+        return sum(counts.values()), set(counts)
 
     def _version(self) -> int:
         table = self._lake.open(self._key)
-        assert table is not None
+        if table is None:
+            raise table_absent(self._key)
         return int(table.version())
 
     @staticmethod
@@ -138,8 +140,17 @@ class RowReplacer:
         return Replaced(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
 
 
+def table_absent(key: str) -> ContractError:
+    """The error of a table that was dropped while its rows were replaced."""
+    return ContractError(
+        "TABLE_LOG_ABSENT",
+        f"There is no Delta log at {key}, whose rows were to be replaced.",
+        hint="Restore its folder from the storage's versions, or `deltaworks recover table`; then run this again.",
+    )
+
+
 def _condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
-    """The rows to take out. Dates are named where all are known: that alone tells Delta which partitions are read."""
+    """The rows to take out. Dates are listed unless one is null: only they tell Delta which partitions are read."""
     if column is None or None in dates:
         return ranges.sql()
     listed = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(date for date in dates if date is not None))

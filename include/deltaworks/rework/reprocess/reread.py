@@ -3,9 +3,9 @@
 Rows keep the batch, the arrival and the position they had, so that what comes out is what the first reading would have
 given under the declaration of now. Nothing is committed here.
 
-Where only some tables are asked for, the others and quarantine stay as they are, with one exception: a row in
-quarantine that fits now, and belongs to tables asked for alone, leaves it. One that belongs to others too stays, or it
-would be in some of its tables and missing in the rest.
+Where only some tables are selected, the others and quarantine stay as they are, with one exception: a row in quarantine
+that fits now, and belongs to selected tables only, leaves it. One that belongs to others too stays, or it would be in
+some of its tables and missing in the rest.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Positions = Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which tables get rows. `quarantined` are the rows in quarantine now, where only some tables are asked for."""
+class RereadScope:
+    """Which tables get rows. `quarantined` are the rows in quarantine now, where only some tables are read again."""
 
     tables: frozenset[str]
     whole: bool
@@ -50,7 +50,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Reread:
-    """What a pass did: files by table, objects that could not be read, events without a place."""
+    """What a pass did: files by table, and by `seq` the keys of objects that could not be read."""
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
@@ -73,53 +73,55 @@ class Reread:
 class Rereader:
     """Reads objects again within one task. Used by one thread."""
 
-    def __init__(self, spec: PipelineSpec, wanted: Wanted, opener: Opener, *, evolved: Evolved | None = None) -> None:
+    def __init__(
+        self, spec: PipelineSpec, scope: RereadScope, opener: Opener, *, evolved: Evolved | None = None
+    ) -> None:
         self._parser = Parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
-        self._wanted = wanted
+        self._scope = scope
         self._opener = opener
         self.did = Reread()
 
     def rows(self, objects: Iterable[SourceObject]) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of the wanted tables, many times over; objects that cannot be read are noted and left out."""
-        for (batch_id, at_us), group in groupby(objects, lambda each: (each.batch_id, each.ingested_at_us)):
+        """The rows of the selected tables, in parts; objects that cannot be read are noted and left out."""
+        for (batch_id, at_us), group in groupby(objects, lambda source: (source.batch_id, source.ingested_at_us)):
             stamp = BatchStamp(batch_id, at_us, self._fingerprint)
             plain: list[SourceObject] = []
-            for each in group:
-                if each.seq in self._wanted.quarantined:
-                    yield from self._beside_quarantine(each, stamp)
+            for source in group:
+                if source.seq in self._scope.quarantined:
+                    yield from self._beside_quarantine(source, stamp)
                 else:
-                    plain.append(each)
+                    plain.append(source)
             for table, rows in self._parser.parse(self._payloads(plain), stamp):
-                if table in self._wanted.tables:
+                if table in self._scope.tables:
                     yield table, rows
                 elif table == QUARANTINE:
                     self.did.not_fitting += rows.num_rows
 
     def _payloads(self, objects: Iterable[SourceObject]) -> Iterator[Payload]:
-        for each in objects:
-            payload = self._opener(FileReference(each.seq, each.key, each.etag, each.version_id))
+        for source in objects:
+            payload = self._opener(FileReference(source.seq, source.key, source.etag, source.version_id))
             if payload.data is None:
-                self.did.gone[each.seq] = each.key
+                self.did.gone[source.seq] = source.key
             else:
                 yield payload
 
-    def _beside_quarantine(self, each: SourceObject, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
-        """An object that has rows in quarantine, read whole: which tables they belong to now decides about them."""
-        found = list(self._parser.parse(self._payloads([each]), stamp))
-        before = self._wanted.quarantined[each.seq]
+    def _beside_quarantine(self, source: SourceObject, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        """An object with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
+        parsed = list(self._parser.parse(self._payloads([source]), stamp))
+        before = self._scope.quarantined[source.seq]
         places: dict[int, set[str]] = {}
-        for table, rows in found:
+        for table, rows in parsed:
             for position in rows.column("_position").to_pylist():
                 places.setdefault(position, set()).add(table)
         fitting = {position for position in before if places.get(position) and QUARANTINE not in places[position]}
-        released = {position for position in fitting if places[position] <= self._wanted.tables}
+        released = {position for position in fitting if places[position] <= self._scope.tables}
         staying = pa.array(sorted(fitting - released), pa.int64())
-        self.did.released |= {(each.seq, position) for position in released}
+        self.did.released |= {(source.seq, position) for position in released}
         self.did.kept_in_quarantine += len(staying)
         self.did.not_fitting += sum(QUARANTINE in tables for at, tables in places.items() if at not in before)
-        for table, rows in found:
-            if table in self._wanted.tables:
+        for table, rows in parsed:
+            if table in self._scope.tables:
                 kept = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))
                 if kept.num_rows:
                     yield table, kept
@@ -131,39 +133,41 @@ def reread(
     *,
     opener: Opener,
     spec: PipelineSpec,
-    wanted: Wanted,
+    scope: RereadScope,
     target: FileTarget,
     evolved: Evolved | None = None,
 ) -> Reread:
-    """Read the objects again in one Spark pass and stage the rows of the wanted tables.
+    """Read the objects again in one Spark pass and stage the rows of the selected tables.
 
     Raises:
         ContractError: REPROCESS_STOPPED, the data is such that the pipeline declares to stop.
     """
     slices = balanced(
-        objects, [max(1, each.size) for each in objects], max(1, sum(o.size for o in objects) // TASK_BYTES + 1)
+        objects,
+        [max(1, source.size) for source in objects],
+        max(1, sum(source.size for source in objects) // TASK_BYTES + 1),
     )
     declared = spec.model_dump_json()
     shares = [
         (
             share,
-            Wanted(
-                wanted.tables,
-                wanted.whole,
-                {o.seq: wanted.quarantined[o.seq] for o in share if o.seq in wanted.quarantined},
+            RereadScope(
+                scope.tables,
+                scope.whole,
+                {o.seq: scope.quarantined[o.seq] for o in share if o.seq in scope.quarantined},
             ),
         )
         for share in slices
     ]
 
-    def work(parts: Iterable[tuple[list[SourceObject], Wanted]]) -> Iterator[dict[str, Any]]:
+    def work(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
             yield asdict(_staged(share, Rereader(pipeline, own, opener, evolved=evolved), target))
 
     did = Reread()
     for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(work).collect():
-        files = {table: [WrittenFile(**each) for each in files] for table, files in record.pop("files").items()}
+        files = {table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()}
         did.add(Reread(files=files, **record))
     if did.failure:
         raise ContractError(
@@ -181,7 +185,7 @@ def _staged(share: Sequence[SourceObject], rereader: Rereader, target: FileTarge
         for table, rows in rereader.rows(share):
             writers.add(table, rows)
     except ContractError as error:
-        # Told, not raised: Spark would only try the task again.
+        # Returned, not raised: Spark would only try the task again.
         rereader.did.failure = str(error)
         return rereader.did
     writers.flush()

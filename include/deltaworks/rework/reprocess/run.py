@@ -1,10 +1,10 @@
-"""Reads what has landed again with the declaration of now, and puts the rows in place or into shadow tables.
+"""Reads landed objects again with the present declaration, and puts the rows in place or into shadow tables.
 
 A reprocess is planned (which objects, up to which complete batch), read (one Spark pass stages files), committed (one
 Delta commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
 id. In place, all rows of the selected objects are taken out and the new ones put in, whatever happened before: no event
-is lost or doubled, and repeating changes nothing. The stream goes on meanwhile; it yields each table for the moment of
-its commit.
+is lost or doubled, and repeating changes nothing. The stream runs meanwhile; it yields each table for the moment of its
+commit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
-from deltaworks.rework.quarantine.replay import complete_torn_replay, rereading
-from deltaworks.rework.quarantine.replay_record import landed_seqs, note_reprocessed
+from deltaworks.rework.quarantine.open_rows import landed_seqs, note_reprocessed
+from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, landing_opener
 from deltaworks.rework.reprocess.replace_rows import Replaced, RowReplacer
-from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.rework.reprocess.selection import SeqRanges
 from deltaworks.rework.reprocess.staging import Stager, staging_folder
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
@@ -73,7 +73,7 @@ class ReprocessResult:
 
 
 class Reprocess:
-    """One reprocess of a pipeline, new or gone on with. Call `run` once.
+    """One reprocess of a pipeline, new or resumed. Call `run` once.
 
     Args:
         turn_of: gives the turn of a table for the time of its commit; by default the stream's write turn.
@@ -102,7 +102,7 @@ class Reprocess:
         return write_turn(self._objects, self._spec.pipeline, table, by=current_run(), reason="reprocess")
 
     def run(self, reprocess_id: str, request: ReprocessRequest | None = None) -> ReprocessResult:
-        """Plan under this id, or go on with what was planned under it, to the end. Idempotent.
+        """Plan under this id, or resume what was planned under it, to the end. Idempotent.
 
         Args:
             request: what to read again; ignored where there is a plan, needed where there is none.
@@ -115,17 +115,17 @@ class Reprocess:
         """
         started = time.monotonic()
         pipeline = self._spec.pipeline
-        with rereading(self._catalog, pipeline):
-            complete_torn_replay(self._catalog, pipeline)
-            records = self._home.reprocess(reprocess_id)
+        with rereading(self._home):
+            complete_torn_replay(self._spec, self._lake, self._home)
+            records = ReprocessRecords(self._objects, pipeline, reprocess_id)
             plan = self._planned(records, request)
             self._fault("planned")
             staged = self._staged(records, plan)
             self._fault("staged")
-            done = [self._commit(plan, each) for each in staged.tables]
+            done = [self._commit(plan, table) for table in staged.tables]
             self._void_replays(plan, staged)
             self._fault("committed")
-            records.fix_end([asdict(each) for each in done])
+            records.fix_end([asdict(table) for table in done])
             self._remove_staging(plan)
         return ReprocessResult(
             id=plan.id,
@@ -139,10 +139,10 @@ class Reprocess:
         )
 
     def _void_replays(self, plan: ReprocessPlan, staged: StagedFiles) -> None:
-        """What replays landed of these objects was made anew, as was what quarantine has of them."""
+        """The rows that replays landed of these objects were replaced, as were those in quarantine."""
         if plan.mode != "in_place" or not plan.whole:
             return
-        ranges = SeqRanges(next(each.ranges for each in staged.tables if each.table == QUARANTINE))
+        ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE))
         landed = [seq for seq in landed_seqs(self._lake, plan.pipeline) if seq in ranges]
         note_reprocessed(self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint())
 
@@ -153,7 +153,7 @@ class Reprocess:
             if request is None:
                 raise ConfigError(
                     "REPROCESS_UNKNOWN",
-                    f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to go on with.",
+                    f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume.",
                     hint="Say what to read again to begin one.",
                 )
             plan = records.fix_plan(planner.plan(records.id, request))
@@ -171,7 +171,7 @@ class Reprocess:
         target = staged.table if plan.mode == "in_place" else f"{staged.table}__{plan.id}"
         step = Step(f"{plan.pipeline}/reprocess/{plan.id}/{staged.table}", 1)
         key = paths.table(plan.pipeline, target)
-        made = user_metadata(
+        metadata = user_metadata(
             pipeline=plan.pipeline,
             batch=plan.id,
             operation=OPERATION,
@@ -180,7 +180,7 @@ class Reprocess:
             up_to_batch=plan.up_to_batch,
         )
         if plan.mode == "shadow":
-            self._ensure_shadow(staged.table, key, made)
+            self._ensure_shadow(staged.table, key, metadata)
         replacer = RowReplacer(self._spark, self._lake, key)
         addresses = [
             self._lake.storage.spark_uri(f"{staging_folder(plan, staged.table)}/{path}") for path in staged.files
@@ -191,7 +191,7 @@ class Reprocess:
         else:
             with self._turn(plan, target) as turn:
                 done = replacer.replace(
-                    SeqRanges(staged.ranges), addresses, step=step, user_metadata=made, before_commit=turn.check
+                    SeqRanges(staged.ranges), addresses, step=step, user_metadata=metadata, before_commit=turn.check
                 )
         self._fault(f"committed:{staged.table}")
         log.warning("reprocess=%s table=%s %s", plan.id, target, done)
@@ -201,7 +201,7 @@ class Reprocess:
     def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
         return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)
 
-    def _ensure_shadow(self, table: str, key: str, made: str) -> None:
+    def _ensure_shadow(self, table: str, key: str, metadata: str) -> None:
         spec = None if table == QUARANTINE else self._spec.table(table)
         schema = QUARANTINE_SCHEMA if spec is None else arrow_schema(spec.column_types())
         partition_by = QUARANTINE_PARTITION if spec is None else spec.partition_by
@@ -212,7 +212,7 @@ class Reprocess:
             names = {field.name for field in fields}
             fields = [*fields, *(field for field in present.schema().fields if field.name not in names)]
         properties = self._spec.maintenance.table_properties()
-        self._lake.ensure(key, Schema(fields), user_metadata=made, partition_by=partition_by, properties=properties)
+        self._lake.ensure(key, Schema(fields), user_metadata=metadata, partition_by=partition_by, properties=properties)
 
     def _remove_staging(self, plan: ReprocessPlan) -> None:
         # Left behind on a failure, staged files cost space and nothing else.

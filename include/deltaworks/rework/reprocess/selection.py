@@ -1,16 +1,21 @@
 """What a reprocess reads again: batches, objects, a time of events or everything, resolved to `seq`s and their objects.
 
+A selection becomes a few ranges of `seq`, which Spark and Arrow use as conditions.
+
 Only complete batches are selected: what comes after them is the stream's. Resolving reads the ledger, prepared batches,
 the file event log and, for a time of events, two columns of the tables. Nothing is written.
 """
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +26,70 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.engine.history import BatchHistory, BatchSummary
-from deltaworks.errors import ConfigError
-from deltaworks.rework.reprocess.seq_ranges import MOST_RANGES, SeqRanges
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 
 _READERS = 8
+#: A condition of more ranges than this takes Spark longer to plan than the rows take to rewrite.
+MOST_RANGES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class SeqRanges:
+    """Ranges of `seq`, both ends included, ascending and apart from each other."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, seqs: Iterable[int], *, among: Sequence[int] | None = None) -> SeqRanges:
+        """The fewest ranges that hold `seqs`.
+
+        Args:
+            among: every seq there can be a row of, ascending. A range may then run over numbers that are none of
+                these. Without it, ranges hold the seqs given and nothing else.
+        """
+        place = (lambda seq: seq) if among is None else (lambda seq: bisect.bisect_left(among, seq))
+        ranges: list[tuple[int, int]] = []
+        for seq in sorted(set(seqs)):
+            if ranges and place(seq) == place(ranges[-1][1]) + 1:
+                ranges[-1] = (ranges[-1][0], seq)
+            else:
+                ranges.append((seq, seq))
+        return cls(tuple(ranges))
+
+    def __contains__(self, seq: int) -> bool:
+        at = bisect.bisect_right(self.ranges, (seq, 1 << 63)) - 1
+        return at >= 0 and seq <= self.ranges[at][1]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self.ranges)
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    @property
+    def first(self) -> int:
+        """The lowest seq."""
+        return self.ranges[0][0]
+
+    @property
+    def last(self) -> int:
+        """The highest seq."""
+        return self.ranges[-1][1]
+
+    def sql(self, column: str = "_seq") -> str:
+        """The condition in SQL; `false` for no range."""
+        parts = [f"`{column}` BETWEEN {first} AND {last}" for first, last in self.ranges]
+        return f"({' OR '.join(parts)})" if parts else "false"
+
+    def expression(self, column: str = "_seq") -> Any:
+        """The condition as a filter of an Arrow dataset."""
+        field = ds.field(column)
+        parts = [(field >= first) & (field <= last) for first, last in self.ranges]
+        return reduce(or_, parts) if parts else ds.scalar(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +106,21 @@ class Selection:
     from_start: bool = False
 
     def __post_init__(self) -> None:
-        given = [self.batches is not None, bool(self.files), self.events is not None, self.from_start]
-        if sum(given) != 1:
-            raise ConfigError(
-                "REPROCESS_SELECTION",
-                "Say what to read again in exactly one way.",
-                hint="Give --batches, --files, --events or --from-start.",
-            )
+        if [bool(self.batches), bool(self.files), bool(self.events), self.from_start].count(True) != 1:
+            raise not_one_selection()
 
     def as_record(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+def not_one_selection() -> ConfigError:
+    """The error of a selection that is not exactly one of the four."""
+    return ConfigError(
+        "REPROCESS_SELECTION",
+        "Say what to read again in exactly one way.",
+        hint="Give --batches, --files, --events or --from-start.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +147,7 @@ class Resolved:
     @property
     def bytes(self) -> int:
         """Bytes of all objects, as they lie in the landing bucket."""
-        return sum(each.size for each in self.objects)
+        return sum(source.size for source in self.objects)
 
 
 class Resolver:
@@ -100,15 +165,16 @@ class Resolver:
         """The selection's objects among those of the batches that are complete now.
 
         Raises:
-            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for a time that is none.
+            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for a malformed time.
+            ContractError: LEDGER_WITHOUT_TIME.
         """
         batches = self._complete()
         events = self._events(batches)
-        wanted = self._wanted(selection, events, batches)
+        chosen = self._chosen(selection, events, batches)
         seqs = events.column("seq").to_pylist()
         # Where the pipeline has always read one place, nothing else can have rows between two of its objects.
-        ranges = SeqRanges.of(wanted, among=seqs if self._one_source() else None)
-        if not wanted:
+        ranges = SeqRanges.of(chosen, among=seqs if self._one_source() else None)
+        if not chosen:
             raise self._empty("nothing that is complete matches")
         if len(ranges) > MOST_RANGES:
             raise ConfigError(
@@ -116,14 +182,14 @@ class Resolver:
                 f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
                 hint="Select by batches or from the start, or reprocess it in parts.",
             )
-        return Resolved(tuple(self._objects_of(events, wanted, batches)), ranges, batches[-1].batch_id)
+        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, batches[-1].batch_id)
 
     def within(self, ranges: SeqRanges, *, up_to_batch: int) -> Resolved:
-        """What was resolved once, again: a log only grows, and it is read up to the same batch."""
+        """What was resolved before, again: a log only grows, and it is read up to the same batch."""
         batches = self._complete(up_to_batch)
         events = self._events(batches)
-        wanted = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
-        return Resolved(tuple(self._objects_of(events, wanted, batches)), ranges, up_to_batch)
+        chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
+        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, up_to_batch)
 
     def _complete(self, up_to_batch: int | None = None) -> list[BatchSummary]:
         batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=up_to_batch)
@@ -143,59 +209,63 @@ class Resolver:
         start, end = batches[0].start_offset, batches[-1].end_offset
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
         columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
-        found = self._log.read(after, up_to, columns=columns)
-        return matching(found, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
+        events = self._log.read(after, up_to, columns=columns)
+        return matching(events, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
 
     def _one_source(self) -> bool:
         now = self._source
         return self._home.specs.places() <= {(now.relay, now.bucket, now.prefix)}
 
-    def _wanted(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
+    def _chosen(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
         seqs = events.column("seq").to_pylist()
         if selection.from_start:
             return set(seqs)
         if selection.batches is not None:
             first, last = selection.batches
-            chosen = [batch for batch in batches if first <= batch.batch_id <= last]
-            spans = [((b.start_offset or {}).get("seq", 0), (b.end_offset or {}).get("seq", 0)) for b in chosen]
+            spans = [
+                ((batch.start_offset or {}).get("seq", 0), (batch.end_offset or {}).get("seq", 0))
+                for batch in batches
+                if first <= batch.batch_id <= last
+            ]
             return {seq for seq in seqs if any(start < seq <= end for start, end in spans)}
         if selection.files:
             keys = events.column("key").to_pylist()
             return {seq for seq, key in zip(seqs, keys, strict=True) if _matches(key, selection.files)}
-        assert selection.events is not None
+        if selection.events is None:
+            raise not_one_selection()
         return self._with_events(selection.events, events) & set(seqs)
 
     def _with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
         """Objects with an event of that time in a table; and, since a row in quarantine may have no time, objects
         with such a row that the store made in that time."""
         start, end = (_instant(text) for text in between)
-        found: set[int] = set()
+        seqs: set[int] = set()
         for table in self._spec.event_tables:
             dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
             times = (ds.field("event_time") >= pa.scalar(start)) & (ds.field("event_time") < pa.scalar(end))
             rows = self._lake.rows(
                 paths.table(self._spec.pipeline, table.name), columns=["_seq"], filters=dates & times
             )
-            found |= set(rows.column("_seq").to_pylist()) if rows is not None else set()
+            seqs |= set(rows.column("_seq").to_pylist()) if rows is not None else set()
         quarantined = self._lake.rows(paths.table(self._spec.pipeline, "quarantine"), columns=["_seq"])
         if quarantined is not None:
-            made = events.column("event_time")
-            within = pc.and_(pc.greater_equal(made, pa.scalar(start)), pc.less(made, pa.scalar(end)))
-            found |= set(events.filter(within).column("seq").to_pylist()) & set(quarantined.column("_seq").to_pylist())
-        return found
+            event_times = events.column("event_time")
+            within = pc.and_(pc.greater_equal(event_times, pa.scalar(start)), pc.less(event_times, pa.scalar(end)))
+            seqs |= set(events.filter(within).column("seq").to_pylist()) & set(quarantined.column("_seq").to_pylist())
+        return seqs
 
-    def _objects_of(self, events: pa.Table, wanted: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
-        chosen = [row for row in events.to_pylist() if row["seq"] in wanted]
+    def _objects_of(self, events: pa.Table, seqs: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
+        rows = [row for row in events.to_pylist() if row["seq"] in seqs]
         spans = [(batch, (batch.end_offset or {}).get("seq", 0)) for batch in batches]
         at, of_batch = 0, {}
-        for row in chosen:
+        for row in rows:
             while spans[at][1] < row["seq"]:
                 at += 1
             of_batch[row["seq"]] = spans[at][0]
         with ThreadPoolExecutor(_READERS) as pool:
             used = list({batch.batch_id: batch for batch in of_batch.values()}.values())
             stamps = dict(zip((batch.batch_id for batch in used), pool.map(self._ingested_at_us, used), strict=True))
-        for row in chosen:
+        for row in rows:
             batch = of_batch[row["seq"]]
             yield SourceObject(
                 row["seq"],
@@ -212,7 +282,12 @@ class Resolver:
         prepared = self._home.prepared.read(batch.generation, batch.batch_id)
         if prepared is not None:
             return prepared.ingested_at_us
-        assert batch.prepared_at is not None
+        if batch.prepared_at is None:
+            raise ContractError(
+                "LEDGER_WITHOUT_TIME",
+                f"The ledger of {self._spec.pipeline!r} does not say when batch {batch.batch_id} was prepared.",
+                hint="Restore its prepared object, or that row of the ledger, from the storage's versions.",
+            )
         return int(batch.prepared_at.timestamp() * 1_000_000)
 
 
@@ -222,9 +297,9 @@ def _matches(key: str, patterns: tuple[str, ...]) -> bool:
 
 def _instant(text: str) -> dt.datetime:
     try:
-        found = dt.datetime.fromisoformat(text)
+        instant = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
             "REPROCESS_SELECTION", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T00:00:00Z."
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    return instant if instant.tzinfo else instant.replace(tzinfo=dt.UTC)

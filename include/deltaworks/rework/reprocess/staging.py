@@ -18,9 +18,9 @@ from deltaworks.events.evolution import Evolved, evolved_columns
 from deltaworks.events.origins import row_keys
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.rework.quarantine.open_rows import Quarantine
-from deltaworks.rework.reprocess.reread import Opener, Reread, Wanted, reread
-from deltaworks.rework.reprocess.selection import Resolved, Resolver
-from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.rework.reprocess.replace_rows import table_absent
+from deltaworks.rework.reprocess.reread import Opener, Reread, RereadScope, reread
+from deltaworks.rework.reprocess.selection import Resolved, Resolver, SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
@@ -28,7 +28,7 @@ from deltaworks.tables.lake import Lake, arrow_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KEYS_TOLD = 5
+_KEYS_SHOWN = 5
 #: Positions of rows in quarantine, by seq.
 Quarantined = dict[int, frozenset[int]]
 
@@ -79,32 +79,32 @@ class Stager:
             resolved.objects,
             opener=opener,
             spec=self._spec,
-            wanted=Wanted(tables, plan.whole, beside),
+            scope=RereadScope(tables, plan.whole, beside),
             target=self._target(plan, tables),
             evolved=self._evolved(),
         )
 
     @staticmethod
     def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
-        """Objects that could be read the first time. Those that could not are a row in quarantine, and stay one."""
+        """Lost objects that could be read the first time. Those that could not are and stay a row in quarantine."""
         before = {seq for seq, positions in quarantined.items() if WHOLE_OBJECT in positions}
         gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
         if gone and not plan.allow_missing:
             raise ContractError(
                 "REPROCESS_OBJECTS_GONE",
                 f"{len(gone)} of {plan.objects} objects cannot be read any more: "
-                f"{', '.join(gone[:_KEYS_TOLD])}{', …' * (len(gone) > _KEYS_TOLD)}.",
+                f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
                 hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
             )
         return gone
 
     def _evolved(self) -> Evolved:
-        found = {}
+        evolved = {}
         for table in self._spec.tables:
             if table.evolve == "add_columns":
                 handle = self._lake.open(paths.table(self._spec.pipeline, table.name))
-                found[table.name] = () if handle is None else evolved_columns(handle, table)
-        return found
+                evolved[table.name] = () if handle is None else evolved_columns(handle, table)
+        return evolved
 
     def _target(self, plan: ReprocessPlan, tables: frozenset[str]) -> FileTarget:
         folders = {name: staging_folder(plan, name) for name in tables}
@@ -115,17 +115,19 @@ class Stager:
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
         # A row that a replay has landed is in its tables, though it is in quarantine still.
         closed = Quarantine(self._lake, self._spec.pipeline).closed_places()
-        found: dict[int, set[int]] = {}
+        positions: dict[int, set[int]] = {}
         for row in rows.to_pylist() if rows is not None else ():
             if (row["_seq"], row["_position"]) not in closed:
-                found.setdefault(row["_seq"], set()).add(row["_position"])
-        return {seq: frozenset(positions) for seq, positions in found.items()}
+                positions.setdefault(row["_seq"], set()).add(row["_position"])
+        return {seq: frozenset(of_seq) for seq, of_seq in positions.items()}
 
     def _quarantine_without(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
         """The rows in quarantine of the objects concerned, staged without those that fit now."""
         ranges = SeqRanges.of(seq for seq, _ in released)
-        rows = self._lake.rows(paths.table(plan.pipeline, QUARANTINE), filters=ranges.expression())
-        assert rows is not None
+        key = paths.table(plan.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, filters=ranges.expression())
+        if rows is None:
+            raise table_absent(key)
         kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
         if not kept.num_rows:
             return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
@@ -150,6 +152,6 @@ def without(resolved: Resolved, gone: dict[int, str]) -> SeqRanges:
         return resolved.ranges
     kept: list[tuple[int, int]] = []
     for first, last in resolved.ranges:
-        inside = [each.seq for each in resolved.objects if first <= each.seq <= last]
+        inside = [source.seq for source in resolved.objects if first <= source.seq <= last]
         kept += SeqRanges.of((seq for seq in inside if seq not in gone), among=inside).ranges
     return SeqRanges(tuple(kept))

@@ -1,8 +1,8 @@
-"""Puts one bronze table, or quarantine, back to an earlier version, and what landed since back with it.
+"""Puts one bronze table, or quarantine, back to an earlier version, together with the rows that landed since.
 
-A record fixes what is done before anything changes; one commit does it: what the version had is there again, what
-batches have brought since comes back with the files they had written, and everything else since is undone. The stream
-may go on: it holds the table meanwhile, as for a write turn. Whoever goes on after a crash does what is on record.
+A record fixes what is done before anything changes; one commit does it: the rows of that version are there again,
+those that batches have added since come back with the files they were written to, and every other change since is
+undone. The stream may run: it holds the table meanwhile, as for a write turn. After a crash the record is resumed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.rework.quarantine.replay import complete_torn_replay, rereading
-from deltaworks.rework.restore.followers import Follower, followers_of
+from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
+from deltaworks.rework.restore.dependents import Follower, followers_of, refuse_mutable
 from deltaworks.rework.restore.lost import added_files
-from deltaworks.rework.restore.refusals import refuse_absent, refuse_mutable, refuse_unbounded, refuse_unprepared
+from deltaworks.rework.restore.plan import TablePlan, TablePlanner, TableRestoreRequest
 from deltaworks.rework.restore.source_repair import stage_lost
-from deltaworks.rework.restore.table_plan import Planned, TablePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState
@@ -38,8 +37,8 @@ OPERATION = "restore"
 class TableRestoreResult:
     """What was done to one table, or would be. `version` is the table's after it, None in a dry run.
 
-    `unprepared` are lost batches whose files are on record no more; `absent` are files the way back needs and that are
-    gone.
+    `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the restore needs
+    that are not there.
     """
 
     pipeline: str
@@ -54,7 +53,7 @@ class TableRestoreResult:
     lost: tuple[LostShare, ...]
     undone: tuple[str, ...]
     unprepared: tuple[int, ...]
-    absent: tuple[str, ...]
+    missing_files: tuple[str, ...]
     followers: tuple[Follower, ...]
     seconds: float
 
@@ -86,14 +85,14 @@ class TableRestore:
         self._objects = self._home.objects
         self._turn_of = turn_of or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
         self._fault = fault
-        self._planner = TablePlanner(catalog, pipeline, table)
+        self._planner = TablePlanner(self._spec, table, self._lake, self._home)
         refuse_mutable(self._spec, table)
 
     @property
     def unfinished(self) -> bool:
-        """Whether a rollback of this table was broken off."""
-        found = self._home.rollbacks.unfinished()
-        return found is not None and found.table == self._table
+        """Whether a rollback of this table was interrupted."""
+        record = self._home.rollbacks.unfinished()
+        return record is not None and record.table == self._table
 
     def count(self, request: TableRestoreRequest) -> TableRestoreResult:
         """What `run` would do. Reads only.
@@ -104,14 +103,14 @@ class TableRestore:
                 BATCH_UNKNOWN, and what reading the log raises.
         """
         started = time.monotonic()
-        planned = self._planner.plan(request)
-        return self._result(planned, None, dry_run=True, resumed=False, seconds=time.monotonic() - started)
+        plan = self._planner.plan_table(request)
+        return self._result(plan, None, dry_run=True, resumed=False, seconds=time.monotonic() - started)
 
     def run(self, request: TableRestoreRequest | None = None, *, allow_missing: bool = False) -> TableRestoreResult:
-        """All of it, or what is left of one that was broken off. Idempotent.
+        """Restore the table, or finish a restore that was interrupted. Idempotent.
 
         Args:
-            request: ignored where a rollback of the table has been begun, needed where none has.
+            request: ignored where a rollback of the table was interrupted, needed otherwise.
             allow_missing: leave out the rows of objects that are gone, where rows are read again.
 
         Raises:
@@ -121,65 +120,62 @@ class TableRestore:
             ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
         """
         started = time.monotonic()
-        with rereading(self._catalog, self._pipeline, rolling_back=True):
-            complete_torn_replay(self._catalog, self._pipeline)
+        with rereading(self._home, rolling_back=True):
+            complete_torn_replay(self._spec, self._lake, self._home)
             begun = self._begun()
             # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
             # the stream need not wait for a VACUUM.
             exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
             with exclusive as files_lock, self._turn_of(self._table) as turn:
-                planned = self._fixed(request) if begun is None else self._planner.again(begun)
+                plan = self._fixed(request) if begun is None else self._planner.plan_again(begun)
                 self._fault("planned")
-                planned = self._with_rows_read_again(planned, allow_missing)
+                plan = self._with_rows_read_again(plan, allow_missing)
                 self._fault("staged")
                 files_lock.check()
-                restored = self._commit(planned, turn.check)
+                restored = self._commit(plan, turn.check)
             self._fault("restored")
-            Ledger(self._lake, self._pipeline, planned.record.generation).roll_back(
-                planned.record, version=restored.version
-            )
+            Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
             self._fault("recorded")
-            self._home.rollbacks.fix_end(planned.record, version=restored.version)
+            self._home.rollbacks.fix_end(plan.record, version=restored.version)
         seconds = time.monotonic() - started
-        return self._result(planned, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
-
-    def _with_rows_read_again(self, planned: Planned, allow_missing: bool) -> Planned:
-        record = planned.record
-        if record.repair != "source":
-            return planned
-        staged = stage_lost(self._catalog, record, planned.target, allow_missing=allow_missing)
-        files = planned.target.files | added_files(staged.files)
-        return replace(planned, target=Target(files, planned.target.metadata))
+        return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
 
     def _begun(self) -> Rollback | None:
-        """The rollback of this table that was broken off."""
+        """The rollback of this table that was interrupted."""
         unfinished = self._home.rollbacks.unfinished()
         if unfinished is not None and unfinished.table != self._table:
             raise ContractError(
                 "ROLLBACK_UNFINISHED",
-                f"A rollback of {self._pipeline}.{unfinished.table} was broken off.",
-                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` goes on with it first.",
+                f"A rollback of {self._pipeline}.{unfinished.table} was interrupted.",
+                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` completes it first.",
             )
         return unfinished
 
-    def _fixed(self, request: TableRestoreRequest | None) -> Planned:
+    def _fixed(self, request: TableRestoreRequest | None) -> TablePlan:
         if request is None:
             raise ConfigError(
                 "RESTORE_POINT",
-                f"No rollback of {self._pipeline}.{self._table} was begun, and it was not said what to go back to.",
+                f"No rollback of {self._pipeline}.{self._table} was begun, and no point to go back to was given.",
                 hint="Give --to-version, --to-time or --to-batch.",
             )
-        planned = self._planner.plan(request)
-        refuse_absent(self._key, planned.absent)
-        refuse_unprepared(self._pipeline, self._table, planned.unprepared, repair=planned.record.repair)
-        refuse_unbounded(f"{self._pipeline}.{self._table}", planned.difference.rows_out, request.max_rows)
-        fixed = self._home.rollbacks.fix(planned.record)
-        return planned if fixed == planned.record else self._planner.again(fixed)
+        plan = self._planner.plan_table(request)
+        plan.check(request.max_rows)
+        fixed = self._home.rollbacks.fix(plan.record)
+        return plan if fixed == plan.record else self._planner.plan_again(fixed)
 
-    def _commit(self, planned: Planned, check: Callable[[], None]) -> RestoreOutcome:
-        record = planned.record
+    def _with_rows_read_again(self, plan: TablePlan, allow_missing: bool) -> TablePlan:
+        if plan.record.repair != "source":
+            return plan
+        staged = stage_lost(
+            self._catalog, self._lake, self._home, plan.record, plan.target, allow_missing=allow_missing
+        )
+        files = plan.target.files | added_files(staged.files)
+        return replace(plan, target=Target(files, plan.target.metadata))
+
+    def _commit(self, plan: TablePlan, check: Callable[[], None]) -> RestoreOutcome:
+        record = plan.record
         step = rollback_step(self._pipeline, self._table, record.ordinal)
-        made = user_metadata(
+        metadata = user_metadata(
             pipeline=self._pipeline,
             batch="none",
             operation=OPERATION,
@@ -191,23 +187,22 @@ class TableRestore:
             repair=record.repair,
         )
         commit = RestoreCommit(
-            step=step, user_metadata=made, parameters={"version": str(record.to_version), "timestamp": None}
+            step=step, user_metadata=metadata, parameters={"version": str(record.to_version), "timestamp": None}
         )
 
         def target(current: TableState) -> Target:
-            if current.version == planned.now.version:
-                return planned.target
-            # Somebody rearranged rows since; a file that was taken out by that is put in again.
-            again = self._planner.again(record)
-            return Target(again.target.files, planned.target.metadata)
+            if current.version == plan.now.version:
+                return plan.target
+            # Rows were rearranged since; a file that was taken out by that is put in again.
+            again = self._planner.plan_again(record)
+            return Target(again.target.files, plan.target.metadata)
 
         return commit_restore(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
     def _result(
-        self, planned: Planned, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
+        self, plan: TablePlan, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
     ) -> TableRestoreResult:
-        record = planned.record
-        done = planned.difference if restored is None else restored.difference
+        record = plan.record
         return TableRestoreResult(
             pipeline=self._pipeline,
             table=self._table,
@@ -217,11 +212,11 @@ class TableRestore:
             to_version=record.to_version,
             version=None if restored is None else restored.version,
             repair=record.repair,
-            difference=done,
+            difference=plan.difference if restored is None else restored.difference,
             lost=record.lost,
             undone=record.undone,
-            unprepared=planned.unprepared,
-            absent=planned.absent,
+            unprepared=plan.unprepared,
+            missing_files=plan.missing_files,
             followers=followers_of(self._catalog, self._pipeline, self._table, record.repair),
             seconds=seconds,
         )

@@ -1,130 +1,140 @@
-"""Plans how a whole pipeline goes back to one batch: which version of each table that is, and what each gives up.
+"""Plans how a whole pipeline starts over or goes back to one batch: what becomes of each table, and what it loses.
 
-Batches after it land again from the source, in a new generation, so what they brought simply goes: rows, quarantined
-ones among them, and columns. Nothing is written here.
+Batches after that one land again from the source, in a new generation, so all rows they added are taken out,
+quarantined ones and columns included. Nothing is written here.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import getpass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
+import pyarrow as pa
+
+from deltaworks import __version__
 from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import current_run
 from deltaworks.control.records.start_over import GivenUp, StartOver
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE
-from deltaworks.rework.restore.points import RestorePoint, version_at_batch
-from deltaworks.rework.restore.refusals import concerned_by_mutations, refuse_absent
-from deltaworks.specs.catalog import Catalog
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.rework.restore.dependents import concerned_by_mutations
+from deltaworks.rework.restore.plan import TablePlanner, missing_files, refuse_missing_files, with_columns_of
+from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, commit_history, state_at
-from deltaworks.tables.needed_files import absent_files
-from deltaworks.tables.restore import Difference, Target, refuse_unsupported
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.recreate import content
+from deltaworks.tables.restore import Difference
+from deltaworks.tables.steps import read_last_completed
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelinePoint:
-    """The last batch that stays, and the offset of the source at which the next generation begins."""
-
-    batch: int
-    start: dict[str, Any]
-    completed_at: dt.datetime | None
+#: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
+Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
 
 
 class PipelinePlanner:
-    """Plans rollbacks of one pipeline. Used by one thread."""
+    """Plans start overs and rollbacks of one pipeline. Used by one thread."""
 
-    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+    def __init__(self, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
         self._spec = spec
         self._pipeline = spec.pipeline
-        self._lake = Lake(catalog.environment.lake)
-        self._objects = open_objects(catalog.environment.lake)
-        self._home = PipelineHome(self._objects, spec.pipeline)
+        self._lake = lake
+        self._home = home
 
-    def point(self, wanted: RestorePoint) -> PipelinePoint:
-        """The batch that is meant.
+    def plan_pipeline(self, back_to: RestorePoint | None, *, reason: str, refuse: bool) -> StartOver:
+        """The record of a start over, or with `back_to` of a rollback.
+
+        Args:
+            refuse: refuse where files of a version to go back to are missing.
 
         Raises:
             ConfigError: RESTORE_POINT for a version, which is one table's; BATCH_UNKNOWN.
-            ContractError: RESTORE_MUTABLE; RESTORE_GENERATION_OVER, the batch was given up; LEDGER_WITHOUT_OFFSET.
+            ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_FILES_GONE; RESTORE_GENERATION_OVER, the batch
+                was given up; LEDGER_WITHOUT_OFFSET; and what reading a log raises.
         """
-        named = concerned_by_mutations(self._spec)
-        if named:
+        generation = self._home.generations.current()
+        last = read_last_completed(self._lake, self._pipeline, generation)
+        batch = None if back_to is None else self._last_batch(back_to, generation)
+        tables = [] if batch is None else list(self._tables_at(batch, refuse=refuse))
+        put_back = {table.table for table in tables}
+        for name in declared_tables(self._spec):
+            table = self._lake.open(paths.table(self._pipeline, name))
+            if table is not None and name not in put_back:
+                tables.append(GivenUp(table=name, **asdict(content(table))))
+        return StartOver(
+            pipeline=self._pipeline,
+            generation=generation + 1,
+            first_batch=0 if last is None else last + 1,
+            start=None if batch is None else dict(batch.end_offset or {}),
+            to_batch=None if batch is None else batch.batch_id,
+            spec_fingerprint=self._spec.fingerprint(),
+            code_version=__version__,
+            tables=tuple(tables),
+            by=getpass.getuser(),
+            reason=reason,
+            run=current_run(),
+            at=iso_now(),
+        )
+
+    def _last_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
+        """The last batch that stays; the next generation begins where it ended."""
+        mutable = concerned_by_mutations(self._spec)
+        if mutable:
             raise ContractError(
                 "RESTORE_MUTABLE",
-                f"{', '.join(named)} of {self._pipeline!r} hold rows that mutations change, or others are told of.",
-                hint=f"`deltaworks pipelines start-over {self._pipeline}` applies all requests anew.",
+                f"{', '.join(mutable)} of {self._pipeline!r} hold rows that mutations change or that are announced.",
+                hint=f"`deltaworks pipelines start-over {self._pipeline}` applies all requests again.",
             )
-        history = BatchHistory(self._lake, self._objects, self._spec)
-        summary = history.detail(self._batch(wanted, history)).summary
-        current = self._home.generations.current()
-        survives = self._home.start_overs.surviving_batches(summary.generation, current=current)
-        if survives is not None and summary.batch_id > survives:
+        history = BatchHistory(self._lake, self._home.objects, self._spec)
+        batch = history.detail(self._batch_id(point, history)).summary
+        survives = self._home.start_overs.surviving_batches(batch.generation, current=generation)
+        if survives is not None and batch.batch_id > survives:
             raise ContractError(
                 "RESTORE_GENERATION_OVER",
-                f"Batch {summary.batch_id} of {self._pipeline!r} was given up; its generation ended with {survives}.",
-                hint=f"`deltaworks batches {self._pipeline}` lists what can be gone back to.",
+                f"Batch {batch.batch_id} of {self._pipeline!r} was given up; its generation ended with {survives}.",
+                hint=f"`deltaworks batches {self._pipeline}` lists the batches it can go back to.",
             )
-        if summary.end_offset is None:
+        if batch.end_offset is None:
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
-                f"The ledger of {self._pipeline!r} does not say where batch {summary.batch_id} ended.",
+                f"The ledger of {self._pipeline!r} does not say where batch {batch.batch_id} ended.",
                 hint="Go back to another batch.",
             )
-        return PipelinePoint(batch=summary.batch_id, start=dict(summary.end_offset), completed_at=summary.completed_at)
+        return batch
 
-    def _batch(self, wanted: RestorePoint, history: BatchHistory) -> int:
-        if wanted.batch is not None:
-            return wanted.batch
-        if wanted.time is None:
+    def _batch_id(self, point: RestorePoint, history: BatchHistory) -> int:
+        if point.batch is not None:
+            return point.batch
+        if point.time is None:
             raise ConfigError(
                 "RESTORE_POINT",
                 "A version is one table's: all tables of a pipeline go back to a batch or a time.",
                 hint="Give --to-batch or --to-time, or name the table.",
             )
-        done = [each for each in history.complete() if each.completed_at and each.completed_at <= wanted.time]
-        if not done:
+        complete = [b.batch_id for b in history.complete() if b.completed_at and b.completed_at <= point.time]
+        if not complete:
             raise ConfigError(
                 "BATCH_UNKNOWN",
-                f"No batch of {self._pipeline!r} was complete at {wanted.time.isoformat()}.",
+                f"No batch of {self._pipeline!r} was complete at {point.time.isoformat()}.",
                 hint=f"`deltaworks batches {self._pipeline}` lists them; `deltaworks pipelines start-over` is for all.",
             )
-        return done[-1].batch_id
+        return complete[-1]
 
-    def tables(self, point: PipelinePoint, *, refuse: bool) -> Iterator[GivenUp]:
-        """Each bronze table and quarantine with its version at that point, and what goes.
-
-        Args:
-            refuse: refuse where files of such a version are gone.
-
-        Raises:
-            ContractError: RESTORE_FILES_GONE, RESTORE_UNSUPPORTED, and what reading a log raises.
-        """
+    def _tables_at(self, batch: BatchSummary, *, refuse: bool) -> Iterator[GivenUp]:
+        """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
         for name in (*(table.name for table in self._spec.tables), QUARANTINE):
-            key = paths.table(self._pipeline, name)
-            if self._lake.open(key) is None:
+            if self._lake.open(paths.table(self._pipeline, name)) is None:
                 continue
-            now = state_at(self._lake, self._objects, key)
-            refuse_unsupported(now)
-            version = version_at_batch(
-                self._lake,
-                key,
-                pipeline=self._pipeline,
-                table=name,
-                newest=now.version,
-                batch=point.batch,
-                completed_at=point.completed_at,
-            )
-            target = target_of(state_at(self._lake, self._objects, key, version), now)
+            planner = TablePlanner(self._spec, name, self._lake, self._home)
+            then, now = planner.at_batch(batch.batch_id, batch.completed_at)
+            target = with_columns_of(then, now)
             if refuse:
-                back = {file: each for file, each in target.files.items() if file not in now.files}
-                refuse_absent(key, absent_files(self._lake, key, back))
+                refuse_missing_files(now.key, missing_files(self._lake, now, target))
             counts = Difference.between(now, target)
             yield GivenUp(
                 table=name,
@@ -132,26 +142,31 @@ class PipelinePlanner:
                 rows=counts.rows_out,
                 files=counts.files_out,
                 bytes=counts.bytes_out,
-                restore_to=version,
+                restore_to=then.version,
             )
 
 
-def target_of(then: TableState, now: TableState) -> Target:
-    """A table as it was, its columns with it; its properties stay as they are."""
-    columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
-    return Target(then.files, {**now.metadata, **columns})
+def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
+    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
+    tables: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
+    tables[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
+    if spec.mutations is not None:
+        # They follow from the requests, which are landed again.
+        tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
+        tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
+    return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.live}
 
 
 def restored_versions(lake: Lake, begun: StartOver) -> dict[str, int]:
-    """As which version each table was put back, by what its commits say; without those that were made anew."""
-    found = {}
-    for each in begun.tables:
-        key = paths.table(begun.pipeline, each.table)
+    """As which version each table was put back, by what its commits say; without those that were recreated."""
+    versions = {}
+    for loss in begun.tables:
+        key = paths.table(begun.pipeline, loss.table)
         table = lake.open(key)
-        if each.restore_to is None or table is None:
+        if loss.restore_to is None or table is None:
             continue
-        step = (f"{begun.pipeline}/start_over/{each.table}", begun.generation)
-        for commit in commit_history(lake, key, newest=table.version(), limit=table.version() - each.version):
+        step = (f"{begun.pipeline}/start_over/{loss.table}", begun.generation)
+        for commit in commit_history(lake, key, newest=table.version(), limit=table.version() - loss.version):
             if (commit.metadata.get("step"), commit.metadata.get("step_version")) == step:
-                found[each.table] = commit.version
-    return found
+                versions[loss.table] = commit.version
+    return versions

@@ -1,20 +1,16 @@
-"""Which version of a table is meant by a batch or a time, and what its commits since then did.
+"""Which version of a table a batch or a time stands for, and what its commits since then did.
 
-A table is taken as it was when the batch was complete. What merely rearranged rows after that is kept, so that files
-which maintenance has removed meanwhile are not needed.
+A table is taken as it was when the batch was complete. Commits after it that only rearranged rows are kept, so that
+files which maintenance has removed meanwhile are not needed.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deltaworks.control.objects import open_objects
-from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
 
@@ -28,16 +24,21 @@ class RestorePoint:
     batch: int | None = None
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.version, self.time, self.batch)) != 1:
-            raise ConfigError(
-                "RESTORE_POINT",
-                "Say what to go back to in exactly one way.",
-                hint="Give --to-version, --to-time or --to-batch.",
-            )
+        if (self.version, self.time, self.batch).count(None) != 2:
+            raise not_one_point()
+
+
+def not_one_point() -> ConfigError:
+    """The error of a restore point that is not exactly one of the three."""
+    return ConfigError(
+        "RESTORE_POINT",
+        "Say what to go back to in exactly one way.",
+        hint="Give --to-version, --to-time or --to-batch.",
+    )
 
 
 def batch_of(commit: CommitInfo, pipeline: str, table: str) -> int | None:
-    """The batch whose rows this commit brought; None for every other commit."""
+    """The batch whose rows this commit added; None for every other commit."""
     step = re.fullmatch(rf"{re.escape(pipeline)}/g\d+/{re.escape(table)}", str(commit.metadata.get("step")))
     if step is None or not commit.changes_rows:
         return None
@@ -45,7 +46,7 @@ def batch_of(commit: CommitInfo, pipeline: str, table: str) -> int | None:
 
 
 def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> int:
-    """The newest version of the table that was made at this instant or before, by what its commits say.
+    """The newest version of the table committed at this instant or before, by the times in its commits.
 
     Raises:
         ContractError: TABLE_VERSION_GONE.
@@ -87,26 +88,20 @@ def version_at_batch(
     return max(version, 0)
 
 
-def changes_since(lake: Lake, key: str, *, after: int, newest: int) -> list[CommitInfo]:
-    """The commits after a version that changed rows, oldest first."""
-    found = commit_history(lake, key, newest=newest, limit=newest - after) if newest > after else iter(())
-    return [commit for commit in reversed(list(found)) if commit.changes_rows]
-
-
-def completion_of(catalog: Catalog, pipeline: str, batch: int) -> dt.datetime | None:
-    """When a batch was complete, by the ledger.
-
-    Raises:
-        ConfigError: BATCH_UNKNOWN.
-    """
-    lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
-    return BatchHistory(lake, objects, catalog.pipeline(pipeline)).detail(batch).summary.completed_at
-
-
-def told(commits: Sequence[CommitInfo]) -> tuple[str, ...]:
-    """Commits as people are told of them."""
+def undone_changes(lake: Lake, key: str, *, pipeline: str, table: str, after: int, newest: int) -> tuple[str, ...]:
+    """The changes of rows after a version that are neither batches nor replays, oldest first, as lines for people."""
+    if newest <= after:
+        return ()
+    replay = f"{pipeline}/replay/{table}"
+    commits = [
+        commit
+        for commit in commit_history(lake, key, newest=newest, limit=newest - after)
+        if commit.changes_rows
+        and commit.metadata.get("operation") != "append"
+        and commit.metadata.get("step") != replay
+    ]
     return tuple(
         f"version {commit.version}: {commit.metadata.get('operation') or commit.operation}"
         f" by {commit.metadata.get('run') or 'somebody'} at {commit.at:%Y-%m-%d %H:%M:%S}"
-        for commit in commits
+        for commit in reversed(commits)
     )

@@ -21,10 +21,10 @@ from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.rework.quarantine import replay as quarantine_replay
-from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
-from deltaworks.rework.quarantine.replay import complete_torn_replay, replay_quarantine
-from deltaworks.rework.quarantine.replay_record import note_reprocessed
-from deltaworks.rework.quarantine.replayer import ReplayResult
+from deltaworks.rework.quarantine import replay_commit
+from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter, note_reprocessed
+from deltaworks.rework.quarantine.replay import ReplayResult, replay_quarantine
+from deltaworks.rework.quarantine.replay_commit import complete_torn_replay
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.needed_files import uncommitted_files
@@ -38,7 +38,7 @@ POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "
 @pytest.fixture
 def without_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exclusion among replays rests on no lease: what follows holds without it."""
-    monkeypatch.setattr(quarantine_replay, "rereading", lambda catalog, pipeline: contextlib.nullcontext())
+    monkeypatch.setattr(quarantine_replay, "rereading", lambda home: contextlib.nullcontext())
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage:
 
 def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:
     mended = spec_with(make_spec, "string")
-    complete_torn_replay(stage.catalog(mended), "shop")
+    complete_torn_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
     assert not stage.record(), "without replays there is nothing to complete"
     stage.ingest(spec_with(make_spec), event("one"))
 
@@ -267,17 +267,18 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make
 
     with pytest.raises(Died):
         replay(stage, mended, fault=die)
-    complete_torn_replay(stage.catalog(mended), "shop")
+    complete_torn_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
 
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
     assert not stage.open_places()
 
 
 def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine_replay, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(replay_commit, "LEASE_SECONDS", 1)
     catalog = stage.catalog(spec_with(make_spec))
 
-    with quarantine_replay.rereading(catalog, "shop"), pytest.raises(ConcurrencyError, match="LEASE_HELD"):
+    held = replay_commit.rereading(PipelineHome.open(stage.lake.storage, "shop"))
+    with held, pytest.raises(ConcurrencyError, match="LEASE_HELD"):
         replay_quarantine(catalog, "shop", ALL, dry_run=False)
 
 

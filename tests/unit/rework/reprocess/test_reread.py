@@ -12,7 +12,7 @@ import pytest
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.rework.reprocess.reread import Rereader, Wanted
+from deltaworks.rework.reprocess.reread import Rereader, RereadScope
 from deltaworks.rework.reprocess.selection import SourceObject
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
@@ -54,7 +54,7 @@ def landed(found: list[tuple[str, pa.Table]]) -> Counter[tuple[str, int, int]]:
 
 
 def test_all_tables_get_what_parsing_gives_with_the_stamps_of_their_batches(spec: PipelineSpec) -> None:
-    wanted = Wanted(frozenset(["events", "orders", "refunds", "quarantine"]), whole=True)
+    wanted = RereadScope(frozenset(["events", "orders", "refunds", "quarantine"]), whole=True)
 
     found = list(Rereader(spec, wanted, opener).rows(objects(1, 2, 3)))
 
@@ -76,7 +76,7 @@ def test_all_tables_get_what_parsing_gives_with_the_stamps_of_their_batches(spec
 
 
 def test_an_object_that_is_gone_gives_no_row_not_even_in_quarantine(spec: PipelineSpec) -> None:
-    rereader = Rereader(spec, Wanted(frozenset(["events", "quarantine"]), whole=True), opener)
+    rereader = Rereader(spec, RereadScope(frozenset(["events", "quarantine"]), whole=True), opener)
 
     found = list(rereader.rows(objects(3, 9)))
 
@@ -85,7 +85,7 @@ def test_an_object_that_is_gone_gives_no_row_not_even_in_quarantine(spec: Pipeli
 
 
 def test_only_the_tables_asked_for_get_rows_and_what_does_not_fit_is_counted(spec: PipelineSpec) -> None:
-    rereader = Rereader(spec, Wanted(frozenset(["orders"]), whole=False), opener)
+    rereader = Rereader(spec, RereadScope(frozenset(["orders"]), whole=False), opener)
 
     found = list(rereader.rows(objects(1, 2, 3)))
 
@@ -95,7 +95,7 @@ def test_only_the_tables_asked_for_get_rows_and_what_does_not_fit_is_counted(spe
 
 def test_a_row_in_quarantine_that_belongs_to_other_tables_too_stays_there(spec: PipelineSpec) -> None:
     # The refund was quarantined while there was no table of refunds; events would lack it.
-    wanted = Wanted(frozenset(["refunds"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])})
+    wanted = RereadScope(frozenset(["refunds"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])})
     rereader = Rereader(spec, wanted, opener)
 
     found = list(rereader.rows(objects(1, 2, 3)))
@@ -106,7 +106,9 @@ def test_a_row_in_quarantine_that_belongs_to_other_tables_too_stays_there(spec: 
 
 
 def test_a_row_in_quarantine_that_fits_all_its_tables_now_leaves_it(spec: PipelineSpec) -> None:
-    wanted = Wanted(frozenset(["refunds", "events"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])})
+    wanted = RereadScope(
+        frozenset(["refunds", "events"]), whole=False, quarantined={2: frozenset([0]), 1: frozenset([1])}
+    )
     rereader = Rereader(spec, wanted, opener)
 
     found = list(rereader.rows(objects(1, 2, 3)))

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.rework.reprocess.selection import SeqRanges
 
 SEQS = st.sets(st.integers(1, 60))
 

@@ -15,8 +15,8 @@ from deltaworks.rework.recover.check import check_pipeline
 from deltaworks.rework.recover.log_gap import mend_log
 from deltaworks.rework.recover.lost_files import mend_files
 from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.log import state_at
 from tests.unit.rework.restore.source_stage import SourceStage

@@ -22,8 +22,8 @@ from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
 from deltaworks.rework.restore import one_table
 from deltaworks.rework.restore.one_table import TableRestore, TableRestoreResult
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
@@ -195,7 +195,7 @@ def test_files_that_vacuum_removed_are_named_before_anything_changes(stage: Stag
     with pytest.raises(ContractError, match="RESTORE_FILES_GONE") as refused:
         restore(stage, request())
 
-    assert counted.absent == (gone,)
+    assert counted.missing_files == (gone,)
     assert gone in str(refused.value)
     assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
     assert stage.landed("orders") == stage.expected(1, 2, 3)

@@ -18,8 +18,8 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
 from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.restore.table_plan import TableRestoreRequest
 from deltaworks.rework.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.losses import refuse_rolled_back
 from deltaworks.specs.catalog import Catalog
@@ -79,7 +79,7 @@ def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: 
 
     land_again(stage, 2, 3, 4)
 
-    assert done.made_anew == 4
+    assert done.recreated == 4
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3, 4) for name in ALL)
     assert Ledger(stage.lake, "shop", 2).last_completed() == 6
 

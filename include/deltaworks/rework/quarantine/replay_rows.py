@@ -1,0 +1,208 @@
+"""Reads quarantined rows again: their payloads, and what the present spec makes of them.
+
+A row contains its event where the value was neither cut nor changed. Otherwise the landed object is read again, if it
+is still the one that was announced, and the event at the row's place is taken if it is still the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.origins import RowKey, row_keys
+from deltaworks.events.parse import BatchStamp, Framed, Parser, Payload
+from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+
+_CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ReplayPayloads:
+    """Payloads by the arrival of their rows, and why rows have none."""
+
+    by_arrival: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
+    missing: dict[RowKey, str] = field(default_factory=dict)
+
+    def add(self, row: Row, payload: Payload) -> None:
+        """Take a payload; rows of one batch are stamped alike."""
+        self.by_arrival.setdefault((row["_batch_id"], row["arrived_at_us"]), []).append(payload)
+
+
+def key_of(row: Row) -> RowKey:
+    """What identifies a row."""
+    return row["_seq"], row["_position"]
+
+
+class LandedObjects:
+    """The objects that rows came in."""
+
+    def __init__(self, log: FileEventLog, opener: FileOpener) -> None:
+        self._log = log
+        self._opener = opener
+
+    def payload(self, row: Row) -> Payload | str:
+        """The object a row came in, or why it cannot be had."""
+        seq = row["_seq"]
+        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag", "version_id"]).to_pylist()
+        if not events or events[0]["key"] != row["object_key"]:
+            return "file_event_missing"
+        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"], events[0]["version_id"]))
+        if payload.data is None:
+            return str(payload.problem.code) if payload.problem else "object_unreadable"
+        return payload
+
+
+class PayloadFinder:
+    """Finds the payloads of quarantined rows.
+
+    `parser` frames them as the stream does. `landed` is None for a source that keeps no objects: only what its rows
+    contain can be read again.
+    """
+
+    def __init__(self, parser: Parser, landed: LandedObjects | None) -> None:
+        self._parser = parser
+        self._landed = landed
+
+    def find(self, rows: Iterable[Row]) -> ReplayPayloads:
+        """The payloads of these rows, which are in the order of their `_seq`."""
+        payloads = ReplayPayloads()
+        for _, group in groupby(rows, key=lambda row: row["_seq"]):
+            self._of_object(list(group), payloads)
+        return payloads
+
+    def _of_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
+        rest = []
+        for row in rows:
+            event = self._from_row(row)
+            if event is None:
+                rest.append(row)
+            else:
+                record = json.loads(row["record"]) if row["record"] else None
+                payloads.add(row, Payload(row["_seq"], row["object_key"], None, events=(event,), record=record))
+        if rest:
+            self._from_object(rest, payloads)
+
+    def _from_row(self, row: Row) -> Framed | None:
+        if not row["is_complete"] or row["_position"] == WHOLE_OBJECT:
+            return None
+        raw = str(row["raw"]).encode()
+        try:
+            framed = list(self._parser.framed(Payload(row["_seq"], row["object_key"], raw)))
+        except Misfit:  # it has no header of its own
+            return None
+        # An array that was itself one event, and its like, read as something else when they stand alone.
+        return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
+
+    def _from_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
+        payload = self._landed.payload(rows[0]) if self._landed else "record_gone"
+        if isinstance(payload, str):
+            payloads.missing.update({key_of(row): payload for row in rows})
+            return
+        by_position = {row["_position"]: row for row in rows}
+        whole = by_position.pop(WHOLE_OBJECT, None)
+        if whole is not None:
+            payloads.add(whole, payload)
+        for position, event in self._framed(payload) if by_position else ():
+            row = by_position.get(position)
+            if row is not None and _is_same(row, event[1]):
+                del by_position[position]
+                payloads.add(row, Payload(payload.seq, payload.key, None, events=((position, event),)))
+        payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
+
+    def _framed(self, payload: Payload) -> Iterable[Framed]:
+        try:
+            return self._parser.framed(payload)
+        except Misfit:
+            return ()
+
+
+def _is_same(row: Row, raw: bytes) -> bool:
+    """Whether an event of the object is the one the row was made of, as far as the row tells."""
+    kept = str(row["raw"] or "")
+    return len(raw) == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
+        kept.rstrip("\\x0123456789abcdef")
+    )
+
+
+@dataclass(slots=True)
+class ReplayRows:
+    """The rows a slice of the quarantine becomes.
+
+    `by_table` holds what lands, quarantine among it: events of a whole object that could not be read before.
+    `landed` are the rows of the slice that are no longer open, with the tables they went to; `rejected` those that
+    still do not fit, with their reasons; `missing` those whose payload cannot be read, with the cause.
+    """
+
+    by_table: dict[str, list[pa.Table]] = field(default_factory=dict)
+    landed: dict[RowKey, tuple[str, ...]] = field(default_factory=dict)
+    rejected: dict[RowKey, tuple[str, ...]] = field(default_factory=dict)
+    missing: dict[RowKey, str] = field(default_factory=dict)
+
+    def without(self, tables: Mapping[str, str]) -> None:
+        """Leave out every event that belongs to one of these tables, whose values are causes as in `missing`."""
+        for table, cause in tables.items():
+            blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
+            seqs = {seq for seq, position in self.landed if position == WHOLE_OBJECT}
+            # An object lands as a whole or not at all, since it is one row.
+            whole = {(seq, WHOLE_OBJECT) for seq, _ in blocked if seq in seqs}
+            for key in blocked | whole:
+                if self.landed.pop(key, None) is not None:
+                    self.missing[key] = cause
+            self._drop(blocked, {seq for seq, _ in whole})
+
+    def rejection_counts(self) -> Counter[str]:
+        """Why rows still do not fit; a row counts once for each reason."""
+        return Counter(code for codes in self.rejected.values() for code in set(codes))
+
+    def _drop(self, keys: set[RowKey], seqs: set[int]) -> None:
+        for name, parts in self.by_table.items():
+            self.by_table[name] = [
+                part.filter(pa.array([key not in keys and key[0] not in seqs for key in row_keys(part)], pa.bool_()))
+                for part in parts
+            ]
+
+
+def replay_rows(
+    parser: Parser, rows: Iterable[Mapping[str, Any]], payloads: ReplayPayloads, *, now_us: int, fingerprint: str
+) -> ReplayRows:
+    """Read the rows again. They keep their batch, their place and, for their age, the time they arrived at."""
+    result = ReplayRows(missing=dict(payloads.missing))
+    readable = {key_of(row) for row in rows} - result.missing.keys()
+    whole = {seq for seq, position in readable if position == WHOLE_OBJECT}
+    tables: dict[RowKey, list[str]] = {(seq, WHOLE_OBJECT): [] for seq in whole}
+    for (batch_id, arrived_at_us), group in sorted(payloads.by_arrival.items()):
+        stamp = BatchStamp(batch_id, now_us, fingerprint, arrived_at_us)
+        for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
+            if name == QUARANTINE:
+                _note_rejected(result, part, whole)
+                continue
+            result.by_table.setdefault(name, []).append(part)
+            for key in row_keys(part):
+                tables.setdefault(key if key in readable else (key[0], WHOLE_OBJECT), []).append(name)
+    for key, names in tables.items():
+        if key in readable and key not in result.rejected:
+            result.landed[key] = tuple(sorted(set(names)))
+    return result
+
+
+def _note_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
+    """A row that still does not fit stays as it is; an event of a whole object becomes a row of its own."""
+    new_rows = []
+    for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):
+        is_new = key[0] in whole and key[1] != WHOLE_OBJECT
+        new_rows.append(is_new)
+        if not is_new:
+            result.rejected[key] = tuple(reason["code"] for reason in reasons)
+    if any(new_rows):
+        result.by_table.setdefault(QUARANTINE, []).append(part.filter(pa.array(new_rows)))

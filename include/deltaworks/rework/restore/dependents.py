@@ -1,0 +1,107 @@
+"""What else depends on the rows of a table that goes back: mutations and announcements, and streams that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.lease import LeaseWatch
+from deltaworks.control.records.rollback import Repair
+from deltaworks.engine.announcements import announced, announcers
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.delta import DeltaSourceSpec
+
+
+def refuse_mutable(spec: PipelineSpec, table: str) -> None:
+    """Refuse a table whose rows mutations change, or that announcements depend on.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+        ContractError: RESTORE_MUTABLE.
+    """
+    bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
+    if table not in bronze:
+        raise ConfigError(
+            "TABLE_UNKNOWN",
+            f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
+            hint=f"It has {', '.join(bronze)}. Gold and live tables follow from these.",
+        )
+    if table != QUARANTINE and table in concerned_by_mutations(spec):
+        raise ContractError(
+            "RESTORE_MUTABLE",
+            f"{spec.pipeline}.{table} holds rows that mutations change, or that are announced to others: neither would "
+            "be undone.",
+            hint=f"`deltaworks pipelines start-over {spec.pipeline}` reads the source again and applies all requests.",
+        )
+
+
+def concerned_by_mutations(spec: PipelineSpec) -> list[str]:
+    """The tables that mutations change or read, that are announced, or that announce others."""
+    tables = {table.name for table in spec.tables if table.mutable is not None}
+    tables |= set(announcers(spec)) | set(announced(spec))
+    tables |= {spec.mutations.requests} if spec.mutations is not None else set()
+    return sorted(tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """A pipeline that reads the table, how it reads, and what it does when it reaches the restore."""
+
+    pipeline: str
+    table: str
+    reads: str
+    effect: str
+
+
+def followers_of(catalog: Catalog, pipeline: str, table: str, repair: Repair | None) -> tuple[Follower, ...]:
+    """The pipelines whose source is this table.
+
+    Args:
+        repair: what becomes of rows landed since; None where the whole pipeline goes back and lands them again.
+    """
+    followers = []
+    for name, spec in catalog.pipelines.items():
+        source = spec.source
+        if isinstance(source, DeltaSourceSpec) and (source.pipeline, source.table) == (pipeline, table):
+            reads = _reads(source)
+            followers.append(Follower(pipeline=name, table=table, reads=reads, effect=_effect(reads, repair, name)))
+    return tuple(followers)
+
+
+def refuse_running_followers(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
+    """Refuse to land rows again while a stream runs that would take them for new ones.
+
+    Raises:
+        ConcurrencyError: RESTORE_FOLLOWED.
+    """
+    for table in tables:
+        for follower in followers_of(catalog, home.pipeline, table, None):
+            watch = LeaseWatch(home.objects, paths.stream_lease(follower.pipeline), silent_seconds=60)
+            if follower.reads != "change feed" and watch.runs():
+                raise ConcurrencyError(
+                    "RESTORE_FOLLOWED",
+                    f"The stream of {follower.pipeline!r} follows {home.pipeline}.{table} and runs: it would land rows "
+                    "twice that land here again.",
+                    hint=f"`deltaworks stop {follower.pipeline}` first; it has to start over after this.",
+                )
+
+
+def _reads(source: DeltaSourceSpec) -> str:
+    if source.change_feed:
+        return "change feed"
+    return "appends, skipping changes" if source.skip_change_commits else "appends"
+
+
+def _effect(reads: str, repair: Repair | None, name: str) -> str:
+    if reads == "change feed":
+        return "reads rows that go as deletes and rows that come as inserts"
+    if repair is None:
+        return f"is refused with DELTA_SOURCE_ROLLED_BACK: `deltaworks pipelines start-over {name}`"
+    if reads == "appends":
+        return "ends with DELTA_SOURCE_REWRITTEN when it reaches it"
+    stays = "" if repair == "prepared" else "; rows it has read already stay"
+    return f"skips it{stays}"
