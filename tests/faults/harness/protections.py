@@ -37,6 +37,13 @@ def before_job(names: Sequence[str]) -> None:
         deltaworks.control.job.start_guard = lambda **_: None  # type: ignore[assignment]
 
 
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    """Put something in the place of an attribute that has to be there: a seam that moved proves nothing."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}: the seam has moved")
+    setattr(owner, name, replacement)
+
+
 def _transactions() -> None:
     """A step is committed without a look at whether it has landed; what was put before is put again."""
     from deltalake import DeltaTable
@@ -49,7 +56,7 @@ def _transactions() -> None:
             return None
         return original(self, app_id)
 
-    DeltaTable.transaction_version = blind
+    _replace(DeltaTable, "transaction_version", blind)
 
 
 def _spark_transactions() -> None:
@@ -76,9 +83,9 @@ def _spark_transactions() -> None:
             return None
         return plain_version(self, app_id)
 
-    DataFrameWriter.option = option  # type: ignore[method-assign]
-    live._Merge._announce = announce  # type: ignore[method-assign]
-    DeltaTable.transaction_version = blind
+    _replace(DataFrameWriter, "option", option)
+    _replace(live._Merge, "_announce", announce)
+    _replace(DeltaTable, "transaction_version", blind)
 
 
 def _put_read_back() -> None:
@@ -91,10 +98,10 @@ def _put_read_back() -> None:
 
 def _prepared() -> None:
     """No batch is fixed: every attempt writes files of its own and commits those."""
-    from deltaworks.engine import batches
+    from deltaworks.control.records.prepared import PreparedBatches
 
-    batches.read_prepared = lambda *_: None
-    batches.prepare = lambda _, batch: batch
+    _replace(PreparedBatches, "read", lambda *_: None)
+    _replace(PreparedBatches, "fix", lambda _, batch: batch)
 
 
 def _ledger() -> None:
@@ -102,6 +109,7 @@ def _ledger() -> None:
     from deltaworks.engine.batches import BatchProcessor
 
     nothing = property(lambda _: None, lambda _, value: None)
+    # An attribute of each processor, which the class has no name for.
     BatchProcessor._last_completed = nothing  # type: ignore[assignment]
 
 
@@ -110,15 +118,17 @@ def _owner_epoch() -> None:
     from deltaworks.engine import table_set, writers
     from deltaworks.tables import commit
 
-    table_set.check_owner = writers.check_owner = commit.check_owner = lambda *_: None
-    table_set.TableSet.fence = lambda *_: None  # type: ignore[method-assign,assignment]
+    _replace(table_set, "check_owner", lambda *_: None)
+    _replace(writers, "check_owner", lambda *_: None)
+    _replace(commit, "check_owner", lambda *_: None)
+    _replace(table_set.TableSet, "fence", lambda *_: None)
 
 
 def _lease_watch() -> None:
     """A lost lease ends nothing: only the epoch in the tables stands between two owners."""
     from deltaworks.engine.runner import IngestRun
 
-    IngestRun._lease_lost = staticmethod(lambda: None)  # type: ignore[method-assign]
+    _replace(IngestRun, "_lease_lost", staticmethod(lambda: None))
 
 
 def _same_snapshot() -> None:
@@ -131,14 +141,14 @@ def _same_snapshot() -> None:
         self.update_incremental()
         return original(self, *positional, **named)
 
-    DeltaTable.create_write_transaction = from_a_newer_one
+    _replace(DeltaTable, "create_write_transaction", from_a_newer_one)
 
 
 def _lease() -> None:
     """Whoever comes takes the lease."""
     from deltaworks.control.locks.lease import Lease
 
-    Lease._is_free = staticmethod(lambda _: True)  # type: ignore[method-assign]
+    _replace(Lease, "_is_free", staticmethod(lambda _: True))
 
 
 def _monotonic_lease() -> None:
@@ -151,23 +161,23 @@ def _monotonic_lease() -> None:
         written = clock.parse_iso(record.written_at)
         return record.released or written is None or (clock.utc_now() - written).total_seconds() > 30
 
-    Lease._is_free = staticmethod(is_free)  # type: ignore[method-assign]
+    _replace(Lease, "_is_free", staticmethod(is_free))
 
 
 def _ledger_offsets() -> None:
     """A lost checkpoint is not noticed: Spark counts batches from 0 again, under the ids of old ones."""
-    from deltaworks.control.records import generations
+    from deltaworks.control.records.generations import GenerationRecord
     from deltaworks.engine.batches import BatchProcessor
 
-    generations._lost = lambda *_: False
-    BatchProcessor._give_up_checkpoint = lambda *_: None  # type: ignore[method-assign,assignment]
+    _replace(GenerationRecord, "_lost", lambda *_: False)
+    _replace(BatchProcessor, "_give_up_checkpoint", lambda *_: None)
 
 
 def _stop_flag() -> None:
     """Nobody looks at the stop flag."""
     from deltaworks.control.health.stop import StopFlag
 
-    StopFlag.read = lambda _: None  # type: ignore[method-assign,assignment]
+    _replace(StopFlag, "read", lambda _: None)
 
 
 def _quarantine() -> None:
@@ -181,23 +191,21 @@ def _quarantine() -> None:
         written.files.pop("quarantine", None)
         return written
 
-    BatchProcessor._write = without_quarantine  # type: ignore[method-assign]
+    _replace(BatchProcessor, "_write", without_quarantine)
 
 
 def _one_commit_a_table() -> None:
     """Each file of a table is a commit of its own, all under the batch's one transaction."""
-    import dataclasses
-
     from deltaworks.engine.writers import FanOutWriter
 
     original = FanOutWriter.commit
 
     def one_by_one(self: FanOutWriter, batch: Any, share: Any, **options: Any) -> Any:
         for file in share.files:
-            outcome = original(self, batch, dataclasses.replace(share, files=(file,)), **options)
+            outcome = original(self, batch, share.replace(files=(file,)), **options)
         return outcome
 
-    FanOutWriter.commit = one_by_one  # type: ignore[method-assign]
+    _replace(FanOutWriter, "commit", one_by_one)
 
 
 def _whole_objects() -> None:
@@ -211,7 +219,7 @@ def _whole_objects() -> None:
             file.write(data)
         return True
 
-    LocalObjects.put_if_absent = in_place  # type: ignore[method-assign]
+    _replace(LocalObjects, "put_if_absent", in_place)
 
 
 def _suspension() -> None:
@@ -221,14 +229,14 @@ def _suspension() -> None:
     def insist(_: TableHolds, table: str, batch_id: int, error: Exception) -> None:
         raise error
 
-    TableHolds.suspend = insist  # type: ignore[method-assign]
+    _replace(TableHolds, "suspend", insist)
 
 
 def _checkpoint_check() -> None:
     """Nobody looks at Spark's checkpoint before the query starts."""
     from deltaworks.engine import start as run_start
 
-    run_start.refuse_damaged_checkpoint = lambda *_: None
+    _replace(run_start, "refuse_damaged_checkpoint", lambda *_: None)
 
 
 def _ledger_check() -> None:
@@ -236,8 +244,8 @@ def _ledger_check() -> None:
     from deltaworks.engine import start as run_start
     from deltaworks.engine.batches import BatchProcessor
 
-    run_start.refuse_lost_ledger = lambda *_, **__: None
-    BatchProcessor._give_up_checkpoint = lambda *_: None  # type: ignore[method-assign,assignment]
+    _replace(run_start, "refuse_lost_ledger", lambda *_, **__: None)
+    _replace(BatchProcessor, "_give_up_checkpoint", lambda *_: None)
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {
