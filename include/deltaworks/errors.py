@@ -10,7 +10,7 @@ import re
 from typing import Any, ClassVar
 
 #: An error of ours in the traceback of another process.
-_TOLD = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
+_IN_TRACEBACK = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
 
 
 class DeltaworksError(Exception):
@@ -84,11 +84,11 @@ class FencedError(DeltaworksError):
 
 def error_in(text: str) -> DeltaworksError | None:
     """The last error of ours that a text tells of: Spark brings what its Python processes raise as their tracebacks."""
-    found = _TOLD.findall(text)
-    if not found:
+    reports = _IN_TRACEBACK.findall(text)
+    if not reports:
         return None
-    name, condition, told = found[-1]
+    name, condition, text_of_error = reports[-1]
     kinds = (ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
     kind = next((kind for kind in kinds if kind.__name__ == name), ContractError)
-    message, _, hint = told.partition(" Next: ")
+    message, _, hint = text_of_error.partition(" Next: ")
     return kind(condition, message, hint=hint)

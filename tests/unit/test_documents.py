@@ -29,7 +29,7 @@ from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
 from deltaworks.engine.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.engine.progress import PROGRESS_SCHEMA
@@ -272,7 +272,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 PreparedTable,
                 PreparedReplay,
                 StartOver,
-                GivenUp,
+                TableLoss,
                 Rollback,
                 LostShare,
                 StagedRows,

@@ -66,7 +66,7 @@ class SendResult:
 
     sent: int
     waiting: int
-    given_up: int
+    abandoned: int
     failing: tuple[str, ...]
 
 
@@ -79,7 +79,7 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
     now = now or utc_now()
     blocked: dict[str, str] = {}
     worked: set[str] = set()
-    sent = waiting = given_up = 0
+    sent = waiting = abandoned = 0
     for key in objects.list(paths.alerts("spool/")):
         item = objects.get(key)
         if item is None:
@@ -93,7 +93,7 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
         for channel in channels:
             state = _deliver(objects, notice, channel, blocked, now=now) if _is_for(channel, notice) else "sent"
             sent += state == "sent now"
-            given_up += state == "given_up"
+            abandoned += state == "given_up"
             if state == "sent now":
                 worked.add(channel.name)
             states.append(state)
@@ -106,7 +106,7 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
     if sent:
         # Records come from sending alone, so this is when they are cleared away.
         forget_deliveries(objects, now=now)
-    return SendResult(sent=sent, waiting=waiting, given_up=given_up, failing=failing)
+    return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing=failing)
 
 
 def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:

@@ -38,7 +38,7 @@ def send() -> None:
     objects = open_objects(environment.lake)
     settle_alerts(objects)
     result = send_notices(objects, open_channels(environment.alerts, environment.messaging))
-    console.print(f"Sent {result.sent}, waiting {result.waiting}, given up {result.given_up}.")
+    console.print(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
     if result.failing:
         raise TransientError(
             "CHANNEL_FAILED",

@@ -23,7 +23,7 @@ from deltaworks.specs.storage import StorageSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredObject:
     """An object's bytes and the tag that names this version of it."""
 
     data: bytes
@@ -33,7 +33,7 @@ class Found:
 class ObjectStore(Protocol):
     """Objects by key below a root. Safe to use from several threads and processes."""
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         """The object, or None where there is none."""
 
     def put(self, key: str, data: bytes) -> None:
@@ -79,7 +79,7 @@ class S3Objects:
         self._bucket = storage.bucket
         self._prefix = f"{storage.prefix}/" if storage.prefix else ""
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         from botocore.exceptions import ClientError
 
         with _reported("read", key):
@@ -89,7 +89,7 @@ class S3Objects:
                 if _code(error) in ("NoSuchKey", "404"):
                     return None
                 raise
-            return Found(answer["Body"].read(), answer["ETag"])
+            return StoredObject(answer["Body"].read(), answer["ETag"])
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data)
@@ -97,15 +97,15 @@ class S3Objects:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if self._put(key, data, IfNoneMatch="*") is not None:
             return True
-        found = self.get(key)
-        return found is not None and found.data == data
+        stored = self.get(key)
+        return stored is not None and stored.data == data
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
         written = self._put(key, data, IfMatch=etag)
         if written is not None:
             return written
-        found = self.get(key)
-        return found.etag if found is not None and found.data == data else None
+        stored = self.get(key)
+        return stored.etag if stored is not None and stored.data == data else None
 
     def _put(self, key: str, data: bytes, **condition: str) -> str | None:
         """The tag written, or None when the condition did not hold."""
@@ -126,8 +126,8 @@ class S3Objects:
             Bucket=self._bucket, Prefix=self._prefix + prefix
         )
         with _reported("list", prefix):
-            found = [item["Key"] for page in pages for item in page.get("Contents", [])]
-        return sorted(key.removeprefix(self._prefix) for key in found)
+            stored = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        return sorted(key.removeprefix(self._prefix) for key in stored)
 
     def delete(self, key: str) -> None:
         with _reported("delete", key):
@@ -159,12 +159,12 @@ class LocalObjects:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         try:
             data = (self._root / key).read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        return Found(data, hashlib.sha256(data).hexdigest())
+        return StoredObject(data, hashlib.sha256(data).hexdigest())
 
     def put(self, key: str, data: bytes) -> None:
         with self._written(key, data) as temporary:
@@ -175,8 +175,8 @@ class LocalObjects:
             try:
                 os.link(temporary, self._root / key)
             except FileExistsError:
-                found = self.get(key)
-                return found is not None and found.data == data
+                stored = self.get(key)
+                return stored is not None and stored.data == data
         return True
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
@@ -184,8 +184,8 @@ class LocalObjects:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f".{target.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            found = self.get(key)
-            if found is None or (found.etag != etag and found.data != data):
+            stored = self.get(key)
+            if stored is None or (stored.etag != etag and stored.data != data):
                 return None
             self.put(key, data)
         return hashlib.sha256(data).hexdigest()
@@ -206,8 +206,8 @@ class LocalObjects:
 
     def list(self, prefix: str) -> list[str]:
         folder = self._root / prefix.rpartition("/")[0]
-        found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        keys = (path.relative_to(self._root).as_posix() for path in found)
+        stored = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        keys = (path.relative_to(self._root).as_posix() for path in stored)
         return sorted(key for key in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:

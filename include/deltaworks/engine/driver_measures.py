@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.control.objects import Found, ObjectStore
+from deltaworks.control.objects import ObjectStore, StoredObject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ class CountingObjects:
         self._objects = objects
         self.counts: Counter[str] = Counter()
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         self.counts["get"] += 1
         return self._objects.get(key)
 

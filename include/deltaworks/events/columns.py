@@ -73,9 +73,9 @@ def _in_blocks(values: Sequence[Any], kind: ColumnType, unit: TimeUnit) -> tuple
     arrays: list[pa.Array] = []
     misfits: Misfits = {}
     for start in range(0, len(values), _BLOCK):
-        array, found = column(values[start : start + _BLOCK], kind, unit=unit)
+        array, block_misfits = column(values[start : start + _BLOCK], kind, unit=unit)
         arrays.append(array)
-        misfits.update((start + index, misfit) for index, misfit in found.items())
+        misfits.update((start + index, misfit) for index, misfit in block_misfits.items())
     return pa.concat_arrays(arrays), misfits
 
 
@@ -83,15 +83,15 @@ def _at_once(
     values: Sequence[Any], kind: ColumnType, target: pa.DataType, unit: TimeUnit, converter: Converter
 ) -> pa.Array:
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
-    found = set(map(type, values)) - {type(None)}
-    if isinstance(kind, Primitive) and found <= _EXACT_TYPES.get(kind.name, frozenset()):
+    types = set(map(type, values)) - {type(None)}
+    if isinstance(kind, Primitive) and types <= _EXACT_TYPES.get(kind.name, frozenset()):
         return _finite(pa.array(values, target))
-    if isinstance(kind, Decimal) and found <= {int, float}:
+    if isinstance(kind, Decimal) and types <= {int, float}:
         return _decimals(values, kind, target)
     if isinstance(kind, Primitive) and kind.name == "timestamp":
         if unit == "iso8601":
             return _bounded(pc.cast(pa.array(values, pa.string()), target))
-        if found <= {int}:
+        if types <= {int}:
             scaled = pc.multiply_checked(pa.array(values, pa.int64()), _PER_UNIT_US[unit])
             return _bounded(scaled.cast(target))
     return pa.array([None if value is None else converter(value) for value in values], target)
@@ -116,8 +116,8 @@ def _decimals(values: Sequence[Any], kind: Decimal, target: pa.DataType) -> pa.A
 
 
 def _bounded(instants: pa.Array) -> pa.Array:
-    found = pc.min_max(instants)
-    low, high = found["min"].as_py(), found["max"].as_py()
+    bounds = pc.min_max(instants)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and (low < EARLIEST or high > LATEST):
         raise ValueError("an instant out of range")
     return instants

@@ -173,7 +173,7 @@ class Router:
     def __init__(self, spec: PipelineSpec) -> None:
         self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all)
         self._conditional = [
-            (table.name, [(tuple(path.split(".")), frozenset(wanted)) for path, wanted in table.when.items()])
+            (table.name, [(tuple(path.split(".")), frozenset(values)) for path, values in table.when.items()])
             for table in spec.event_tables
             if not table.catch_all
         ]
@@ -181,7 +181,7 @@ class Router:
         self._by_name_only = spec.event.name.path is not None and all(
             list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
-        self._known: dict[str, tuple[str, ...] | None] = {}
+        self._matched: dict[str, tuple[str, ...] | None] = {}
 
     def tables(self, event: dict[str, Any], name: str) -> tuple[str, ...]:
         """The tables in order.
@@ -191,19 +191,19 @@ class Router:
         """
         if not self._by_name_only:
             matched = self._match(event)
-        elif name in self._known:
-            matched = self._known[name]
+        elif name in self._matched:
+            matched = self._matched[name]
         else:
-            if len(self._known) > _MOST_KNOWN_NAMES:
-                self._known.clear()
-            matched = self._known[name] = self._match(event)
+            if len(self._matched) > _MOST_KNOWN_NAMES:
+                self._matched.clear()
+            matched = self._matched[name] = self._match(event)
         if matched is None:
             raise Misfit(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
         return matched
 
     def _match(self, event: dict[str, Any]) -> tuple[str, ...] | None:
         matched = tuple(
-            name for name, conditions in self._conditional if all(_holds(event, *each) for each in conditions)
+            name for name, conditions in self._conditional if all(_holds(event, *condition) for condition in conditions)
         )
         if not matched and self._conditional:
             return None

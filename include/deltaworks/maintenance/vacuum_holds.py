@@ -62,10 +62,10 @@ def holds_on(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> li
     needed = [*_streams(catalog, lake, home, table), *_live(catalog, home, table)]
     needed += [*_followers(lake, str(opened.metadata().id)), *_registered(home, table)]
     needed += _restores(home, table)
-    found = [
+    holds = [
         Hold(by=by, since=_committed_at(lake, key, version)) for by, version in needed if version <= opened.version()
     ]
-    return [*found, *_turn(home, table)]
+    return [*holds, *_turn(home, table)]
 
 
 def _committed_at(lake: Lake, key: str, version: int) -> datetime | None:
@@ -171,8 +171,8 @@ def _restores(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
 
 def _turn(home: PipelineHome, table: str) -> Iterator[Hold]:
     """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
-    found = home.objects.get(paths.turn_request(home.pipeline, table))
-    turn = TurnRecord.decode(found.data) if found is not None else None
+    stored = home.objects.get(paths.turn_request(home.pipeline, table))
+    turn = TurnRecord.decode(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.over else None
     if turn is None or granted is None:
         return

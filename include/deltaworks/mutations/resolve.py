@@ -64,7 +64,7 @@ def intervals(traced: Trace) -> DataFrame:
     """The intervals of a trace: each stretch, parted where the last update of a field falls into it."""
     stretches = _ended(traced).unionByName(_open(traced))
     # `sort_array` and not `array_sort`, which compares by an expression of its own.
-    times = F.sort_array(F.array_distinct(F.transform("updates", lambda each: each["time"])))
+    times = F.sort_array(F.array_distinct(F.transform("updates", lambda update: update["time"])))
     timed = stretches.withColumn("times", times)
     starts = F.concat(F.array("since"), F.col("times")).alias("valid_from")
     ends = F.concat(F.col("times"), F.array("until")).alias("valid_to")

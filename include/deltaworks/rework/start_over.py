@@ -19,7 +19,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
 from deltaworks.engine.start import open_batches
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
@@ -55,7 +55,7 @@ class StartOverResult:
     generation: int
     first_batch: int
     resumed: bool
-    tables: tuple[GivenUp, ...]
+    tables: tuple[TableLoss, ...]
     recreated: int
     start: Mapping[str, Any] | None = None
 
@@ -234,7 +234,7 @@ class _Operation:
     def _owner(self) -> Step:
         return owner_step(self._pipeline, self._lease.epoch)
 
-    def _recreate(self, begun: StartOver, loss: GivenUp, declared: Declared) -> bool:
+    def _recreate(self, begun: StartOver, loss: TableLoss, declared: Declared) -> bool:
         """Recreate a table, or put it back; whether that was committed now."""
         name = loss.table
         key = paths.table(begun.pipeline, name)

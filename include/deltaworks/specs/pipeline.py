@@ -252,7 +252,7 @@ def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
     if table.announces is None:
         return
-    announced = {each.name: each for each in pipeline.tables if each.announces is None}
+    announced = {other.name: other for other in pipeline.tables if other.announces is None}
     if table.announces.table not in announced:
         advice = nearest_of(table.announces.table, announced)
         yield ("announces", "table"), f"there is no table {table.announces.table!r} to announce; {advice}"

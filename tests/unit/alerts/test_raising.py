@@ -12,7 +12,7 @@ import pytest
 from deltaworks.alerts.notice import Notice, fitting
 from deltaworks.alerts.raising import alert_key, alerts, raise_alert, resolve_alert, settle_alerts
 from deltaworks.control import paths
-from deltaworks.control.objects import Found, LocalObjects
+from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import TransientError
 from tests.unit.alerts.conftest import Clock
 
@@ -93,7 +93,7 @@ class Unconditional:
     def __init__(self, inner: LocalObjects) -> None:
         self._inner = inner
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         return None if "/state/" in key else self._inner.get(key)
 
     def put(self, key: str, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Unconditional:
 class DiesBeforeSpool(Unconditional):
     """A process that dies after it has decided and before anything is in the spool."""
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         return self._inner.get(key)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

@@ -53,7 +53,7 @@ def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
     first = send_notices(objects, opened, now=clock.now)
     again = send_notices(objects, opened, now=clock.pass_(60))
 
-    assert first == SendResult(sent=1, waiting=0, given_up=0, failing=())
+    assert first == SendResult(sent=1, waiting=0, abandoned=0, failing=())
     assert again.sent == 0
     for queue in queues:
         (got,) = aws.received(queue)

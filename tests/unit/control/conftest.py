@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from deltaworks.control.objects import Found, LocalObjects, ObjectStore, S3Objects
+from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, StoredObject
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
 
@@ -79,7 +79,7 @@ class FaultyObjects:
         self.fail_before: Callable[[str], bool] = lambda call: False
         self.lose_reply: Callable[[str], bool] = lambda call: False
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         return self._run("get", lambda: self._inner.get(key))
 
     def put(self, key: str, data: bytes) -> None:

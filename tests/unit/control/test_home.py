@@ -11,7 +11,7 @@ import pytest
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.rollback import Rollback
-from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.errors import ContractError
 
 
@@ -48,7 +48,7 @@ def start_over(generation: int, *, to_batch: int | None = None) -> StartOver:
         start={"seq": generation},
         spec_fingerprint="f",
         code_version="0",
-        tables=(GivenUp(table="orders", version=4, rows=1, files=1, bytes=1),),
+        tables=(TableLoss(table="orders", version=4, rows=1, files=1, bytes=1),),
         by="ada",
         reason="",
         run="manual",

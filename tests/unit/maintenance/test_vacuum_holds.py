@@ -20,7 +20,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.rollback import Rollback
-from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
@@ -192,7 +192,7 @@ def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
 
 
 def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
-    given_up = GivenUp(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
+    given_up = TableLoss(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
     begun = StartOver(
         pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
         code_version="1", tables=(given_up,), by="somebody", reason="", run="manual", at=START.isoformat(),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control.clock import iso_now
-from deltaworks.control.objects import Found, ObjectStore
+from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
@@ -149,11 +149,11 @@ class Lease:
             self.release()
 
     @staticmethod
-    def _is_free(current: Found) -> bool:
+    def _is_free(current: StoredObject) -> bool:
         record = LeaseRecord.decode(current.data)
         return record is not None and record.released
 
-    def _claim(self, current: Found | None) -> bool:
+    def _claim(self, current: StoredObject | None) -> bool:
         before = LeaseRecord.decode(current.data) if current else None
         epoch = (before.epoch if before else self._known_epoch()) + 1
         record = self._make(epoch=epoch, beat=0)
@@ -183,7 +183,7 @@ class Lease:
             ttl_seconds=self._ttl,
         )
 
-    def _held(self, current: Found | None) -> ConcurrencyError:
+    def _held(self, current: StoredObject | None) -> ConcurrencyError:
         holder = LeaseRecord.decode(current.data) if current else None
         where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by a newcomer"
         return ConcurrencyError(

@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.locks.lease import LeaseWatch, UnchangedTimer
-from deltaworks.control.objects import Found, ObjectStore
+from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
@@ -184,7 +184,7 @@ class WriteTurn:
                 return True
         return False
 
-    def _adopt(self, current: Found | None) -> bool:
+    def _adopt(self, current: StoredObject | None) -> bool:
         """Take over the stored record where it is still this turn; False otherwise."""
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or record.turn != self._record.turn:

@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.locks.lease import UnchangedTimer
 from deltaworks.control.locks.turn import TurnRecord
-from deltaworks.control.objects import Found, ObjectStore
+from deltaworks.control.objects import ObjectStore, StoredObject
 
 #: The longest turn a stream grants, whatever the request: prepared batches pile up while it lasts.
 MAX_TURN_SECONDS = 3_600.0
@@ -86,7 +86,7 @@ class WriteTurnServer:
                 return self._end(current, record, f"it lasted {longest_seconds:.0f} s")
         return record
 
-    def _end(self, current: Found, record: TurnRecord, message: str) -> TurnRecord | None:
+    def _end(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
         """Take a turn back. Returns the record where its holder changed it at this very moment, None otherwise."""
         ended = replace(record, state="taken_back", message=message)
         key = paths.turn_request(self._pipeline, record.table)

@@ -121,7 +121,7 @@ class SpecRecords:
         if accepted:
             refused = [change for change in refused if change.effect is not Effect.MIXES]
         if refused:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _told(self._pipeline, refused), hint=refused[0].advice)
+            raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, refused), hint=refused[0].advice)
         return changes
 
     def accept(self, spec: PipelineSpec, *, by: str, reason: str) -> list[SpecChange]:
@@ -134,7 +134,7 @@ class SpecRecords:
         changes = [] if current is None else unsafe(classify(current, spec))
         final = [change for change in changes if change.effect is not Effect.MIXES]
         if final:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _told(self._pipeline, final), hint=final[0].advice)
+            raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, final), hint=final[0].advice)
         if current is not None and changes:
             accepted = AcceptedChange(
                 from_fingerprint=current.fingerprint(),
@@ -188,7 +188,7 @@ class SpecRecords:
         return paths.accepted_change(self._pipeline, old.fingerprint(), new.fingerprint())
 
 
-def _told(pipeline: str, changes: Sequence[SpecChange]) -> str:
+def _refusal_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
     listed = "; ".join(f"{change.field} from {change.old!r} to {change.new!r}" for change in changes)
     return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
 
@@ -203,12 +203,12 @@ def _understood(declared: dict[str, Any], key: str) -> PipelineSpec:
         return PipelineSpec.model_validate(declared)
     except ValidationError as error:
         unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
-        if not (unknown and all(_left_out(declared, location) for location in unknown)):
+        if not (unknown and all(_removed(declared, location) for location in unknown)):
             raise SpecRecord.refusal(key, str(error)) from error
     return _understood(declared, key)
 
 
-def _left_out(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
+def _removed(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
     """Take the key at `location` out; False where the location does not lead to one."""
     place: Any = declared
     try:

@@ -23,7 +23,7 @@ _KIND = RecordKind(
 )
 
 
-class GivenUp(Part):
+class TableLoss(Part):
     """A table as it was before: `version` is where time travel finds its rows.
 
     `restore_to` is the version a rollback brings it back to; None where the table is recreated without rows. `rows`,
@@ -53,7 +53,7 @@ class StartOver(Record):
     start: dict[str, Any] | None
     spec_fingerprint: str
     code_version: str
-    tables: tuple[GivenUp, ...]
+    tables: tuple[TableLoss, ...]
     by: str
     reason: str
     run: str

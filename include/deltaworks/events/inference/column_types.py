@@ -35,10 +35,10 @@ from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, S
 MOST_COLUMNS = 1_000
 RESCUED = "_rescued_data"
 #: Columns that say where a row comes from; a field of such a name is none of them.
-TOLD = ("_bucket", "_key", "_seq", "_position")
+ORIGIN_COLUMNS = ("_bucket", "_key", "_seq", "_position")
 STRING = Primitive("string")
 
-_RESERVED = frozenset({*TOLD, RESCUED})
+_RESERVED = frozenset({*ORIGIN_COLUMNS, RESCUED})
 _ALONE = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAMP: "timestamp"}
 _DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
 _IN_A_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
@@ -103,7 +103,7 @@ def type_of(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = 
     """
     chosen: ColumnType | None = None
     plain: list[str] = []
-    for kind, count in sorted(shape.kinds.items(), key=lambda each: (-each[1], each[0])):
+    for kind, count in sorted(shape.kinds.items(), key=lambda item: (-item[1], item[0])):
         if kind == NULL:
             continue
         fits = None

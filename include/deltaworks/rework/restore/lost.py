@@ -42,13 +42,13 @@ class LostShares:
         self._table = table
 
     def between(
-        self, then: TableState, now: TableState, *, generation: int, left_out: Set[int] = frozenset()
+        self, then: TableState, now: TableState, *, generation: int, skipped: Set[int] = frozenset()
     ) -> list[Lost]:
         """What `now` has and `then` had not, in the order of batches, replays last.
 
         Args:
             generation: the present one.
-            left_out: batches that an earlier rollback of the table left out on purpose.
+            skipped: batches that an earlier rollback of the table left out on purpose.
 
         Raises:
             ContractError: RESTORE_GENERATION_OVER, `then` holds rows that have landed again since; and what reading
@@ -64,13 +64,13 @@ class LostShares:
             kept = self._home.start_overs.surviving_batches(of_generation, current=behind)
             had = had if kept is None else min(had, kept)
             if survives is not None:
-                self._refuse_given_up(then, of_generation, had, survives)
+                self._refuse_lost_generation(then, of_generation, had, survives)
                 has = min(has, survives)
-            numbers = [number for number in range(had + 1, has + 1) if number not in left_out]
+            numbers = [number for number in range(had + 1, has + 1) if number not in skipped]
             lost += self._batches(of_generation, numbers)
         return lost + self._replays(then, now)
 
-    def _refuse_given_up(self, then: TableState, generation: int, had: int, survives: int) -> None:
+    def _refuse_lost_generation(self, then: TableState, generation: int, had: int, survives: int) -> None:
         if had > survives:
             raise ContractError(
                 "RESTORE_GENERATION_OVER",

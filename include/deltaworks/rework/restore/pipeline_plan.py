@@ -17,7 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.start_over import GivenUp, StartOver
+from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
@@ -65,7 +65,7 @@ class PipelinePlanner:
         for name in declared_tables(self._spec):
             table = self._lake.open(paths.table(self._pipeline, name))
             if table is not None and name not in put_back:
-                tables.append(GivenUp(table=name, **asdict(content(table))))
+                tables.append(TableLoss(table=name, **asdict(content(table))))
         return StartOver(
             pipeline=self._pipeline,
             generation=generation + 1,
@@ -125,7 +125,7 @@ class PipelinePlanner:
             )
         return complete[-1]
 
-    def _tables_at(self, batch: BatchSummary, *, refuse: bool) -> Iterator[GivenUp]:
+    def _tables_at(self, batch: BatchSummary, *, refuse: bool) -> Iterator[TableLoss]:
         """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
         for name in (*(table.name for table in self._spec.tables), QUARANTINE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
@@ -136,7 +136,7 @@ class PipelinePlanner:
             if refuse:
                 refuse_missing_files(now.key, missing_files(self._lake, now, target))
             counts = Difference.between(now, target)
-            yield GivenUp(
+            yield TableLoss(
                 table=name,
                 version=now.version,
                 rows=counts.rows_out,

@@ -201,9 +201,9 @@ class TablePlanner:
 
     def _lost(self, then: TableState, now: TableState, generation: int) -> list[Lost]:
         earlier = self._home.rollbacks.of_table(self._table)
-        left_out = {number for record, _ in earlier if record.repair == "none" for number in record.batches}
+        skipped = {number for record, _ in earlier if record.repair == "none" for number in record.batches}
         shares = LostShares(self._lake, self._home, self._table)
-        return shares.between(then, now, generation=generation, left_out=left_out)
+        return shares.between(then, now, generation=generation, skipped=skipped)
 
     def _target(self, record: Rollback, then: TableState, now: TableState, lost: list[Lost]) -> Target:
         dropped = set(record.dropped_files)

@@ -84,8 +84,8 @@ def _versions(keys: Iterable[str]) -> list[int]:
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
     """The version the query goes on with behind its last batch; None where it has none, or works off a snapshot."""
     generations = PipelineHome(objects, reader).generations
-    known = generations.effective()
-    folder = paths.checkpoint(reader, known.generation, known.current.ordinal)
+    recorded = generations.effective()
+    folder = paths.checkpoint(reader, recorded.generation, recorded.current.ordinal)
     done = batch_numbers(objects, f"{folder}/commits/")
-    offset = generations.end_offset(known, done[-1]) if done else known.current.start
+    offset = generations.end_offset(recorded, done[-1]) if done else recorded.current.start
     return None if offset is None or offset.get("isStartingVersion") else int(offset["reservoirVersion"])

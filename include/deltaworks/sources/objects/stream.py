@@ -37,7 +37,7 @@ from deltaworks.tables.lake import Lake
 FORMAT = "deltaworks_file_events"
 _LOGGER = logging.getLogger(__name__)
 _REQUIRED = ("environment", "relay", "bucket")
-_KNOWN = (*_REQUIRED, "prefix", "glob", "maxfiles", "maxbytes", "startseq", "startlog", "project")
+_OPTIONS = (*_REQUIRED, "prefix", "glob", "maxfiles", "maxbytes", "startseq", "startlog", "project")
 
 
 def register(spark: SparkSession) -> None:
@@ -67,7 +67,7 @@ class StreamOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
-        named = known_options(FORMAT, options, _KNOWN)
+        named = known_options(FORMAT, options, _OPTIONS)
         for name in _REQUIRED:
             if not named.get(name):
                 raise invalid_option(FORMAT, name, "is required")

@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.control.locks import lease as lease_module
 from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch
-from deltaworks.control.objects import Found, LocalObjects, ObjectStore
+from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
 from deltaworks.errors import ConcurrencyError
 from tests.unit.control.conftest import FaultyObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -55,7 +55,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         assert self._owner._renew()
         return self._inner.get(key)
 

@@ -19,7 +19,7 @@ from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.reprocess import ReprocessEnd, ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, RollbackEnd, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.records.start_over import GivenUp, StartOver, StartOverEnd
+from deltaworks.control.records.start_over import StartOver, StartOverEnd, TableLoss
 from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.versions import SchemaRecord
@@ -129,8 +129,8 @@ EXPECTED: dict[str, UnversionedRecord] = {
         first_batch=43,
         start={"seq": 12},
         tables=(
-            GivenUp(table="orders", version=12, rows=100, files=4, bytes=99999),
-            GivenUp(table="items", version=3, rows=1, files=1, bytes=9, restore_to=2),
+            TableLoss(table="orders", version=12, rows=100, files=4, bytes=99999),
+            TableLoss(table="items", version=3, rows=1, files=1, bytes=9, restore_to=2),
         ),
         reason="new names",
         to_batch=40,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from deltaworks.control.objects import Found
+from deltaworks.control.objects import StoredObject
 from deltaworks.errors import TransientError
 from deltaworks.sources.kinesis.calls import PATIENCE_SECONDS, Consumer, IteratorExpired, ShardGone, StreamSummary
 from deltaworks.sources.kinesis.options import KinesisOptions
@@ -36,9 +36,9 @@ class MemoryObjects:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> StoredObject | None:
         data = self.objects.get(key)
-        return None if data is None else Found(data, hashlib.sha256(data).hexdigest())
+        return None if data is None else StoredObject(data, hashlib.sha256(data).hexdigest())
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data

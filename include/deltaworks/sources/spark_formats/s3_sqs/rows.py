@@ -20,7 +20,7 @@ from deltaworks.events.events import checked_event
 from deltaworks.events.extras import json_text
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.inference.column_types import RESCUED, STRING, TOLD
+from deltaworks.events.inference.column_types import ORIGIN_COLUMNS, RESCUED, STRING
 from deltaworks.events.inference.hints import parse_hints
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
@@ -94,7 +94,7 @@ class RowReader:
         self._rescue: Rescue | None = None
         self._watch = watch
         if inference is not None and inference.mode.rescues:
-            other = {*TOLD, RESCUED, *source.partition_columns}
+            other = {*ORIGIN_COLUMNS, RESCUED, *source.partition_columns}
             self._rescue = Rescue([(column.name, column.kind) for column in self._columns if column.name not in other])
 
     def read(self, payload: Payload, *, bucket: str, unread: list[Rejected]) -> Iterator[pa.RecordBatch]:
