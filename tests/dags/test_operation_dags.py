@@ -43,8 +43,9 @@ def restore() -> Any:
 def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
     dag = dag_of(declared)
 
-    assert [task.task_id for task in dag.topological_sort()] == ["count", "requested", "approve", declared.name]
-    assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, 1, 1, 1]
+    steps = ["count", "requested", "approve", declared.name, *(["rebuild_gold"] if declared.gold_follows else [])]
+    assert [task.task_id for task in dag.topological_sort()] == steps
+    assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, *[1] * (len(steps) - 1)]
     assert dag.get_task("approve").defaults is None
     count, work = dag.get_task("count"), dag.get_task(declared.name)
     required = {"table": "orders"} if "table" in dag.params else {}

@@ -174,7 +174,7 @@ def test_both_engines_leave_the_same_rows_in_files_that_hold_the_same(
         assert bench.merge(engine, wanted, 1) == 1
     assert bench.rows("delta_rs") == bench.rows("spark")
 
-    made = {engine: bench.commits(1).found(bench.tables[engine].name) for engine in BOTH}
+    made = {engine: bench.commits(1).commit_of(bench.tables[engine].name) for engine in BOTH}
     figures = {
         engine: [metric(commit, f"numTarget{name}") for name in ("RowsUpdated", "FilesRemoved")]
         for engine, commit in made.items()

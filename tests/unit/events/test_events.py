@@ -201,5 +201,5 @@ class TestRouting:
             with pytest.raises(Misfit):
                 router.tables({"name": f"n{number}"}, f"n{number}")
 
-        assert len(router._known) <= 10_001
+        assert len(router._matched) <= 10_001
         assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")

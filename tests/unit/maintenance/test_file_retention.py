@@ -33,7 +33,7 @@ def test_less_than_a_job_may_run_for_is_refused_whatever_the_reason(hours: int) 
 @pytest.mark.parametrize(("hours", "reason", "refused"), [(167, "", True), (167, "  ", True), (24, "x", False)])
 def test_less_than_seven_days_needs_a_reason(hours: int, reason: str, refused: bool) -> None:
     if refused:
-        with pytest.raises(ConfigError, match="asks a person"):
+        with pytest.raises(ConfigError, match="a person approves before it deletes"):
             check_retention(hours, below_minimum=reason)
     else:
         check_retention(hours, below_minimum=reason)
