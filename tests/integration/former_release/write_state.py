@@ -10,17 +10,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import declared
 
-from deltaworks.engine.runner import IngestRun
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.rework.reprocess.plan import ReprocessRequest
-from deltaworks.rework.reprocess.run import Reprocess
-from deltaworks.rework.reprocess.selection import Selection
-from deltaworks.rework.restore.one_table import TableRestore
-from deltaworks.rework.restore.plan import TableRestoreRequest
-from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.sources.objects.relay.relay import Relay
+from deltaworks.sources.file_events.relay import Relay
+from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.tables.spark.session import build_session
+from deltaworks.streaming.reprocess.plan import ReprocessRequest
+from deltaworks.streaming.reprocess.run import Reprocess
+from deltaworks.streaming.reprocess.selection import Selection
+from deltaworks.streaming.restore.one_table import TableRestore
+from deltaworks.streaming.restore.points import RestorePoint
+from deltaworks.streaming.restore.table_plan import TableRestoreRequest
+from deltaworks.streaming.runner import IngestRun
 
 
 def break_off(point: str, work: Callable[[Callable[[str], None]], object]) -> None:
