@@ -50,9 +50,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
+        "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    environment = environment.model_copy(update={"spark": environment.spark.model_copy(update={"conf": conf})})
+    # As in the local environment: hundreds of small queries, none of which lives to see code compiled well.
+    spark = {"conf": conf, "java_options": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m"}
+    environment = environment.model_copy(update={"spark": environment.spark.model_copy(update=spark)})
     session = build_session(environment, app_name="tests", master="local[2]")
     yield session
     session.stop()
