@@ -1,4 +1,4 @@
-"""A lake that the code of the former release wrote goes on under this one: nothing is lost, doubled or begun anew."""
+"""A lake that the former release wrote continues under this one: nothing is lost, duplicated or started over."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _former_code(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Stage:
-    """The project, whose state the former code wrote."""
+    """The project whose state the former code wrote."""
 
     spark: SparkSession
     root: Path
@@ -85,7 +85,7 @@ class Stage:
         return sorted(row["batch_id"] for row in rows.to_pylist())
 
     def check(self, pipeline: str, *, waves: int, batches: int) -> None:
-        """All waves landed, each event once, in batches of the first generation that follow on each other."""
+        """All waves landed, every event once, in consecutive batches of the first generation."""
         everything = range(1, waves + 1)
         assert self.ids(pipeline) == declared.expected_ids(everything)
         assert self.quarantined(pipeline) == declared.expected_quarantine(everything)
@@ -95,7 +95,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """Three waves landed by the former code, work of each kind broken off, and a fourth wave that waits."""
+    """Three waves landed by the former code, work of each kind interrupted, and a fourth wave that waits."""
     root = tmp_path_factory.mktemp("former")
     code = _former_code(tmp_path_factory.mktemp("code"))
     declared.write_project(root)
@@ -116,16 +116,16 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return stage
 
 
-def test_a_batch_that_was_amid_its_commits_is_completed_and_the_stream_goes_on(stage: Stage) -> None:
-    assert stage.ids("torn")["orders"] == declared.expected_ids((1, 2, 3))["orders"], "its first table had it"
-    assert stage.ids("torn")["logins"] == declared.expected_ids((1, 2))["logins"], "the others had not"
+def test_a_batch_that_was_interrupted_between_its_commits_is_completed_and_the_stream_continues(stage: Stage) -> None:
+    assert stage.ids("torn")["orders"] == declared.expected_ids((1, 2, 3))["orders"], "the batch is in one table"
+    assert stage.ids("torn")["logins"] == declared.expected_ids((1, 2))["logins"], "and in no other"
 
     stage.stream("torn")
 
     stage.check("torn", waves=4, batches=4)
 
 
-def test_a_rollback_that_was_begun_is_finished_by_its_record(stage: Stage) -> None:
+def test_a_rollback_that_was_planned_is_finished_by_its_record(stage: Stage) -> None:
     done = TableRestore(stage.catalog, "rolled", "orders").run()
     assert done.resumed
     assert stage.ids("rolled")["orders"] == declared.expected_ids((1, 2))["orders"], "what landed since came back"

@@ -1,7 +1,7 @@
-"""The project of which the former code leaves work half done, and what lands in it: for both codes, so without either.
+"""The project in which the former code leaves interrupted work, and what lands in it.
 
-Four pipelines read one bucket. `torn` ends amid a batch's commits, `rolled` amid a rollback, `reread` amid a reprocess
-and `crm` amid a mutation batch.
+Both releases run it, so it imports neither. Four pipelines read one bucket: `torn` is interrupted between commits of
+a batch, `rolled` in a rollback, `reread` in a reprocess and `crm` in a mutation batch.
 """
 
 from __future__ import annotations

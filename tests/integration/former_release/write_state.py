@@ -1,10 +1,13 @@
-"""Run by the code of the former release alone: lands three waves and leaves a piece of work of each kind half done."""
+"""Run by the code of the former release alone: lands three waves and leaves work of each kind interrupted."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -14,6 +17,7 @@ from deltaworks.mutations.apply import MutationRun
 from deltaworks.sources.file_events.relay import Relay
 from deltaworks.spark_session import build_session
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.streaming.commit_phase import ShareCommits
 from deltaworks.streaming.reprocess.plan import ReprocessRequest
 from deltaworks.streaming.reprocess.run import Reprocess
 from deltaworks.streaming.reprocess.selection import Selection
@@ -22,22 +26,50 @@ from deltaworks.streaming.restore.points import RestorePoint
 from deltaworks.streaming.restore.table_plan import TableRestoreRequest
 from deltaworks.streaming.runner import IngestRun
 
+COMMIT_SECONDS = 120
 
-def break_off(point: str, work: Callable[[Callable[[str], None]], object]) -> None:
-    """Do work that ends at the point."""
+
+def interrupt(point: str, work: Callable[[Callable[[str], None]], object]) -> None:
+    """Do work that ends with an error at a fault point."""
     reached: list[str] = []
 
     def fault(name: str) -> None:
         if name == point:
             reached.append(name)
-            raise RuntimeError(f"broken off at {point}")
+            raise RuntimeError(f"interrupted at {point}")
 
     try:
         work(fault)
     except Exception as error:
-        print(f"broken off at {point}: {str(error)[:80]!r}", flush=True)
+        print(f"interrupted at {point}: {str(error)[:80]!r}", flush=True)
     if not reached:
         raise SystemExit(f"{point} was not reached")
+
+
+@contextmanager
+def committing_only(table: str) -> Iterator[None]:
+    """Let one table of a batch commit, and then end the batch before the commit of any other.
+
+    A fault point alone cannot do that: tables commit in parallel, and it is reached after a commit.
+    """
+    commit = ShareCommits.commit
+    committed = threading.Event()
+
+    def commit_or_end(self: ShareCommits, batch: Any, share: Any) -> Any:
+        if share.table == table:
+            outcome = commit(self, batch, share)
+            committed.set()
+            return outcome
+        committed.wait(COMMIT_SECONDS)
+        raise RuntimeError(f"interrupted before the commit to {share.table}")
+
+    ShareCommits.commit = commit_or_end
+    try:
+        yield
+    finally:
+        ShareCommits.commit = commit
+    if not committed.is_set():
+        raise SystemExit(f"{table} was not committed")
 
 
 def main(root: Path) -> None:
@@ -59,15 +91,16 @@ def main(root: Path) -> None:
             MutationRun(spark, catalog, "crm", lease_wait_seconds=60).run()
     declared.land(root, 3)
     relay()
-    break_off(
-        "committed:orders",
-        lambda fault: IngestRun(spark, catalog, "torn", available_now=True, fault=fault).run(),
-    )
+    with committing_only("orders"):
+        interrupt(
+            "committed:orders",
+            lambda fault: IngestRun(spark, catalog, "torn", available_now=True, fault=fault).run(),
+        )
     restore = TableRestoreRequest(point=RestorePoint(batch=0), repair="prepared", max_rows=1_000, reason="a test")
-    break_off("planned", lambda fault: TableRestore(catalog, "rolled", "orders", fault=fault).run(restore))
+    interrupt("planned", lambda fault: TableRestore(catalog, "rolled", "orders", fault=fault).run(restore))
     everything = ReprocessRequest(selection=Selection(from_start=True))
-    break_off("staged", lambda fault: Reprocess(spark, catalog, "reread", fault=fault).run("again", everything))
-    break_off("fixed", lambda fault: MutationRun(spark, catalog, "crm", fault=fault, lease_wait_seconds=60).run())
+    interrupt("staged", lambda fault: Reprocess(spark, catalog, "reread", fault=fault).run("again", everything))
+    interrupt("fixed", lambda fault: MutationRun(spark, catalog, "crm", fault=fault, lease_wait_seconds=60).run())
     spark.stop()
 
 
