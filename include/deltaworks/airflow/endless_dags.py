@@ -5,15 +5,12 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_settings import endless_retries
+from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import relay_runbook, stream_runbook
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-
-#: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
-FAILED_RUNS_BEFORE_PAUSE = 50
 
 
 def relay_dag(relay: RelaySpec) -> DAG:
@@ -22,14 +19,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
         dag_id=names.relay_dag_id(relay.relay),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
         doc_md=relay_runbook(relay),
-        schedule="@continuous",
-        start_date=names.START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        max_consecutive_failed_dag_runs=FAILED_RUNS_BEFORE_PAUSE,
-        is_paused_upon_creation=False,
-        tags=["relay", "endless"],
-        default_args={"owner": relay.owner},
+        **endless_dag_settings(relay.owner, tags=("relay",)),
     ) as dag:
         ProcessOperator(
             task_id="relay",
@@ -47,14 +37,7 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.stream_dag_id(spec.pipeline),
         description=spec.description,
         doc_md=stream_runbook(spec),
-        schedule="@continuous",
-        start_date=names.START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        max_consecutive_failed_dag_runs=FAILED_RUNS_BEFORE_PAUSE,
-        is_paused_upon_creation=False,
-        tags=sorted({"stream", "endless", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner},
+        **endless_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
     ) as dag:
         SparkJobOperator(
             task_id="ingest",

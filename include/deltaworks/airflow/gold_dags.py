@@ -9,7 +9,8 @@ from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import job_callbacks, tell_deadline
+from deltaworks.airflow.job_alerts import tell_deadline
+from deltaworks.airflow.job_settings import job_dag_settings
 from deltaworks.airflow.operation_dags import rebuild_gold_task
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.runbooks import gold_runbook
@@ -29,15 +30,11 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
         schedule=_timetable(spec.gold.schedule),
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.WITH_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=6),
         deadline=_deadline(spec),
-        tags=sorted({"gold", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner, **job_callbacks()},
         params=operation_form(operation("rebuild_gold"), spec),
+        **job_dag_settings(
+            spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.WITH_BACKFILL
+        ),
     ) as dag:
         rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN})
     return dag

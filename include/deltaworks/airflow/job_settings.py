@@ -1,4 +1,4 @@
-"""What all tasks have in common: pool, time limits, and whether and how soon a failed one is tried again.
+"""What all DAGs and tasks have in common: runs, pools, time limits, and whether and how soon a task is retried.
 
 Airflow sees one exception class for everything that can go wrong in a Spark job. The job's last output line names the
 condition and whether it is retryable; where that line was lost, the exit code decides.
@@ -6,6 +6,7 @@ condition and whether it is retryable; where that line was lost, the exit code d
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ENDLESS_RETRIES = 8
+#: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
+FAILED_RUNS_BEFORE_PAUSE = 50
 
 
 class JobRetryPolicy(RetryPolicy):
@@ -99,6 +102,40 @@ def endless_retries() -> dict[str, Any]:
     }
 
 
+def job_dag_settings(
+    owner: str, *, tags: Iterable[str], hours: float, run_types: Sequence[str] = names.NO_BACKFILL
+) -> dict[str, Any]:
+    """The arguments of a DAG of jobs that end: one run at a time, nothing caught up, alerts when a task fails.
+
+    Args:
+        hours: the longest that a run may take.
+        run_types: what may start a run.
+    """
+    return {
+        "catchup": False,
+        "max_active_runs": 1,
+        "allowed_run_types": run_types,
+        "is_paused_upon_creation": False,
+        "dagrun_timeout": timedelta(hours=hours),
+        "tags": sorted(set(tags)),
+        "default_args": {"owner": owner, **job_callbacks()},
+    }
+
+
+def endless_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
+    """The arguments of a DAG whose one task runs without end: Airflow starts its next run when one has ended."""
+    return {
+        "schedule": "@continuous",
+        "start_date": names.START_DATE,
+        "catchup": False,
+        "max_active_runs": 1,
+        "max_consecutive_failed_dag_runs": FAILED_RUNS_BEFORE_PAUSE,
+        "is_paused_upon_creation": False,
+        "tags": sorted({"endless", *tags}),
+        "default_args": {"owner": owner},
+    }
+
+
 def by_hand_only(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
     """The arguments of a DAG that nobody but a person starts, one run at a time, for what its form says.
 
@@ -106,13 +143,4 @@ def by_hand_only(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str
         subject: the pipeline or relay; one of the tags.
         tags: what the DAG does, as words for the search.
     """
-    return {
-        "schedule": None,
-        "catchup": False,
-        "max_active_runs": 1,
-        "allowed_run_types": names.NO_BACKFILL,
-        "is_paused_upon_creation": False,
-        "dagrun_timeout": timedelta(hours=24),
-        "tags": sorted({*tags, subject}),
-        "default_args": {"owner": owner, **job_callbacks()},
-    }
+    return {"schedule": None, **job_dag_settings(owner, tags=(*tags, subject), hours=24)}

@@ -7,8 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, BaseOperator, Param, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import job_callbacks
-from deltaworks.airflow.job_settings import job_settings
+from deltaworks.airflow.job_settings import job_dag_settings, job_settings
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.runbooks import clean_runbook, maintenance_runbook, mutations_runbook
@@ -33,14 +32,8 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
         schedule=names.cron(spec.maintenance.schedule),
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=12),
-        tags=sorted({"maintenance", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner, **job_callbacks()},
         params=_form(spec),
+        **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=12),
     ) as dag:
         chain(*_steps(spec, environment))
     return dag
@@ -111,14 +104,8 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         description=f"Applies the requests of {spec.pipeline} to its tables",
         doc_md=mutations_runbook(spec, declared),
         schedule=names.cron(declared.schedule),
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=6),
-        tags=sorted({"mutations", spec.pipeline, *spec.tags}),
-        default_args={"owner": spec.owner, **job_callbacks()},
         params=operation_form(operation("mutate_tables"), spec),
+        **job_dag_settings(spec.owner, tags=("mutations", spec.pipeline, *spec.tags), hours=6),
     ) as dag:
         operation_task("mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN}, from_form=True)
     return dag
@@ -131,14 +118,8 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
         description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
         doc_md=clean_runbook(relay, declared),
         schedule=names.cron(declared.schedule),
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=12),
-        tags=["maintenance", "relay"],
-        default_args={"owner": relay.owner, **job_callbacks()},
         params=_clean_form(declared),
+        **job_dag_settings(relay.owner, tags=("maintenance", "relay"), hours=12),
     ) as dag:
         operation_task("clean_source", relay.relay, environment, from_form=True)
     return dag

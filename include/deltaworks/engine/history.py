@@ -20,6 +20,7 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
@@ -55,21 +56,6 @@ class BatchSummary:
         return (self.completed_at - self.prepared_at).total_seconds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """One step of a batch. `outcome` is the ledger's, or `pending` or `landed` while the batch is not complete."""
-
-    step: str
-    table_name: str
-    writer: str
-    outcome: str
-    rows: int
-    files: int
-    bytes: int
-    delta_version: int | None
-    seconds: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One object a batch read."""
@@ -81,7 +67,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDetail:
-    """One batch with all that is on record of it."""
+    """One batch with all that is on record of it.
+
+    The outcome of a step is the ledger's, or `pending` or `landed` while the batch is not complete.
+    """
 
     summary: BatchSummary
     spark_batch_id: int
@@ -89,7 +78,7 @@ class BatchDetail:
     source: Mapping[str, Any]
     spec_fingerprint: str
     code_version: str
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StepOutcome, ...]
     files: tuple[SourceFile, ...]
 
 
@@ -194,7 +183,7 @@ class BatchHistory:
             source=source,
             spec_fingerprint=row["spec_fingerprint"],
             code_version=row["code_version"],
-            steps=tuple(StepRecord(**{name: step[name] for name in StepRecord.__slots__}) for step in ordered),
+            steps=tuple(StepOutcome(**{name: step[name] for name in StepOutcome.__slots__}) for step in ordered),
             # Another generation may have read another place.
             files=self._files(source) if row["generation"] == self._generation else (),
         )
@@ -211,11 +200,11 @@ class BatchHistory:
             files=self._files(prepared.source),
         )
 
-    def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepRecord:
+    def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepOutcome:
         app_id = batch_step(prepared.pipeline, prepared.generation, share.table, prepared.batch_id).app_id
         table = self._lake.open(paths.table(prepared.pipeline, share.table))
         landed = table.transaction_version(app_id) if table is not None else None
-        return StepRecord(
+        return StepOutcome(
             step=app_id,
             table_name=share.table,
             writer=share.writer,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.control.clock import utc_now
+from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedBatch
@@ -95,7 +95,7 @@ class StepOutcome:
     files: int
     bytes: int
     delta_version: int | None
-    seconds: float
+    seconds: float | None
 
 
 def owner_step(pipeline: str, epoch: int) -> Step:
@@ -231,7 +231,7 @@ class Ledger:
             "code_version": batch.code_version,
             "rows": batch.rows,
             "quarantined": batch.quarantined,
-            "prepared_at": _instant(batch.prepared_at),
+            "prepared_at": parse_iso(batch.prepared_at),
             "completed_at": now,
         }
         self._append(CHECKPOINT_STORE, batch, [row], owner)
@@ -258,12 +258,6 @@ class Ledger:
                 step_version=step.version,
             ),
         )
-
-
-def _instant(text: str) -> Any:
-    from deltaworks.control.clock import parse_iso
-
-    return parse_iso(text)
 
 
 #: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.

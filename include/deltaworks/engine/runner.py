@@ -23,11 +23,10 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
-from deltaworks.engine.ledger import known_owner_epoch
 from deltaworks.engine.live import start_live_query
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
-from deltaworks.engine.start import checkpoint_to_run_on, open_batches
+from deltaworks.engine.start import checkpoint_to_run_on, open_batches, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.registry import open_source
 from deltaworks.sources.watching import SourceLag
@@ -100,16 +99,9 @@ class IngestRun:
             DeltaworksError: what failed, mapped where it is known.
         """
         started = time.monotonic()
-        settings = self._spec.stream
-        lease = Lease(
-            self._objects,
-            paths.stream_lease(self._spec.pipeline),
-            ttl_seconds=settings.lease_ttl_seconds,
-            name=self._spec.pipeline,
-            known_epoch=lambda: known_owner_epoch(Lake(self._storage), self._spec.pipeline),
-        )
+        lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
         # Before the lease is ours the heartbeat belongs to whoever holds it.
-        epoch = lease.acquire(wait_seconds=settings.lease_ttl_seconds * 3)
+        epoch = lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 3)
         try:
             watch(lease, self._lease_lost)
             self._heartbeat.start()

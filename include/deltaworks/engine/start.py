@@ -1,10 +1,11 @@
-"""What a run does between winning the lease and starting its query: tables, ledger, and the checkpoint to run on."""
+"""How a run starts: the stream's lease, its tables and ledger, and the checkpoint that its query continues from."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
+from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import ObjectStore
@@ -12,7 +13,7 @@ from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, ref
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
-from deltaworks.engine.ledger import Ledger, landed_batches, owner_step
+from deltaworks.engine.ledger import Ledger, known_owner_epoch, landed_batches, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
 
 _LOOKS = 3
 _LOOK_SECONDS = 1.0
+
+
+def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:
+    """The lease of a pipeline's stream, not acquired yet. Its epoch never falls behind the one in the tables."""
+    return Lease(
+        home.objects,
+        paths.stream_lease(spec.pipeline),
+        ttl_seconds=spec.stream.lease_ttl_seconds,
+        name=spec.pipeline,
+        known_epoch=lambda: known_owner_epoch(lake, spec.pipeline),
+    )
 
 
 def open_batches(

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
-from deltaworks.control.locks.lease import Lease
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.start_over import StartOver, TableLoss
-from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
-from deltaworks.engine.start import open_batches
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.start import open_batches, stream_lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
@@ -123,13 +122,7 @@ class _Operation:
         self._specs = self._home.specs
         self._spark = spark
         self._fault = fault
-        self._lease = Lease(
-            self._objects,
-            paths.stream_lease(pipeline),
-            ttl_seconds=self._spec.stream.lease_ttl_seconds,
-            name=pipeline,
-            known_epoch=lambda: known_owner_epoch(self._lake, pipeline),
-        )
+        self._lease = stream_lease(self._lake, self._home, self._spec)
 
     @contextmanager
     def leases(self) -> Iterator[None]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.lease import Lease
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
-from deltaworks.engine.ledger import Ledger, known_owner_epoch, owner_step
-from deltaworks.engine.start import open_batches
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.start import open_batches, stream_lease
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -50,13 +48,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
     lake = Lake(catalog.environment.lake)
     home.start_overs.refuse_unfinished()
     generation = home.generations.current()
-    lease = Lease(
-        home.objects,
-        paths.stream_lease(pipeline),
-        ttl_seconds=spec.stream.lease_ttl_seconds,
-        name=pipeline,
-        known_epoch=lambda: known_owner_epoch(lake, pipeline),
-    )
+    lease = stream_lease(lake, home, spec)
     with lease.held(wait_seconds=spec.stream.lease_ttl_seconds * 1.5):
         epoch = lease.epoch
         generations = home.generations.read()
