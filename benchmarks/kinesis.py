@@ -79,9 +79,8 @@ def _measured(reading: Reading, endpoint: str, records: int) -> Callable[[Clock]
 
 def _ours(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     from deltaworks.control.objects import LocalObjects
-    from deltaworks.sources.kinesis.fetch import FetchOptions
     from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-    from deltaworks.sources.kinesis.read import read_share
+    from deltaworks.sources.kinesis.read import FetchOptions, read_share
     from deltaworks.sources.kinesis.state import QueryState
 
     share = Share(

@@ -120,8 +120,8 @@ class _Batch:
     by_spark: bool = False
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.mutations.engine import plan_merge
         from deltaworks.mutations.merge import reach_of
+        from deltaworks.mutations.small_merge import plan_merge
         from deltaworks.specs.mutation import MutationsSpec
         from deltaworks.specs.storage import StorageSpec
         from deltaworks.tables.lake import Lake

@@ -154,8 +154,8 @@ def _to_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[DataF
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     """The same resolve, where every round takes every request one further."""
     from deltaworks.mutations.pointers import jump, local_checkpoint, moves
+    from deltaworks.mutations.requests import last_updates, timeline
     from deltaworks.mutations.resolve import Trace, intervals
-    from deltaworks.mutations.timeline import last_updates, timeline
 
     rounds = longest - 1
     bound = min(rounds, _ROUNDS_RUN)

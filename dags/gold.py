@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.gold_dags import gold_dag
+from deltaworks.airflow.scheduled_dags import gold_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow.endless_dags import relay_dag
-from deltaworks.airflow.maintenance_dags import clean_dag
+from deltaworks.airflow.scheduled_dags import clean_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)

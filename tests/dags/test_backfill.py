@@ -79,7 +79,7 @@ def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | N
 
     from jinja2 import Environment
 
-    from deltaworks.airflow.gold_dags import DATES_OF_RUN
+    from deltaworks.airflow.scheduled_dags import DATES_OF_RUN
 
     rendered = (
         Environment(autoescape=False)

@@ -351,7 +351,7 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(
 def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
     project: Path, monkeypatch: pytest.MonkeyPatch, minutes: str | None
 ) -> None:
-    from deltaworks.airflow.gold_dags import gold_dag
+    from deltaworks.airflow.scheduled_dags import gold_dag
     from deltaworks.specs.catalog import load_catalog
 
     if minutes is not None:

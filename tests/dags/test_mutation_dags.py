@@ -75,7 +75,7 @@ def spec() -> PipelineSpec:
 
 @pytest.fixture(scope="module")
 def dag(spec: PipelineSpec) -> Any:
-    from deltaworks.airflow.maintenance_dags import mutation_dag
+    from deltaworks.airflow.scheduled_dags import mutation_dag
 
     assert spec.mutations is not None
     return mutation_dag(spec, spec.mutations, ENVIRONMENT)
@@ -114,7 +114,7 @@ def test_a_scheduled_run_applies_and_one_by_hand_does_what_its_form_says(
 
 
 def test_the_night_is_mutate_purge_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
-    from deltaworks.airflow.maintenance_dags import maintenance_dag
+    from deltaworks.airflow.scheduled_dags import maintenance_dag
 
     nightly = maintenance_dag(spec, ENVIRONMENT)
     order = [task.task_id for task in nightly.topological_sort()]

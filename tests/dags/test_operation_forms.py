@@ -140,8 +140,7 @@ def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> N
 
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])
 def test_the_forms_of_scheduled_dags_can_be_submitted_untouched(dag_id: str) -> None:
-    from deltaworks.airflow.gold_dags import gold_dag
-    from deltaworks.airflow.maintenance_dags import maintenance_dag, mutation_dag
+    from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag, mutation_dag
     from tests.dags.test_mutation_dags import CRM
 
     crm = PipelineSpec.model_validate(CRM)

@@ -19,8 +19,8 @@ import pytest
 
 from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.endless_dags import stream_dag
-from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
+from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import load_catalog
@@ -297,7 +297,7 @@ def test_a_process_that_says_nothing_is_retried(tmp_path: Path, monkeypatch: pyt
 
 RUNNER = """
 import sys
-from deltaworks.airflow.maintenance_dags import maintenance_dag
+from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import load_catalog

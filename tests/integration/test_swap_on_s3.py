@@ -13,8 +13,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import state_at
+from deltaworks.tables.replacement import settle_swap, swap_in
 from deltaworks.tables.restore import RestoreCommit
-from deltaworks.tables.shadow_swap import settle_swap, swap_in
 from sandbox.servers.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration

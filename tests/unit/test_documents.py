@@ -14,10 +14,9 @@ from ruamel.yaml import YAML
 
 from benchmarks.registry import BENCHMARKS
 from deltaworks.alerts.deadman import HealthBeat
-from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.notice import Notice, Standing
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
-from deltaworks.alerts.state import Standing
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord

@@ -26,7 +26,7 @@ WORDS = frozenset({"found", "each", "told", "known", "given", "asked", "wanted"}
 COMPOUNDS = ("made_anew", "left_out", "health_gone", "given_up", "turn_desk")
 #: Module and identifier, with the reason why it stays.
 EXCEPTIONS = {
-    ("include/deltaworks/alerts/state.py", "told"): "a key of the kept state of an alert",
+    ("include/deltaworks/alerts/notice.py", "told"): "a key of the kept state of an alert",
     ("include/deltaworks/events/inference/versions.py", "found"): "a key of the kept versions of a schema",
 }
 

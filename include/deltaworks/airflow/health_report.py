@@ -16,8 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, judge, unreadable
-from deltaworks.control.health.limits import HealthLimits, duration
-from deltaworks.control.health.norm import read_norm
+from deltaworks.control.health.limits import HealthLimits, duration, read_norm
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog

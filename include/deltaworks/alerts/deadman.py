@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Literal
 
 from deltaworks.alerts.channels import Channel, open_channels
-from deltaworks.alerts.notice import Notice, notice_id
+from deltaworks.alerts.notice import Notice, Standing, notice_id, observe
 from deltaworks.alerts.raising import raise_alert, resolve_alert, settle_alerts
 from deltaworks.alerts.sending import SendResult, send_notices
-from deltaworks.alerts.state import Standing, observe
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects

@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.alerts.notice import Notice, fitting, notice_id
-from deltaworks.alerts.state import NoticeKind, Standing, observe
+from deltaworks.alerts.notice import Notice, NoticeKind, Standing, fitting, notice_id, observe
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore

@@ -8,7 +8,7 @@ from rich.table import Table
 from deltaworks.cli.context import catalog, console
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.specs.sources.kinesis import KinesisSourceSpec
+from deltaworks.specs.sources.records import KinesisSourceSpec
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -28,8 +28,8 @@ from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.sources.base import SourceLag
 from deltaworks.sources.registry import open_source
-from deltaworks.sources.watching import SourceLag
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 

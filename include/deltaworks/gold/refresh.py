@@ -37,8 +37,8 @@ from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history, state_at
+from deltaworks.tables.replacement import reasons_against_swap, settle_swap, swap_in
 from deltaworks.tables.restore import RestoreCommit
-from deltaworks.tables.shadow_swap import reasons_against_swap, settle_swap, swap_in
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 
 OPERATION = "refresh_gold"

@@ -19,8 +19,7 @@ from deltaworks.gold.inputs import pin_inputs, read_built_from
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path, remove_folder
 from deltaworks.tables.log import TableState, state_at
-from deltaworks.tables.recreate import TableContent, content
-from deltaworks.tables.shadow_swap import reasons_against_swap
+from deltaworks.tables.replacement import TableContent, content, reasons_against_swap
 from deltaworks.tables.steps import gold_refresh_step
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.norm import DAYS, InputNorm, by_hour, norm_of, write_norm
+from deltaworks.control.health.limits import DAYS, InputNorm, by_hour, norm_of, write_norm
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

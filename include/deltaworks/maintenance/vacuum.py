@@ -27,8 +27,7 @@ from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
-from deltaworks.maintenance.file_retention import MINIMUM_RETENTION_HOURS, check_retention, retention_of
-from deltaworks.maintenance.vacuum_holds import holds_on
+from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS, check_retention, holds_on, retention_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake

@@ -22,14 +22,21 @@ from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.mutations.commits import StepCommits, engine_of, metric
-from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.frames import BatchFrames, Work
-from deltaworks.mutations.kept_tables import ensure_kept_tables, interval_changes, kept_layouts, merge_intervals
+from deltaworks.mutations.kept_tables import (
+    RENAME_NAME,
+    ensure_kept_tables,
+    interval_changes,
+    kept_layouts,
+    merge_intervals,
+    merge_names,
+    name_changes,
+    names_from,
+)
 from deltaworks.mutations.merge import TableMerge, merge_settings, not_fitting, set_deletion_vectors
-from deltaworks.mutations.names import RENAME_NAME, merge_names, name_changes, names_from
 from deltaworks.mutations.notifications import changed_rows, notifications
 from deltaworks.mutations.pointers import local_checkpoint
-from deltaworks.mutations.small_merge import SmallMerge
+from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake

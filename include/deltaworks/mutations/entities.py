@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaworks.mutations.pointers import Checkpoint, local_checkpoint
-from deltaworks.mutations.requests import RENAMING, refusal
+from deltaworks.mutations.requests import ARRIVAL, RENAMING, refusal
 from deltaworks.mutations.resolve import Trace, trace
-from deltaworks.mutations.timeline import ARRIVAL
 
 
 def entities(traced: Trace) -> DataFrame:

@@ -12,8 +12,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.records.mutation import MutationBatch, Span
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import files_by_partition
-from deltaworks.mutations.arrivals import Arrivals, arrivals
-from deltaworks.mutations.bounds import declared_mutations, mutable_spec
+from deltaworks.mutations.bounds import Arrivals, arrivals, declared_mutations, mutable_spec
 from deltaworks.mutations.differences import changed_stretches, joined, late_stretches, whole_cover
 from deltaworks.mutations.merge import NAMED_ORGANISATIONS, Reach, reach_of
 from deltaworks.mutations.pointers import local_checkpoint

@@ -1,9 +1,21 @@
-"""The tables that mutations maintain themselves: the resolved intervals, and the mapping from ids to names."""
+"""The tables that mutations maintain themselves: the resolved intervals, and the mapping from ids to names.
+
+The mapping says which name each id of an organisation has, replayed from its requests in time order. An id has one
+name. A name assigned at a time goes to what the id names just before it; moves of that time take it along. Where a move
+leads to an id that has a name, or several names arrive at once, the declared rule decides. The table is a function of
+the requests, so that a late request ends like any other and a second run changes nothing. Data tables are neither read
+nor written: changing a name costs one row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,12 +23,20 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.layout import Layout
-from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN, MutationsSpec
+from deltaworks.mutations.requests import DELETE, MOVING, RENAMING, UNDELETE, refusal
+from deltaworks.specs.mutation import (
+    DELETED_COLUMN,
+    INTERVALS_COLUMNS,
+    MUTATION_COLUMN,
+    NAMES_COLUMNS,
+    ORG_COLUMN,
+    MutationsSpec,
+)
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 
-_KEY = (ORG_COLUMN, "id", "valid_from")
+_INTERVAL_KEY = (ORG_COLUMN, "id", "valid_from")
 
 
 def kept_layouts(declared: MutationsSpec) -> list[Layout]:
@@ -43,15 +63,17 @@ def ensure_kept_tables(lake: Lake, spec: PipelineSpec, declared: MutationsSpec) 
 
 def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:
     """The difference of the stored intervals from `resolved`: rows to write, and those to remove with `gone` true."""
-    columns = [name for name in INTERVALS_COLUMNS if name not in _KEY]
-    same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _KEY]
+    columns = [name for name in INTERVALS_COLUMNS if name not in _INTERVAL_KEY]
+    same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _INTERVAL_KEY]
     both = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
     gone, new = F.col(f"resolved.{ORG_COLUMN}").isNull(), F.col(f"stored.{ORG_COLUMN}").isNull()
     equal_columns = [_comparable("stored", name).eqNullSafe(_comparable("resolved", name)) for name in columns]
     changed = gone | new
     for equal in equal_columns:
         changed = changed | ~equal
-    key = [F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"resolved.{name}")).alias(name) for name in _KEY]
+    key = [
+        F.when(gone, F.col(f"stored.{name}")).otherwise(F.col(f"resolved.{name}")).alias(name) for name in _INTERVAL_KEY
+    ]
     return both.where(changed).select(*key, *(F.col(f"resolved.{name}") for name in columns), gone.alias("gone"))
 
 
@@ -63,7 +85,7 @@ def _comparable(side: str, name: str) -> Column:
 def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, organisations: Column) -> None:
     """Write the changes to the table of intervals, as one commit."""
     same = organisations
-    for name in _KEY:
+    for name in _INTERVAL_KEY:
         same = same & F.col(f"target.{name}").eqNullSafe(F.col(f"source.{name}"))
     values: dict[str, str | Column] = {name: F.col(f"source.{name}") for name in INTERVALS_COLUMNS}
     (
@@ -75,3 +97,173 @@ def merge_intervals(session: SparkSession, uri: str, changes: DataFrame, *, orga
         .whenNotMatchedInsert("NOT source.gone", values=values)
         .execute()
     )
+
+
+RENAME_NAME = "rename_name"
+_NAME_KEY = (ORG_COLUMN, "id")
+_NAMED = {name: kind for name, kind in NAMES_COLUMNS.items() if name not in (DELETED_COLUMN, MUTATION_COLUMN)}
+_REQUEST = ("op", "id", "new_id", "name", "time", "seq")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AssignedName:
+    """A name and when it was assigned. The later one is greater."""
+
+    time: dt.datetime
+    order: tuple[bool, int]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NameRequest:
+    """The parts of a request that concern names. One without `seq` precedes those of its time that have one."""
+
+    op: str
+    id: str
+    new_id: str | None
+    name: str | None
+    time: dt.datetime
+    seq: int | None
+
+    @property
+    def rank(self) -> tuple[tuple[bool, int], str, str]:
+        """Of several moves of one id at one time the one with the greatest rank takes effect."""
+        return self.order, self.op, self.new_id or ""
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Its order among requests of one time."""
+        return self.seq is not None, self.seq or 0
+
+    @property
+    def target(self) -> str:
+        """The id it moves to."""
+        return self.new_id if self.op in RENAMING and self.new_id is not None else self.id
+
+    @property
+    def leads_nowhere(self) -> bool:
+        """Whether it moves an id to itself."""
+        return self.op in RENAMING and self.target == self.id
+
+
+#: The rank of the move that brings a name, and the name.
+_Arriving = tuple[tuple[tuple[bool, int], str, str], AssignedName]
+
+
+class NameBook:
+    """The names of one organisation while its requests are replayed in time order."""
+
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
+        self.names: dict[str, AssignedName] = {}
+        self._deleted: dict[str, AssignedName] = {}
+
+    def replay(self, requests: Iterable[NameRequest]) -> dict[str, AssignedName]:
+        """The names after all requests, by id."""
+        for _, at_once in groupby(sorted(requests, key=_time_of), key=_time_of):
+            self._apply(list(at_once))
+        return self.names
+
+    def _apply(self, requests: list[NameRequest]) -> None:
+        """Apply the requests of one time: assignments first, then the moves."""
+        naming = [request for request in requests if request.op == RENAME_NAME and request.name is not None]
+        for request in sorted(naming, key=lambda request: (request.order, request.name or "")):
+            self.names[request.id] = AssignedName(request.time, request.order, request.name or "")
+        moves: dict[str, NameRequest] = {}
+        for request in requests:
+            if request.op in MOVING and (request.id not in moves or request.rank > moves[request.id].rank):
+                moves[request.id] = request
+        taken = [(move, self._take(move)) for move in moves.values() if not move.leads_nowhere]
+        arriving: dict[tuple[bool, str], list[_Arriving]] = {}
+        for move, name in taken:
+            if name is not None:
+                arriving.setdefault((move.op == DELETE, move.target), []).append((move.rank, name))
+        for (gone, target), names in arriving.items():
+            place = self._deleted if gone else self.names
+            place[target] = self._settled(place.get(target), names)
+
+    def _take(self, move: NameRequest) -> AssignedName | None:
+        place = self._deleted if move.op == UNDELETE else self.names
+        return place.pop(move.id, None)
+
+    def _settled(self, present: AssignedName | None, arriving: list[_Arriving]) -> AssignedName:
+        if self._rule == "newest":
+            return max([name for _, name in arriving] + ([] if present is None else [present]))
+        if present is not None and self._rule == "keep_target":
+            return present
+        return max(arriving)[1]
+
+
+def _time_of(request: NameRequest) -> dt.datetime:
+    return request.time
+
+
+def names_from(requests: DataFrame, *, rule: str) -> DataFrame:
+    """The names after all requests of some organisations: org_id, id, name, named_at, seq.
+
+    Organisations without any name are skipped. The requests of one organisation that concern names and moves are
+    replayed by one task, about 100 bytes each.
+    """
+    usable = requests.where(F.col("op").isin(RENAME_NAME, *MOVING) & refusal().isNull())
+    named = usable.where((F.col("op") == RENAME_NAME) & F.col("name").isNotNull()).select(ORG_COLUMN).distinct()
+    narrow = usable.join(named, ORG_COLUMN, "left_semi").select(ORG_COLUMN, *_REQUEST)
+
+    schema = arrow_schema(_NAMED)
+
+    def replay(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        requests = (NameRequest(**{name: row[name] for name in _REQUEST}) for row in rows.to_pylist())
+        names = NameBook(rule).replay(requests)
+        return pa.Table.from_pylist(list(_rows(key[0].as_py(), names)), schema=schema)
+
+    ddl = ", ".join(f"{name} {kind}" for name, kind in _NAMED.items())
+    return narrow.groupBy(ORG_COLUMN).applyInArrow(replay, ddl)
+
+
+def _rows(organisation: str, names: Mapping[str, AssignedName]) -> Iterator[dict[str, Any]]:
+    for name_id, assigned in names.items():
+        has_seq, seq = assigned.order
+        values = (organisation, name_id, assigned.name, assigned.time, seq if has_seq else None)
+        yield dict(zip(_NAMED, values, strict=True))
+
+
+def name_changes(names: DataFrame, present: DataFrame) -> DataFrame:
+    """The difference of the mapping table from `names`: rows to write, and those to mark as deleted.
+
+    Args:
+        present: the mapping table's rows of the same organisations.
+    """
+    target, source = present.alias("present"), names.alias("new")
+    both = target.join(source, list(_NAME_KEY), "full_outer")
+    gone = F.col("new.name").isNull()
+    values = [
+        F.coalesce(F.col(f"new.{name}"), F.col(f"present.{name}")).alias(name)
+        for name in _NAMED
+        if name not in _NAME_KEY
+    ]
+    was_gone = F.coalesce(F.col(f"present.{DELETED_COLUMN}"), F.lit(False))
+    same = [F.col(f"present.{name}").eqNullSafe(F.col(f"new.{name}")) for name in _NAMED if name not in _NAME_KEY]
+    unchanged = (gone & was_gone) | (~gone & ~was_gone & _every(same))
+    return both.where(~unchanged).select(*_NAME_KEY, *values, gone.alias(DELETED_COLUMN))
+
+
+def merge_names(session: SparkSession, uri: str, changes: DataFrame, *, batch: int, organisations: Column) -> None:
+    """Write the changes to the mapping table, as one commit."""
+    same = [F.col(f"target.{name}") == F.col(f"source.{name}") for name in _NAME_KEY]
+    columns = [name for name in NAMES_COLUMNS if name != MUTATION_COLUMN]
+    values: dict[str, str | Column] = {name: F.col(f"source.{name}") for name in columns}
+    values[MUTATION_COLUMN] = F.lit(batch).cast("long")
+    (
+        DeltaTable.forPath(session, uri)
+        .alias("target")
+        .merge(changes.alias("source"), organisations & _every(same))
+        .whenMatchedUpdate(set=values)
+        .whenNotMatchedInsert(values=values)
+        .execute()
+    )
+
+
+def _every(conditions: list[Column]) -> Column:
+    result, *others = conditions
+    for condition in others:
+        result = result & condition
+    return result

@@ -17,7 +17,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.timeline import ARRIVAL, UPDATES, moment, overridden, with_updates_after
+from deltaworks.mutations.requests import ARRIVAL, UPDATES, moment, overridden, with_updates_after
 
 #: Frames in one union. Spark generates what reads a union once for every part of it.
 _PARTS = 4

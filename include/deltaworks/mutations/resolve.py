@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaworks.mutations.pointers import Checkpoint, local_checkpoint, moves, settle
-from deltaworks.mutations.timeline import (
+from deltaworks.mutations.requests import (
     DEPARTURE,
     UPDATES,
     last_updates,

@@ -14,10 +14,9 @@ from itertools import islice
 from deltaworks.events.columns import Misfit
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.inference.column_types import Columns, Conflict, columns_of
+from deltaworks.events.inference.column_types import Columns, Conflict, Shape, columns_of
 from deltaworks.events.inference.hints import Hint, with_hints
 from deltaworks.events.inference.sampling import Sample, Sampler
-from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.parse import Payload
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import list_pages

@@ -1,18 +1,22 @@
-"""Recovering a table that lost commits, files or itself."""
+"""Recovery of what is damaged or held back: tables that lost commits, files or themselves, checkpoints, suspensions."""
 
 from __future__ import annotations
 
+import getpass
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.operations.base import Listing, OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
 from deltaworks.operations.restore import restored_parts
 
 if TYPE_CHECKING:
     from deltaworks.rework.restore.one_table import TableRestoreResult
+
 
 _SHOWN = 20
 _TABLE = TableNames(("bronze", "quarantine"))
@@ -141,3 +145,78 @@ def _report(
         summary=" ".join(part for part in parts if isinstance(part, str)),
     )
     return Report(parts=parts, results=[summary])
+
+
+class RepairOptions(Options):
+    """Options of a repair."""
+
+    retire: bool = Field(False, description="Retire the checkpoint also where nothing is wrong with it.")
+    dry_run: bool = Field(True, description="Only say what is wrong and what would be done.")
+
+
+def repair(context: OperationContext, options: RepairOptions) -> Report:
+    """Retire a damaged checkpoint and complete the ledger. The stream has to be stopped. Idempotent."""
+    from deltaworks.rework.recover.checkpoint import repair_checkpoint
+
+    pipeline, dry_run = context.subject, options.dry_run
+    result = repair_checkpoint(context.catalog, pipeline, dry_run=dry_run, retire=options.retire)
+    parts = [f"damaged: {line}" for line in result.damaged]
+    if result.ledger:
+        parts.append(f"the ledger is behind: {result.ledger}")
+    if not (result.damaged or result.ledger or options.retire):
+        return Report(parts=[f"Nothing is wrong with the checkpoint of {pipeline}."], results=[result])
+    if result.ledger:
+        done = "would be recorded" if dry_run else "were recorded"
+        parts.append(f"{result.ledger_batches} prepared batches {done} in the ledger again.")
+    if result.damaged or options.retire:
+        done = "would be retired" if dry_run else "is retired"
+        parts.append(f"The checkpoint {done}; the next start goes on from the ledger with a new one.")
+    if dry_run:
+        parts.append("Nothing was changed: --no-dry-run does it.")
+    return Report(parts=parts, results=[result])
+
+
+class ResumeOptions(Options):
+    """Options of a resume."""
+
+    table: Annotated[str, Positional(), TableNames(("bronze", "quarantine"))] = Field(
+        description="The suspended table."
+    )
+    wait_seconds: float = Field(120.0, ge=0, description="How long to wait for the stream to answer; 0 only asks.")
+
+
+def resume(context: OperationContext, options: ResumeOptions) -> Report:
+    """Ask the stream to catch a table up, in the order of its batches. Asking twice is asking once.
+
+    Raises:
+        ConfigError: TABLE_NOT_SUSPENDED.
+        ContractError: what the table failed with again.
+    """
+    from deltaworks.control import paths
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.control.locks.lease import LeaseWatch
+
+    pipeline, table = context.subject, options.table
+    home = PipelineHome.open(context.catalog.environment.lake, pipeline)
+    before = home.held.read().get(table)
+    if before is None or before.reason != "suspended":
+        raise ConfigError(
+            "TABLE_NOT_SUSPENDED",
+            f"{pipeline}.{table} is not suspended.",
+            hint="`deltaworks tables` lists what is held, and why.",
+        )
+    home.held.request_resume(table, by=getpass.getuser())
+    lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
+    if not lease.runs():
+        return Report(parts=[f"Asked. The stream of {pipeline} does not run; its next start catches {table} up."])
+    deadline = time.monotonic() + options.wait_seconds
+    while time.monotonic() < deadline:
+        held = home.held.read().get(table)
+        if held is None:
+            return Report(parts=[f"{pipeline}.{table} has caught up."])
+        if home.objects.get(paths.resume_request(pipeline, table)) is None:
+            raise ContractError(held.condition or "TABLE_SUSPENDED", held.message, hint=held.hint)
+        time.sleep(1)
+    return Report(
+        parts=[f"Asked. The stream has not finished yet; `deltaworks tables {pipeline}` shows how far it is."]
+    )

@@ -1,13 +1,74 @@
-"""The upkeep of a night that needs no Spark: orphans, control tables, usual input, snapshots of health."""
+"""The upkeep of a night: OPTIMIZE, VACUUM, orphans, control tables, usual input, snapshots of health."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
-from deltaworks.operations.options import Options, TableNames
+from deltaworks.operations.options import Options, Section, TableNames
+
+
+class OptimizeOptions(Options):
+    """Options of OPTIMIZE."""
+
+    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field((), description="Only these tables.")
+    round: Literal["daily", "weekly"] = Field(
+        "daily", description="weekly: with a second round over what the daily one leaves."
+    )
+    minutes: float | None = Field(None, ge=1, description="For each round; without it what the pipeline declares.")
+    dry_run: bool = Field(True, description="Only say what would be rewritten, and why.")
+
+
+def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
+    """Rewrite partitions, best first, within the minutes. A repeated run continues where the last one ended."""
+    tables = list(options.tables) or None
+    if options.dry_run:
+        return _plan(context, options, tables)
+    from deltaworks.control.job import print_results
+    from deltaworks.maintenance.optimize_night import optimize_tables
+
+    optimize_tables(
+        context.spark(),
+        context.catalog,
+        context.subject,
+        weekly=options.round == "weekly",
+        minutes=options.minutes,
+        tables=tables,
+        report=print_results,
+    )
+    return Report()
+
+
+def _plan(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
+    from deltaworks.control.clock import utc_now
+    from deltaworks.maintenance.night import plan_night
+    from deltaworks.maintenance.survey import policy_of, survey
+    from deltaworks.tables.lake import Lake
+
+    spec = context.catalog.pipeline(context.subject)
+    policy, upkeep = policy_of(spec), spec.maintenance
+    weekly = options.round == "weekly"
+    if weekly:
+        # The second round takes all that the daily one would.
+        policy = policy.weekly()
+    minutes = options.minutes or (upkeep.weekly_minutes if weekly else upkeep.optimize_minutes)
+    choices = survey(Lake(context.catalog.environment.lake), spec, policy=policy, now=utc_now(), tables=tables)
+    night = plan_night(choices, budget_seconds=minutes * 60)
+    listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "put off", "why"))
+    for choice in choices:
+        taken = night.of(choice.table)
+        listing.add(
+            choice.table,
+            f"{len(taken):,}",
+            f"{sum(partition.files_saved for partition in taken):,}",
+            f"{sum(partition.bytes_rewritten for partition in taken) / 1e6:,.1f}",
+            f"{sum(partition.cost_seconds for partition in taken):,.0f}",
+            f"{len(night.put_off_of(choice.table)):,}",
+            choice.reason,
+        )
+    return Report(parts=[listing, f"{night.cost_seconds / 60:,.1f} of {minutes:,.0f} minutes. Nothing was changed."])
 
 
 class OrphanOptions(Options):
@@ -68,6 +129,43 @@ class SnapshotOptions(Options):
 
 def snapshot_health(context: OperationContext, options: SnapshotOptions) -> Report:
     """Append the health of every table as it is now. Two snapshots at once are both kept."""
-    from deltaworks.maintenance.table_health.record import snapshot_tables
+    from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 
     return Report(results=snapshot_tables(context.catalog, pipeline=context.subject, list_folders=options.list_folders))
+
+
+_SHORT = Section("Less than seven days")
+
+
+class VacuumOptions(Options):
+    """Options of VACUUM."""
+
+    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field((), description="Only these tables.")
+    mode: Literal["lite", "full"] | None = Field(
+        None, description="lite: by the log alone; full: by listing the folder; without it by turns."
+    )
+    retention_hours: Annotated[int | None, _SHORT] = Field(
+        None, ge=24, description="Hours that files out of use are kept; without it what the pipeline declares."
+    )
+    allow_below_minimum: Annotated[str | None, _SHORT] = Field(
+        None, description="Why less than 168 h is to be kept; it is written into the tables' logs."
+    )
+    dry_run: bool = Field(True, description="Only list what would be deleted.")
+
+
+def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
+    """Delete files that no retained version and no reader needs. Idempotent; final for versions that do."""
+    from deltaworks.maintenance.vacuum import vacuum_tables
+
+    return Report(
+        results=vacuum_tables(
+            context.spark(),
+            context.catalog,
+            context.subject,
+            tables=list(options.tables) or None,
+            dry_run=options.dry_run,
+            retention_hours=options.retention_hours,
+            below_minimum=options.allow_below_minimum or "",
+            mode=options.mode,
+        )
+    )

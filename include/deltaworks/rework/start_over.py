@@ -32,7 +32,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
-from deltaworks.tables.recreate import recreate_table
+from deltaworks.tables.replacement import recreate_table
 from deltaworks.tables.restore import RestoreCommit, commit_restore
 from deltaworks.tables.steps import read_last_completed
 

@@ -7,9 +7,11 @@ Everything after that, from parsing to the ledger, is the same for all sources.
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +25,8 @@ from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
 
 #: The work of a task: payloads to files.
 Task = Callable[[Iterable[Payload]], TaskOutput]
@@ -226,3 +230,54 @@ def _initial_offset(home: PipelineHome, generations: Generations) -> dict[str, A
     # A byte and a version stand before it.
     offset = json.loads(note.data[note.data.index(b"{") :])
     return offset if isinstance(offset, dict) else {}
+
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+LAG_SECONDS = 10.0
+
+
+class SourceLag:
+    """How far behind its source a query is, read every LAG_SECONDS at most. Not for several threads at once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._read_at = 0.0
+        self._fields: dict[str, Any] = {}
+
+    def read(self, query: StreamingQuery) -> dict[str, Any]:
+        """Heartbeat fields. Never raises: while the source does not answer, they stay as they were."""
+        if time.monotonic() - self._read_at < LAG_SECONDS:
+            return self._fields
+        self._read_at = time.monotonic()
+        try:
+            progress = query.lastProgress
+            self._fields = self._source.backlog(progress["sources"][0] if progress and progress["sources"] else None)
+        except Exception as error:  # watching never fails the stream
+            log.warning("backlog not read: %s", error)
+        return self._fields
+
+
+class CachedLookup(Generic[_T]):
+    """An answer that is kept for a while. None before the first; a lookup that fails leaves the last answer.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, lookup: Callable[[], _T | None], *, what: str, every_seconds: float = 600.0) -> None:
+        self._lookup = lookup
+        self._what = what
+        self._every_seconds = every_seconds
+        self._due_at = 0.0
+        self._answer: _T | None = None
+
+    def read(self) -> _T | None:
+        """The newest answer. Never raises: a stream that may not ask is watched without."""
+        if time.monotonic() >= self._due_at:
+            self._due_at = time.monotonic() + self._every_seconds
+            try:
+                self._answer = self._lookup()
+            except Exception as error:
+                log.info("%s is not known: %s", self._what, str(error).splitlines()[0] if str(error) else error)
+        return self._answer

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from deltaworks.specs.base import Reference
 from deltaworks.specs.catalog import load_catalog
-from deltaworks.specs.sources.kafka import KafkaSourceSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec
 from sandbox.stack.environment import KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
 

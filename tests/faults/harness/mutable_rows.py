@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.mutations.names import NameBook, NameRequest
+from deltaworks.mutations.kept_tables import NameBook, NameRequest
 from deltaworks.mutations.requests import RENAMING
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.stage import Stage

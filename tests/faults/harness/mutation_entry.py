@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.job import run_job
 from deltaworks.control.locks.turn import free_turn
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches
-from deltaworks.mutations import apply, commits, engine
+from deltaworks.mutations import apply, commits, small_merge
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.catalog import load_catalog
 from deltaworks.tables.spark.session import build_session
@@ -78,7 +78,7 @@ def main() -> int:
     switch_off(off)
     if point == IN_MERGE:
         # Spark merges then, and between its files and its commit there is time to die in.
-        engine.free_memory_bytes = lambda *_: 0
+        small_merge.free_memory_bytes = lambda *_: 0
     catalog = load_catalog()
     spark = build_session(catalog.environment, app_name="faults.mutations", master="local[2]")
 

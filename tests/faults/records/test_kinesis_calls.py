@@ -17,9 +17,8 @@ from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.sources.kinesis import client, shard_pages
 from deltaworks.sources.kinesis.calls import IteratorExpired
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.fetch import FetchOptions
 from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-from deltaworks.sources.kinesis.read import read_share
+from deltaworks.sources.kinesis.read import FetchOptions, read_share
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy

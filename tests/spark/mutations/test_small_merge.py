@@ -19,11 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.mutations import engine as engine_choice
+from deltaworks.mutations import small_merge as engine_choice
 from deltaworks.mutations.commits import StepCommits, engine_of, metric
-from deltaworks.mutations.engine import plan_merge
 from deltaworks.mutations.merge import TableMerge, merge_settings, reach_of
-from deltaworks.mutations.small_merge import SmallMerge
+from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema

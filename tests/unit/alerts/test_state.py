@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.alerts.state import HOUR, NoticeKind, Standing, observe
+from deltaworks.alerts.notice import HOUR, NoticeKind, Standing, observe
 from deltaworks.control.troubles import AlertCause, rank
 from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app, consumers
 from deltaworks.errors import ConfigError
-from deltaworks.specs.sources.kafka import KafkaSourceSpec
-from deltaworks.specs.sources.kinesis import KinesisSourceSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec
 from tests.kinesis_server import kinesis_client, running_kinesis
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, table_health, tables
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.table_health.record import snapshot_tables
+from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.made_tables import append

@@ -13,7 +13,7 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.control_tables import keep_control_tables
-from deltaworks.maintenance.table_health.record import snapshot_tables
+from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.log import commit_history
 from tests.unit.engine.hold_stage import Stage

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.file_retention import LEAST_RETENTION_HOURS, Retention, check_retention, retention_of
-from deltaworks.maintenance.vacuum_holds import Hold
+from deltaworks.maintenance.vacuum_holds import LEAST_RETENTION_HOURS, Hold, Retention, check_retention, retention_of
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

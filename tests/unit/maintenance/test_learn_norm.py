@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import judge
-from deltaworks.control.health.norm import read_norm
+from deltaworks.control.health.limits import read_norm
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.maintenance.learn_norm import learn_input
 from tests.unit.engine.hold_stage import Stage

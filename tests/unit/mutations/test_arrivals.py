@@ -9,7 +9,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.mutations.arrivals import Arrivals, arrivals, bounded
+from deltaworks.mutations.bounds import Arrivals, arrivals, bounded
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.mutations.engine import free_memory_bytes
+from deltaworks.mutations.small_merge import free_memory_bytes
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from deltaworks.mutations.names import NameBook, NameRequest
+from deltaworks.mutations.kept_tables import NameBook, NameRequest
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -23,7 +23,7 @@ from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.kinesis.shards import shard_number
 from deltaworks.sources.kinesis.source import KinesisReader
 from deltaworks.sources.records import NUMBER_BITS, ORDINAL_BITS, ReadFacts, Record, record_seq
-from deltaworks.specs.sources.kafka import KafkaSecuritySpec
+from deltaworks.specs.sources.records import KafkaSecuritySpec
 
 PLACES = st.tuples(st.integers(0, (1 << NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
 KAFKA_SCHEMA = pa.schema(

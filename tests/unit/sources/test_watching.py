@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deltaworks.sources.watching import CachedLookup
+from deltaworks.sources.base import CachedLookup
 
 
 def test_an_answer_is_kept_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:

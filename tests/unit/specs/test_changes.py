@@ -14,7 +14,7 @@ from deltaworks.specs.changes import classify, marker_of, unsafe
 from deltaworks.specs.effects import Edit, Effect, NamedItems, Presence
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.kafka import KafkaSourceSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.specs.table import ColumnSpec, TableSpec
 
 DECLARED: dict[str, Any] = {

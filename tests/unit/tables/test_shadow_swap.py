@@ -18,8 +18,8 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import TableState, state_at
+from deltaworks.tables.replacement import reasons_against_swap, settle_swap, swap_in
 from deltaworks.tables.restore import RestoreCommit
-from deltaworks.tables.shadow_swap import reasons_against_swap, settle_swap, swap_in
 
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 OLD = [{"day": "a", "n": 1}, {"day": "b", "n": 2}]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
-from deltaworks.control.health.norm import InputNorm, silent_hour
+from deltaworks.control.health.limits import Finding, HealthLimits, InputNorm, age_seconds, duration, silent_hour
 from deltaworks.control.health.stop import StopRequest
 
 

@@ -24,12 +24,12 @@ from deltaworks.control.health.limits import (
     Finding,
     HealthLimits,
     HealthState,
+    InputNorm,
     age_seconds,
     duration,
     is_loss_near,
     time_left_seconds,
 )
-from deltaworks.control.health.norm import InputNorm
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.errors import DeltaworksError
 

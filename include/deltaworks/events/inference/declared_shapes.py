@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaworks.events.inference.shapes import (
+from deltaworks.events.inference.column_types import (
     ARRAY,
     BOOLEAN,
     DATE,

@@ -21,9 +21,8 @@ from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.rework.restore.dependents import Follower, followers_of, refuse_mutable
-from deltaworks.rework.restore.lost import added_files
+from deltaworks.rework.restore.lost import added_files, stage_lost
 from deltaworks.rework.restore.plan import TablePlan, TablePlanner, TableRestoreRequest
-from deltaworks.rework.restore.source_repair import stage_lost
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState

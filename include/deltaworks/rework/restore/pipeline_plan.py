@@ -29,7 +29,7 @@ from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLU
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.recreate import content
+from deltaworks.tables.replacement import content
 from deltaworks.tables.restore import Difference
 from deltaworks.tables.steps import read_last_completed
 

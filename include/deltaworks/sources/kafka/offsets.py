@@ -1,19 +1,30 @@
-"""Where records of Kafka lie: topics by their ids, offsets as the `_seq` of rows, and how far apart two positions are.
+"""Offsets of Kafka: topics by their ids, `_seq` of rows, the distance of two positions, and records that were lost.
 
 A topic that is deleted and created again has other records at the same offsets. Its id is fixed by a put-if-absent
 object when a generation of the pipeline first sees it. Spark notices a topic that is shorter than what was read; one
 that has grown past that again it would read on from the middle.
+
+Spark's source only logs which records retention had removed before they were read. So tasks note which offsets they
+have read, and the holes between these count as lost below the first offset that the brokers still have after the
+reading. Above it a hole is no loss: markers of transactions, aborted records and what compaction removed have offsets
+too. Below it they look like lost records, so a range says how many may be lost at most.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError
-from deltaworks.sources.records import record_seq
+from deltaworks.events.parse import Payload
+from deltaworks.sources.records import lost_records_payload, record_seq
 
 #: A topic and one of its partitions.
 TopicPartition = tuple[str, int]
@@ -94,3 +105,121 @@ class TopicIds:
             return now
         recorded = self._home.objects.get(key)
         return now if recorded is None else str(json.loads(recorded.data)["topic_id"])
+
+
+#: First and last offset of records that follow each other.
+Run = tuple[int, int]
+#: Runs a task remembers of a partition. Beyond them the narrowest holes are forgotten: what expired is wide.
+MOST_RUNS = 200
+_MOST_RANGES_NAMED = 20
+
+
+class OffsetsSeen:
+    """The offsets a task reads."""
+
+    def __init__(self) -> None:
+        self._runs: dict[TopicPartition, list[Run]] = {}
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, noted on their way."""
+        for batch in batches:
+            if batch.num_rows:
+                self._note(batch)
+            yield batch
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        offsets, partitions = (batch.column(name).to_numpy() for name in ("offset", "partition"))
+        topics = batch.column("topic").dictionary_encode()
+        numbers = topics.indices.to_numpy()
+        ends = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(partitions) != 0) | (np.diff(numbers) != 0))
+        for first, last in pairwise([-1, *ends.tolist(), batch.num_rows - 1]):
+            partition = (topics.dictionary[int(numbers[last])].as_py(), int(partitions[last]))
+            runs = self._runs.setdefault(partition, [])
+            runs.append((int(offsets[first + 1]), int(offsets[last])))
+            if len(runs) > 2 * MOST_RUNS:
+                self._runs[partition] = joined(runs, most=MOST_RUNS)
+
+    def ranges(self) -> list[Any]:
+        """`[topic, partition, runs]` of each partition."""
+        return [[*partition, joined(runs, most=MOST_RUNS)] for partition, runs in self._runs.items()]
+
+
+def joined(runs: Iterable[Sequence[int]], *, most: int | None = None) -> list[Run]:
+    """Runs in order, those that touch made one; where there are more than `most`, the narrowest holes are closed."""
+    merged: list[Run] = []
+    for first, last in sorted((run[0], run[1]) for run in runs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    if most is None or len(merged) <= most:
+        return merged
+    widths = sorted((after[0] - before[1] for before, after in pairwise(merged)), reverse=True)
+    # Of holes that are equally wide none is better than the other: all of them are closed.
+    narrowest_kept = widths[most - 1] + 1
+    kept = [merged[0]]
+    for run in merged[1:]:
+        if run[0] - kept[-1][1] >= narrowest_kept:
+            kept.append(run)
+        else:
+            kept[-1] = (kept[-1][0], run[1])
+    return kept
+
+
+def holes(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[Run]:
+    """What lies from `begin` up to `end`, which is not part of it, and in none of the runs."""
+    gaps, at = [], begin
+    for first, last in joined(runs):
+        if first >= end:
+            break
+        if first > at:
+            gaps.append((at, first - 1))
+        at = max(at, last + 1)
+    return [*gaps, (at, end - 1)] if at < end else gaps
+
+
+def lost_records(
+    topics: Sequence[str],
+    seen: Iterable[Sequence[Any]],
+    *,
+    start: Offsets,
+    end: Offsets,
+    earliest: Mapping[TopicPartition, int],
+) -> list[Payload]:
+    """A payload for each partition of which records were removed unread.
+
+    Args:
+        seen: the ranges of all tasks; see `OffsetsSeen.ranges`.
+        start, end: the batch; a partition that `start` lacks is new and read from 0.
+        earliest: by topic and partition what the brokers still had after the batch was read.
+    """
+    runs: dict[TopicPartition, list[Any]] = {}
+    for topic, partition, read in seen:
+        runs.setdefault((topic, int(partition)), []).extend(read)
+    lost = []
+    for topic, partitions in end.items():
+        for partition, last in partitions.items():
+            key = (topic, int(partition))
+            bound = min(last, earliest.get(key, 0))
+            gone = holes(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
+            if gone:
+                lost.append(_payload(topics.index(topic), *key, gone))
+    return lost
+
+
+def _payload(number: int, topic: str, partition: int, gone: Sequence[Run]) -> Payload:
+    first, last = gone[0][0], gone[-1][1]
+    count = sum(end - begin + 1 for begin, end in gone)
+    return lost_records_payload(
+        partition_seq(number, partition, first),
+        f"{topic}/{partition}/{first}-{last}",
+        f"offsets {first} to {last} of {topic}-{partition} expired before they were read: at most {count} records",
+        record={
+            "topic": topic,
+            "partition": partition,
+            "first_offset": first,
+            "last_offset": last,
+            "records_at_most": count,
+            "ranges": [list(run) for run in gone[:_MOST_RANGES_NAMED]],
+        },
+    )

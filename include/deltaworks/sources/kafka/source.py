@@ -19,17 +19,23 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.base import LossCheck, RecordSlice, batch_span
+from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice, batch_span
 from deltaworks.sources.kafka.brokers import KafkaBrokers, client_properties
-from deltaworks.sources.kafka.losses import OffsetsSeen, lost_records
-from deltaworks.sources.kafka.offsets import TopicIds, TopicPartition, partition_seq, records_between, unread_offsets
+from deltaworks.sources.kafka.offsets import (
+    OffsetsSeen,
+    TopicIds,
+    TopicPartition,
+    lost_records,
+    partition_seq,
+    records_between,
+    unread_offsets,
+)
 from deltaworks.sources.records import Record, record_payload, text_of, unreadable
-from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.kafka import KafkaSourceSpec
 from deltaworks.specs.sources.payload import Compression
+from deltaworks.specs.sources.records import KafkaSourceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

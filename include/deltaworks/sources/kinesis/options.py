@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
-from deltaworks.sources.kinesis.fetch import FetchOptions
 from deltaworks.sources.kinesis.positions import Offset
+from deltaworks.sources.kinesis.read import FetchOptions
 from deltaworks.sources.stream_options import (
     invalid_option,
     known_options,

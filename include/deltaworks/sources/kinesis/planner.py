@@ -17,7 +17,7 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.calls import StreamCalls, StreamSummary, registered
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.positions import BEFORE_ALL, Offset, Position, Share, ShareLimits, later
-from deltaworks.sources.kinesis.probe import Probe
+from deltaworks.sources.kinesis.shard_pages import Probe
 from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, shards_to_start
 from deltaworks.sources.kinesis.state import BatchEnd, Query, QueryState, end_of_batch, lag_report
 

@@ -20,7 +20,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import LossCheck, RecordSlice, batch_span
+from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice, batch_span
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import options_of
 from deltaworks.sources.kinesis.positions import Gap, Offset
@@ -28,11 +28,10 @@ from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
 from deltaworks.sources.spark_formats import kinesis as data_source
-from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.kinesis import KinesisSourceSpec
 from deltaworks.specs.sources.payload import Compression
+from deltaworks.specs.sources.records import KinesisSourceSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ from deltalake.exceptions import DeltaError
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.sources.objects.identity import IdentitySet, identity
 from deltaworks.sources.objects.log import (
     FILE_EVENT_SCHEMA,
     MESSAGE_QUARANTINE_SCHEMA,
     FileEventLog,
+    IdentitySet,
     file_events_key,
+    identity,
     message_quarantine_key,
 )
 from deltaworks.sources.objects.relay.messages import FileEvent

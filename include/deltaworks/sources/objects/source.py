@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.base import CachedLookup, ObjectSlice
 from deltaworks.sources.objects import stream
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
-from deltaworks.sources.watching import CachedLookup
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of

@@ -1,23 +1,18 @@
-"""The PySpark streaming source `deltaworks_file_events`: one bucket and prefix of a relay's log.
+"""The PySpark streaming source `deltaworks_file_events`: slices of one bucket and prefix of a relay's log.
 
-Options: `environment` (a name under include/environments), `relay`, `bucket`; `prefix` and `glob` (all), `maxfiles`
-(500) and `maxbytes` (268435456) per batch, `startseq` (0: the `seq` a new query starts after) and `startlog` (the log
-it is a number of, where that is known), `project` (the folder the specs are in; by default this process's project). No
-option holds a secret.
-
-An offset is {"seq": n, "log": id}, n the last `seq` included and id that of the log whose number it is. Planning
-happens in one Python process of the driver; the rows of a batch are fixed there and travel inside its only partition,
-so tasks need no access to the log.
+A slice is bounded by files and bytes, and is the same at every replay. A position is the last `seq` included. Slices
+are planned in Spark's planner process, once per trigger, so scanning is remembered between calls and bounded in each.
+An exception in planning ends the query, so planners wait for storage inside.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,13 +21,125 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog
-from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, SlicePlanner, patiently, slice_limits
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, matching
+from deltaworks.sources.outages import through_outages
 from deltaworks.sources.stream_options import invalid_option, known_options, number_option
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+
+#: Files of the largest batch, whatever Spark asks for: a batch's files travel from planner to tasks one by one.
+LARGEST_BATCH_FILES = 100_000
+_PATIENCE_SECONDS = 120.0
+T = TypeVar("T")
+_SCAN_ROWS = 20_000
+_SCAN_COLUMNS = ("seq", "bucket", "key", "size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceLimits:
+    """How large one batch may be. A batch holds at least one file, however large; None is no limit."""
+
+    max_files: int | None
+    max_bytes: int | None
+
+
+def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLimits:
+    """What Spark asks for, within the two limits the query declares."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+
+    match limit:
+        case ReadAllAvailable():
+            return SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
+        case ReadMaxFiles(files) | ReadMaxRows(files):
+            return SliceLimits(max_files=files, max_bytes=max_bytes)
+        case ReadMaxBytes(size):
+            return SliceLimits(max_files=max_files, max_bytes=size)
+    return SliceLimits(max_files=max_files, max_bytes=max_bytes)
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
+    return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+
+
+class SlicePlanner:
+    """The slices of one bucket (or all), prefix and glob of a log."""
+
+    def __init__(
+        self, log: FileEventLog, *, bucket: str | None, prefix: str, glob: str | None = None, skip_after: int = 200_000
+    ) -> None:
+        self._log = log
+        self._bucket = bucket
+        self._prefix = prefix
+        self._glob = glob
+        self._skip_after = skip_after
+        #: No event of ours lies between the two: (position asked from, position scanned to).
+        self._barren = (0, 0)
+        self._newest = 0
+        self._newest_scanned = 0
+
+    def end_of_next(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
+        """The end of the slice after `start`; `start` itself when nothing of ours is there yet.
+
+        After `skip_after` foreign events in a row it is their end: an empty slice once in a long while keeps
+        a restarted stream from scanning them all again.
+
+        Raises:
+            ContractError: LOG_SET_BACK, the log ends before `start`.
+        """
+        asked_from, scanned_to = self._barren
+        position = scanned_to if asked_from <= start < scanned_to else start
+        last = self._log.last_seq() if up_to is None else up_to
+        if last < start:
+            self._log.check({"seq": start})
+        end, files, size = start, 0, 0
+        while position < last:
+            part = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)
+            if part.num_rows == 0:
+                break
+            position = part.column("seq")[-1].as_py()
+            ours = self._ours(part)
+            sizes, seqs = ours.column("size").to_pylist(), ours.column("seq").to_pylist()
+            for seq, file_size in zip(seqs, sizes, strict=True):
+                if files and _exceeds(limits, files + 1, size + file_size):
+                    return end
+                end, files, size = seq, files + 1, size + file_size
+        if files:
+            return end
+        self._barren = (start, position)
+        return position if position - start >= self._skip_after else start
+
+    def rows(self, start: int, end: int) -> pa.Table:
+        """The slice's events, in order."""
+        return self._ours(self._log.read(start, end))
+
+    def _ours(self, events: pa.Table) -> pa.Table:
+        return matching(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
+
+    def newest(self, after: int, *, scan_rows: int = 100_000) -> int:
+        """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
+        call."""
+        if after > self._newest_scanned:
+            self._newest = self._newest_scanned = after
+        part = self._log.read(self._newest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
+        if part.num_rows:
+            self._newest_scanned = part.column("seq")[-1].as_py()
+            ours = self._ours(part)
+            if ours.num_rows:
+                self._newest = ours.column("seq")[-1].as_py()
+        return max(self._newest, after)
+
+
+def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
+    too_many = limits.max_files is not None and files > limits.max_files
+    return too_many or (limits.max_bytes is not None and size > limits.max_bytes)
+
 
 FORMAT = "deltaworks_file_events"
 _LOGGER = logging.getLogger(__name__)

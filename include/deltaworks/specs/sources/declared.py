@@ -9,9 +9,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.kafka import KafkaSourceSpec
-from deltaworks.specs.sources.kinesis import KinesisSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 
 SourceSpec = Annotated[
     FileSourceSpec | KafkaSourceSpec | KinesisSourceSpec | DeltaSourceSpec, Field(discriminator="kind")

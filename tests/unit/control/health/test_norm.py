@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deltaworks.control.health.norm import (
+from deltaworks.control.health.limits import (
     DAYS,
     FEWEST_DAYS,
     InputNorm,

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 
 from deltaworks.events.columns import column
 from deltaworks.events.formats.values import from_text
-from deltaworks.events.inference.column_types import MOST_COLUMNS, Columns, Conflict, columns_of, new_paths, with_added
-from deltaworks.events.inference.shapes import DEEPEST, Shape
+from deltaworks.events.inference.column_types import (
+    DEEPEST,
+    MOST_COLUMNS,
+    Columns,
+    Conflict,
+    Shape,
+    columns_of,
+    new_paths,
+    with_added,
+)
 from deltaworks.specs.types import parse_type
 
 SCALARS = st.one_of(

@@ -12,9 +12,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.maintenance.table_health import report as table_report
-from deltaworks.maintenance.table_health.record import snapshot_tables
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
-from deltaworks.maintenance.table_health.snapshots import read_snapshots, trends
+from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_tables, trends
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.made_tables import SHOP, append, make, project

@@ -19,7 +19,7 @@ from deltaworks.engine.ledger import LandedBatches, known_owner_epoch
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches
 from deltaworks.errors import DeltaworksError
 from deltaworks.rework.recover import lost_files
-from deltaworks.rework.restore import source_repair
+from deltaworks.rework.restore import lost
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
 from tests.unit.rework.restore.source_stage import ALL, SourceStage
@@ -257,7 +257,7 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     (stage.root / "lake" / ORDERS / compacted).unlink()
     # Statistics that reach too far: batch 5 is whole in a file of its own.
     monkeypatch.setattr(lost_files, "_batches", lambda *arguments: (1, 2, 3, 4, 5))
-    monkeypatch.setattr(source_repair._Stager, "_present", lambda self, seqs: set())
+    monkeypatch.setattr(lost._Stager, "_present", lambda self, seqs: set())
 
     run(stage, "A deleted data file")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kafka.losses import MOST_RUNS, OffsetsSeen, holes, joined, lost_records
+from deltaworks.sources.kafka.offsets import MOST_RUNS, OffsetsSeen, holes, joined, lost_records
 from deltaworks.sources.records import record_seq
 
 OFFSETS = st.sets(st.integers(0, 60))

@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.sources.kinesis.fetch import FetchOptions, fetch_next
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset, Share
-from deltaworks.sources.kinesis.read import read_share
+from deltaworks.sources.kinesis.read import FetchOptions, fetch_next, read_share
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
 

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.sources.kinesis import source as kinesis
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.specs.sources.kinesis import KinesisSourceSpec
+from deltaworks.specs.sources.records import KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 

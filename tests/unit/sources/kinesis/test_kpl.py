@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.kinesis.kpl import MAGIC, UserRecord, taken_apart
+from deltaworks.sources.kinesis.rows import MAGIC, UserRecord, taken_apart
 
 THREE = base64.b64decode(
     "84mawgoIcGxheWVyIDEKCHBsYXllciAyGhkIABoVeyJldmVudE5hbWUiOiJsb2dpbiJ9GhwIARoYeyJldmVudE5hbWUiOiJwdXJjaGFzZSJ9"

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.sources.kinesis.fetch import FetchOptions
 from deltaworks.sources.kinesis.positions import Position, Share, ShareEnd
-from deltaworks.sources.kinesis.read import fetch_again
+from deltaworks.sources.kinesis.read import FetchOptions, fetch_again
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.engine import Engine, Row
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.objects.identity import IdentitySet, identity
+from deltaworks.sources.objects.log import IdentitySet, identity
 
 NAMES = st.binary(min_size=16, max_size=16)
 

@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from deltaworks.control.clock import utc_now
-from deltaworks.sources.objects.identity import identity
-from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.log import FileEventLog, identity, matching
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec

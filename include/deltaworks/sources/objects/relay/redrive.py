@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from deltaworks.sources.objects.identity import identity
-from deltaworks.sources.objects.log import FileEventLog, message_quarantine_key
+from deltaworks.sources.objects.log import FileEventLog, identity, message_quarantine_key
 from deltaworks.sources.objects.relay.messages import parse_message
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec

@@ -19,14 +19,13 @@ from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, columns_of, new_paths, with_added
+from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, Shape, columns_of, new_paths, with_added
 from deltaworks.events.inference.hints import parse_hints, with_hints
 from deltaworks.events.inference.sampling import Sample, Sampler
-from deltaworks.events.inference.shapes import Shape
 from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, patiently
+from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner, patiently
 from deltaworks.sources.spark_formats.s3_sqs.options import FORMAT, LOCATION, EvolutionMode, S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.stream_options import invalid_option

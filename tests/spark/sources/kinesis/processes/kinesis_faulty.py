@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from deltaworks.sources.kinesis import stream as kinesis_stream
-from deltaworks.sources.kinesis.fetch import fetch_next
 from deltaworks.sources.kinesis.options import KinesisOptions
+from deltaworks.sources.kinesis.read import fetch_next
 from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
 
 
