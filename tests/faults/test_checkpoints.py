@@ -75,7 +75,7 @@ def test_without_our_records_a_replayed_batch_doubles(make_stage: MakeStage, tel
 
 
 def lose_checkpoint_in_a_torn_batch(stage: Stage) -> Driver:
-    """Two batches landed, the third broken off, then the checkpoint gone; meanwhile more has arrived."""
+    """Two batches landed, the third interrupted, then the checkpoint gone; meanwhile more has arrived."""
     stage.land(files=3)
     with Driver(stage, faults=[Fault(point="committed:.*", nth=2 * (stage.tables + 1) + 3)]) as broken:
         broken.wait()

@@ -83,7 +83,7 @@ def test_without_the_transaction_of_a_step_a_killed_driver_doubles(
 def in_the_middle(action: str) -> list[Fault]:
     """The action at the fourteenth of thirty commits, and ten commits still to come a while later.
 
-    Eight run at once: all of them wait, so that whoever is left has time to go on, and something to do.
+    Eight run at once: all of them wait, so that whoever is left has time to continue, and something to do.
     """
     waiting = [Fault(point="committed:.*", nth=k, action="sleep", seconds=12) for k in range(15, 22)]
     return [Fault(point="committed:.*", nth=14, action=action, seconds=12), *waiting]

@@ -147,7 +147,7 @@ class Stage:
         return self.notices
 
     def declare(self, more: str) -> None:
-        """Let the pipeline declare this besides, and nothing else; a stream that runs goes on as it began."""
+        """Let the pipeline declare this besides, and nothing else; a stream that runs continues as it began."""
         _declare(self.home.project, more)
 
     @contextmanager

@@ -71,7 +71,7 @@ def test_a_broker_that_hangs_is_not_healthy(home: StackHome) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    _wait(lambda: broker(home).healthy, "the broker goes on")
+    _wait(lambda: broker(home).healthy, "the broker continues")
 
 
 def test_a_killed_broker_comes_back_with_what_it_was_sent(home: StackHome) -> None:

@@ -1,4 +1,4 @@
-"""The embedded stack for real: it starts, heals itself, stops without a trace and goes on where it was."""
+"""The embedded stack for real: it starts, heals itself, stops without a trace and continues where it was."""
 
 from __future__ import annotations
 

@@ -182,5 +182,5 @@ def test_a_restore_takes_a_form_asks_with_what_it_counted_and_does_that_only_aft
     stage.send()
     stage.await_progress(len(kept))
     sent = stage.sender.close()
-    wait(lambda: sent - 1 in stage.rows(), "the stream does not go on after the restore", 120)
+    wait(lambda: sent - 1 in stage.rows(), "the stream does not continue after the restore", 120)
     assert sorted(stage.rows()) == [*kept, *range(len(landed), sent)]

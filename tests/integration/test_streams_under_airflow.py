@@ -1,4 +1,4 @@
-"""A stream under Airflow's own processes: whatever is killed, nothing goes on writing, one stream comes back by itself,
+"""A stream under Airflow's own processes: whatever is killed, nothing keeps writing, one stream comes back by itself,
 and every event is in the table once."""
 
 from __future__ import annotations

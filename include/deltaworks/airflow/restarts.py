@@ -1,7 +1,7 @@
 """Restarts hung streams and relays: clears their task by Airflow's own API, a few times an hour at most.
 
 A stream hangs where its heartbeat is old although its task runs. Clearing kills its driver, which is safe at any
-moment: the next try goes on where it was. A restart is recorded before it is made, so that their number stays bounded
+moment: the next try continues where it was. A restart is recorded before it is made, so that their number stays bounded
 whatever happens to the health check.
 """
 

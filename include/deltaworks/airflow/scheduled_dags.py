@@ -121,7 +121,7 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
 
 
 def _optimize_task(spec: PipelineSpec, environment: EnvironmentSpec) -> BaseOperator:
-    """The task of OPTIMIZE. It ends by itself within the declared minutes; each try goes on where the last one was."""
+    """The task of OPTIMIZE. It ends within the declared minutes; a retry continues where the last one was."""
     upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_on is not None else 0)
     return operation_task(

@@ -116,7 +116,7 @@ class Deadman:
             self._objects,
             cause="HEALTH_SILENT",
             subject=SUBJECT,
-            summary=f"The health check has said nothing for {lasting}. Streams may go on; nobody looks.",
+            summary=f"The health check has not run for {lasting}. Streams may continue; nobody watches them.",
             detail={"silent_seconds": round(silent) if is_known else None, "after_seconds": self._after_seconds},
             now=now,
         )

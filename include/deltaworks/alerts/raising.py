@@ -198,7 +198,7 @@ def _change(
     raise ConcurrencyError(
         "ALERT_BUSY",
         f"The alert {cause.name} of {subject!r} was changed by others each of {_TRIES} times.",
-        hint="Nothing is lost: whoever raises it next tells it.",
+        hint="Nothing is lost: the next time it is raised it is reported.",
     )
 
 

@@ -270,7 +270,7 @@ def relay_listing_request(relay: str) -> str:
 
 
 def relay_file_events(relay: str) -> str:
-    """The log of objects that a relay has heard of."""
+    """The file event log of a relay."""
     return relay_control(relay, "file_events")
 
 

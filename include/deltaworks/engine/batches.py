@@ -184,7 +184,7 @@ class BatchProcessor:
             "CHECKPOINT_SUPERSEDED",
             f"Batch {batch_id} of {self._spec.pipeline!r} has landed with another slice than the one that checkpoint "
             f"{self._generations.current.ordinal} has for it.",
-            hint="Nothing: the next run goes on after it with a new checkpoint.",
+            hint="Nothing: the next run continues after it with a new checkpoint.",
         )
 
     def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:

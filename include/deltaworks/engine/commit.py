@@ -1,8 +1,8 @@
 """The commit phase of a batch: every table's share, in parallel, each retried on its own.
 
 One table that keeps failing does not hold the others: once its retries are spent it is suspended, its share stays in
-the prepared batch, and the batch goes on. A batch fails as a whole only where nothing else would be right: a successor
-has taken over, quarantine cannot be written, or the storage does not answer.
+the prepared batch, and the batch continues. A batch fails as a whole only where nothing else would be right: a
+successor has taken over, quarantine cannot be written, or the storage does not answer.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def commit_shares(
     suspension is durable before this returns, so that the batch is never complete without it.
 
     Raises:
-        DeltaworksError: the batch must not go on; it is met again as it is.
+        DeltaworksError: the batch must not continue; it is met again as it is.
     """
 
     def one(share: PreparedTable) -> StepOutcome | DeltaworksError:

@@ -185,7 +185,7 @@ class TableHolds:
             self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:
-        """Catch a table up and free it; a table that fails again is suspended again, one that waits goes on waiting."""
+        """Catch a table up and free it; a table that fails again is suspended again, one that waits keeps waiting."""
         if self._waits(table):
             return
         try:

@@ -142,7 +142,7 @@ class IngestRun:
             processor, ledger = open_batches(
                 self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch
             )
-            # Before a checkpoint is chosen: one that was lost goes on after this batch, not beside it.
+            # Before a checkpoint is chosen: one that was lost continues after this batch, not beside it.
             torn = processor.finish_torn()
             if torn is not None:
                 self._note(torn, progress)

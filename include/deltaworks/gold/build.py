@@ -1,7 +1,7 @@
 """Rebuilds gold tables: only the parts their inputs changed, and nothing where nothing changed.
 
 Each table is written in one commit that names the versions it was built from, so a job that dies is simply run
-again. Appends to the inputs go on meanwhile: a build reads the versions it has pinned.
+again. Appends to the inputs continue meanwhile: a build reads the versions it has pinned.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def plan_rebuild(
         column = (date_columns or {}).get(name, DATE_COLUMN)
         dates = _dates(change, column)
         if dates is None:
-            return full_plan(table, f"{name}: {change.reason or f'not told apart by dates of {column}'}")
+            return full_plan(table, f"{name}: {change.reason or f'not distinguished by dates of {column}'}")
         touched |= dates
     offsets = table.affects.days
     affected = widened(touched, dedupe.across_days if dedupe else 0)
@@ -139,7 +139,7 @@ def _same_plan(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan
     for name, change in changes.items():
         values = change.values(table.partition_by)
         if values is None:
-            return full_plan(table, f"{name}: {change.reason or f'not told apart by {table.partition_by}'}")
+            return full_plan(table, f"{name}: {change.reason or f'not distinguished by {table.partition_by}'}")
         # Rows without a value are in no part of the answer.
         touched |= {value for value in values if value is not None}
     reason = f"{len(touched)} {table.partition_by} of its inputs changed"

@@ -42,7 +42,7 @@ from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 
 OPERATION = "refresh_gold"
-#: How often a shadow catches up with builds that go on meanwhile. Each time there is less to catch up with.
+#: How often a shadow catches up with builds that continue meanwhile. Each time there is less to catch up with.
 MOST_CATCH_UPS = 5
 
 
@@ -57,7 +57,7 @@ def refresh_gold(
 ) -> list[GoldRefreshResult]:
     """Build gold tables in shadows, swap these in, and build what changed meanwhile or reads them.
 
-    Idempotent: a run that was killed is gone on with by the next one. Safe beside appends and builds; a build that is
+    Idempotent: a run that was killed is continued by the next one. Safe beside appends and builds; a build that is
     at work on the table during its swap fails with a conflict and is tried again.
 
     Args:
@@ -114,7 +114,7 @@ class _Refresh:
         self._fault_of_table(f"{self._table.name} {point}")
 
     def run(self) -> GoldRefreshResult:
-        """All of it, or what is left of one that was broken off."""
+        """All of it, or what is left of one that was interrupted."""
         started = time.monotonic()
         against = reasons_against_swap(self._lake, self._objects, self._key)
         if self._lake.open(self._key) is None:
@@ -148,7 +148,7 @@ class _Refresh:
             swapped=True,
             built_from=read_built_from(self._lake, self._key).versions,
             seconds=time.monotonic() - started,
-            reason="was swapped in by a run that was broken off after it",
+            reason="was swapped in by a run that was interrupted after it",
         )
 
     def _swapped(self, shadows: Shadows, lock: ExclusiveLock, started: float) -> GoldRefreshResult:
@@ -170,7 +170,7 @@ class _Refresh:
             raise ConcurrencyError(
                 "GOLD_SWAP_BEHIND",
                 f"Builds of {self._key} were ahead of its shadow each of {MOST_CATCH_UPS} times.",
-                hint="Pause its gold DAG and run this again: it goes on with the shadow that is there.",
+                hint="Pause its gold DAG and run this again: it continues with the shadow that is there.",
             )
         version = self._version_of(shadows.last + 1) if swapped else None
         if swapped:

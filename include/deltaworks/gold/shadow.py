@@ -39,7 +39,7 @@ class Shadows:
 
     @property
     def begun(self) -> bool:
-        """Whether a refresh was broken off before its swap: its shadow is taken on."""
+        """Whether a refresh was interrupted before its swap: its shadow is taken on."""
         return self.last + 1 in self.numbers
 
     @property
@@ -84,7 +84,7 @@ class GoldRefreshResult:
     """What became of one table, or would. `swapped` is whether it was given new content, as `version`.
 
     `rows_before` and `bytes_before` are of the table as it was; `rows` and `bytes` of the shadow. `shadow` is where one
-    is kept, for the next refresh to go on with; `broken` are the checks it breaks.
+    is kept, for the next refresh to continue with; `broken` are the checks it breaks.
     """
 
     table: str
@@ -138,7 +138,9 @@ def _reason(lake: Lake, shadows: Shadows) -> str:
         return "would be built, checked and swapped in"
     built = read_built_from(lake, shadows.next_key)
     return (
-        f"goes on with the shadow of {dict(built.versions)}" if built.traceable else "goes on where it was broken off"
+        f"continues with the shadow of {dict(built.versions)}"
+        if built.traceable
+        else "continues where it was interrupted"
     )
 
 

@@ -137,7 +137,7 @@ def _plan(
     if not built.traceable:
         return full_plan(table, built.reason)
     if built.fingerprint != digest:
-        return full_plan(table, "its definition changed, or an input was created anew")
+        return full_plan(table, "its definition changed, or an input was recreated")
     changes = {
         name: changed_partitions(lake, pinned.key, after_version=built.versions.get(name), up_to_version=pinned.version)
         for name, pinned in inputs.items()
@@ -247,5 +247,5 @@ def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
     raise ConcurrencyError(
         "GOLD_OVERTAKEN",
         f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
-        hint="Nothing: the next try plans anew.",
+        hint="Nothing: the next try plans again.",
     )

@@ -42,7 +42,7 @@ def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
     """Raise the alert of a table that VACUUM skips: its files pile up until the reason is gone."""
     subject = f"{home.pipeline}.{table}"
     with _logging_failures(subject):
-        raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM leaves {subject} out: {reason}")
+        raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM skips {subject}: {reason}")
 
 
 def resolve_not_vacuumed(home: PipelineHome, table: str) -> None:

@@ -1,7 +1,7 @@
 """VACUUM of all tables of a pipeline: deletes files that no version within the retention needs any more.
 
 By default it is a dry run that counts. A table's files are kept for the longest time that the pipeline's retention, its
-promised time travel, and every known reader and writer need (`file_retention`, `vacuum_holds`); less than seven days
+promised time travel, and every known reader and writer need (`vacuum_holds`); less than seven days
 only with a reason, which the commits then carry.
 
 A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That covers the files
@@ -172,7 +172,7 @@ class _Run:
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=kept_hours(opened),
-            # Asked for each table anew, right before it is vacuumed: others may have taken an hour.
+            # Read again for each table, right before it is vacuumed: others may have taken an hour.
             holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
         )
@@ -239,7 +239,7 @@ def _waits(held: HeldFiles | None, hours: int) -> str | None:
     """Why a table must not be vacuumed: VACUUM would delete files that are yet to be committed as orphans."""
     if held is None or held.oldest is None or utc_now() - held.oldest <= _waiting_is_safe(hours):
         return None
-    return f"left out: files that wait to be committed since {held.oldest:%Y-%m-%d %H:%M} would be deleted"
+    return f"skipped: files that wait to be committed since {held.oldest:%Y-%m-%d %H:%M} would be deleted"
 
 
 def _waiting_is_safe(hours: int) -> timedelta:

@@ -239,12 +239,12 @@ def retention_of(
         hours, why = promised_hours, f"time travel of {promised_hours} h is promised"
     for hold in holds:
         if hold.since is None:
-            reason = f"left out: {hold.by} stands at a version whose commit is not in the log any more"
+            reason = f"skipped: {hold.by} stands at a version whose commit is not in the log any more"
             return Retention(hours=hours, why=reason, skipped=True)
         needed = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
         if needed > hours:
             hours, why = needed, f"{hold.by} needs what the table was at {hold.since:%Y-%m-%d %H:%M}"
     if hours > log_hours:
-        reason = f"left out: {why or f'{hours} h are to be kept'}, and its log remembers {log_hours} h"
+        reason = f"skipped: {why or f'{hours} h are to be kept'}, and its log remembers {log_hours} h"
         return Retention(hours=hours, why=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)
     return Retention(hours=hours, why=f"kept for {hours} h: {why}" if why else "")

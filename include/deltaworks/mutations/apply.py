@@ -172,7 +172,7 @@ class MutationRun:
 
         return exclusive_lock(
             self._objects,
-            paths.mutations(pipeline, "lease.json"),
+            paths.mutations_lease(pipeline),
             name=pipeline,
             wait_seconds=self._lease_wait_seconds,
             lost=lost,

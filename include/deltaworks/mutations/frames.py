@@ -219,5 +219,5 @@ def _bounds_gone(batch: MutationBatch, error: Exception) -> Exception:
         f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
         f"{batch.requests.up_to}, which is not there any more: {mapped.message}",
         hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` gives it up and compares all rows "
-        "with all requests anew.",
+        "with all requests again.",
     )

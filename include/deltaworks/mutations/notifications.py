@@ -155,7 +155,7 @@ def _added(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
             raise ContractError(
                 "CHANGES_EXPIRED",
                 f"{lake.storage.uri(key)} no longer has version {version} in its log, and with it what changed then.",
-                hint="Read everything anew with since=None, and poll more often than the log is kept "
+                hint="Read everything again with since=None, and poll more often than the log is kept "
                 "(delta.logRetentionDuration).",
             )
         for action in actions:
@@ -165,7 +165,7 @@ def _added(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
                     "CHANGES_STARTED_OVER",
                     f"Version {version} of {lake.storage.uri(key)} takes notifications out: the pipeline was started "
                     "over, or the table restored, and the rows that were read before may be others now.",
-                    hint="Empty what was derived and read everything anew with since=None.",
+                    hint="Empty what was derived and read everything again with since=None.",
                 )
             if action.get("add") is not None and action["add"].get("dataChange", True):
                 yield _file(action["add"])
@@ -241,7 +241,7 @@ def _batches_in(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
         raise ContractError(
             "CHANGES_EXPIRED",
             f"{lake.storage.uri(key)}/{file.path} is gone: VACUUM removed it after its rows were moved together.",
-            hint="Read everything anew with since=None, and poll more often than VACUUM's retention.",
+            hint="Read everything again with since=None, and poll more often than VACUUM's retention.",
         ) from error
     rows = rows.filter(pc.and_(pc.is_valid(rows.column(KIND)), pc.is_valid(rows.column(BATCH))))
     pairs = rows.group_by([KIND, BATCH]).aggregate([])

@@ -120,9 +120,9 @@ def position_after(
     if (since.through, since.table_id) != (newest.through, newest.table_id) or since.version > newest.version:
         raise ContractError(
             "CHANGES_STARTED_OVER",
-            f"The position {since} is none of {table.table_uri} at version {newest.version}: that table was made anew "
+            f"The position {since} is none of {table.table_uri} at version {newest.version}: that table was recreated "
             "or restored, or the position was kept by a reader of another one.",
-            hint="Empty what was derived and read everything anew with since=None.",
+            hint="Empty what was derived and read everything again with since=None.",
         )
     return newest, since.version
 
@@ -176,7 +176,7 @@ def _read_notified(followed: FollowedTable, since: ChangePosition | None, *, tom
     if followed.announcing is None:
         raise ConfigError(
             "CHANGES_NOT_ANNOUNCED",
-            f"No table of {followed.pipeline.pipeline} announces {followed.data.name!r}: nothing tells what changed.",
+            f"No table of {followed.pipeline.pipeline} announces {followed.data.name!r}: nothing says what changed.",
             hint="Declare one with `announces`, or switch on Delta's change data feed and read through it.",
         )
     key, lake = followed.key(followed.announcing), followed.lake
@@ -292,7 +292,7 @@ def _newest_in_feed(followed: FollowedTable, first: int, last: int) -> DataFrame
         raise ContractError(
             "CHANGES_EXPIRED",
             f"The feed of {uri} cannot be read from version {first} to {last}: {str(error).splitlines()[0][:500]}",
-            hint="Read everything anew with since=None, and poll more often than the log and VACUUM's retention allow.",
+            hint="Read everything again with since=None, and poll within the retention of the log and of VACUUM.",
         ) from error
     feed = feed.where(F.col("_change_type") != "update_preimage")
     # A commit that removes a row and adds it again leaves it in the table.

@@ -42,7 +42,7 @@ class Component:
 
     @property
     def healthy(self) -> bool:
-        """Whether Airflow calls it healthy. It goes on doing so for 30 s after the process died."""
+        """Whether Airflow calls it healthy. It keeps doing so for 30 s after the process died."""
         return self.status == "healthy"
 
 

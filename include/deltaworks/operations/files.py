@@ -42,7 +42,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     )
     parts: list[str | Listing] = [
         f"{result.listed:,} objects listed, {result.logged:,} file events in the log: {len(result.unannounced):,} that "
-        f"nobody was told of, {result.young:,} that may still be announced, {len(result.gone):,} gone before they "
+        f"were never announced, {result.young:,} that may still be announced, {len(result.gone):,} gone before they "
         "were read."
     ]
     for title, names in (("not announced", result.unannounced), ("gone", result.gone)):

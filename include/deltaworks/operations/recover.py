@@ -109,7 +109,7 @@ class TableOptions(Options):
 
 
 def table(context: OperationContext, options: TableOptions) -> Report:
-    """Recreate a dropped table and bring back every batch that had landed in it. Goes on where it was broken off."""
+    """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
     from deltaworks.rework.recover.lost_files import mend_table
 
     pipeline, name = context.subject, options.table
@@ -170,7 +170,7 @@ def repair(context: OperationContext, options: RepairOptions) -> Report:
         parts.append(f"{result.ledger_batches} prepared batches {done} in the ledger again.")
     if result.damaged or options.retire:
         done = "would be retired" if dry_run else "is retired"
-        parts.append(f"The checkpoint {done}; the next start goes on from the ledger with a new one.")
+        parts.append(f"The checkpoint {done}; the next start continues from the ledger with a new one.")
     if dry_run:
         parts.append("Nothing was changed: --no-dry-run does it.")
     return Report(parts=parts, results=[result])

@@ -44,7 +44,7 @@ class ReprocessOptions(Options):
     id: Annotated[str | None, _MORE] = Field(
         None, description="Go on with the reprocess of this id, or begin it under it."
     )
-    dry_run: bool = Field(True, description="Only count what would be replaced; the stream goes on in either case.")
+    dry_run: bool = Field(True, description="Only count what would be replaced; the stream continues in either case.")
 
 
 def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
@@ -60,7 +60,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     # Every try of an Airflow task continues what the one before it began.
     name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
     context.say(
-        f"Reprocess {name}; if it is broken off: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
+        f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
     )
     result = Reprocess(context.spark(), context.catalog, context.subject).run(name, request)
     listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))

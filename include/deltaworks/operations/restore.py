@@ -159,7 +159,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
             parts.append(f"{table.table} is followed by {follower.pipeline}: it {follower.effect}")
     parts.append(listing)
     if result.resumed:
-        parts.append("It had been begun before, and is gone on with as it was begun.")
+        parts.append("It had been started before, and is continued as it was planned then.")
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}, after {result.start}.")
     if options.dry_run:
         parts.append(f"Nothing was changed. To do it add: --max-rows {result.rows} --no-dry-run")
@@ -182,7 +182,7 @@ def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
     """What was or would be done to one table, as text."""
     parts: list[str | Listing] = []
     if result.resumed:
-        parts.append("It had been begun before, and was gone on with as it was begun.")
+        parts.append("It had been started before, and was continued as it was planned then.")
     verb = "would go" if result.dry_run else "went"
     became = "" if result.version is None else f", and is version {result.version} now"
     name = f"{result.pipeline}.{result.table}"
@@ -262,7 +262,7 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
         listing.add(table.table, *counts, table.version)
     parts: list[str | Listing] = [listing]
     if result.resumed:
-        parts.append("It had been begun before, and is gone on with as it was begun.")
+        parts.append("It had been started before, and is continued as it was planned then.")
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}.")
     if options.dry_run:
         parts.append(

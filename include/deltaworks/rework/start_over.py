@@ -86,7 +86,7 @@ def start_over(
         back_to: bring bronze tables and quarantine back to a batch instead of recreating them. Live tables count from
             zero, and rows that replays have landed may be replayed again.
         spark: gives a session, where a table or a torn batch needs one.
-        fault: called at `planned`, `anew:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
+        fault: called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
 
     Raises:
         ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
@@ -257,7 +257,7 @@ class _Operation:
             )
         else:
             landed_now = self._put_table_back(key, loss.restore_to, step, metadata)
-        self._fault(f"anew:{name}")
+        self._fault(f"recreated:{name}")
         return landed_now
 
     def _put_table_back(self, key: str, version: int, step: Step, metadata: str) -> bool:

@@ -52,7 +52,7 @@ class NamedItems:
 Marker = Edit | Presence | NamedItems
 
 NEXT_START = Edit(Effect.RESTART, "Holds from the stream's next start: `deltaworks stop {pipeline}`, then `start`.")
-FIRST_START = Edit(Effect.SAFE, "Nothing: a stream that has an offset goes on from there.")
+FIRST_START = Edit(Effect.SAFE, "Nothing: a stream that has an offset continues from there.")
 AT_ONCE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
 NEXT_UPKEEP = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")
 OTHER_MEANING = Edit(
@@ -78,6 +78,6 @@ OTHER_LOG = Edit(
 )
 SAME_PLACE = Edit(
     Effect.MIXES,
-    "Offsets go on as they were: they must mean the same at the new address. If it is another name of the same place, "
+    "Offsets stay as they are: they must mean the same at the new address. If it is another name of the same place, "
     "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",
 )

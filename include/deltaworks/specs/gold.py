@@ -67,7 +67,7 @@ class GoldSpec(Spec):
 
     schedule: Annotated[str | None, AT_ONCE] = None
     deadline_minutes: Annotated[float | None, AT_ONCE] = Field(
-        default=None, gt=0, description="told where a run has not ended so long after it was queued"
+        default=None, gt=0, description="an alert is raised where a run has not ended this long after it was queued"
     )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
     tables: Annotated[tuple[GoldTableSpec, ...], _NEXT_BUILD] = ()

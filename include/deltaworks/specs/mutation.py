@@ -87,7 +87,7 @@ class MutableSpec(Spec):
     origin: Annotated[str, _OTHER_CHANGES]
     fields: Annotated[dict[str, str], _OTHER_CHANGES] = Field(default_factory=dict)
     deletion_vectors: Annotated[bool | None, _NEXT_MUTATIONS] = Field(
-        default=None, description="merges mark rows and write them anew beside their files; none leaves it as it is"
+        default=None, description="merges mark rows and write them again beside their files; none leaves it as it is"
     )
 
 

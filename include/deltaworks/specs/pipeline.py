@@ -97,15 +97,19 @@ class StreamSpec(Spec):
 class WatchSpec(Spec):
     """Bounds of the health check. What is not declared follows from the source, or from what is usual."""
 
-    backlog_minutes: float = Field(default=60, gt=0, description="what waits for longer is told")
+    backlog_minutes: float = Field(default=60, gt=0, description="an alert is raised when something waits for longer")
     no_input_minutes: float | None = Field(
-        default=None, gt=0, description="a silence that lasts longer is told; without it, one that is not usual"
+        default=None,
+        gt=0,
+        description="an alert is raised when no input comes for longer; without it, for longer than usual",
     )
     retention_hours: float | None = Field(
         default=None, gt=0, description="what the source keeps, where it does not say so itself"
     )
     time_left_hours: float | None = Field(
-        default=None, gt=0, description="told where less is left of it; without it a quarter of the retention"
+        default=None,
+        gt=0,
+        description="an alert is raised where less of it is left; without it a quarter of the retention",
     )
     stale_seconds: float = Field(
         default=120, ge=20, description="a heartbeat that is older says that the stream hangs or is gone"
@@ -163,7 +167,7 @@ class PipelineSpec(Spec):
         self._check_reads({name: table.partition_by for name, table in bronze.items()})
         flagging = [table.name for table in self.tables if table.duplicates is not None]
         if flagging and not self.event.id:
-            raise ValueError(f"{', '.join(flagging)} flags duplicates, which are told by event.id; declare it")
+            raise ValueError(f"{', '.join(flagging)} flags duplicates, which are identified by event.id; declare it")
         for live in self.live:
             if bronze[live.reads].evolve == "add_columns":
                 raise ValueError(

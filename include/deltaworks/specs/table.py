@@ -48,7 +48,7 @@ PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 _FIXED_ON_DISK = Edit(
     Effect.NEW_GENERATION,
     "Rows on disk cannot become this. Declare it under a new name, then fill that with `deltaworks reprocess "
-    "{pipeline} --tables NEW_NAME --from-start`; or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks "
+    "{pipeline} --tables NEW_NAME --from-start`; or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks "
     "pipelines start-over {pipeline}`.",
 )
 _OTHER_ROWS = Edit(
@@ -83,7 +83,7 @@ _ANNOUNCES_FROM_NOW = Edit(Effect.RESTART, "Holds for what lands from the stream
 _LIVE_STATE = Edit(
     Effect.NEW_GENERATION,
     "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
-    "or make all tables anew: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
+    "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
 
 

@@ -185,7 +185,7 @@ def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> Commit
 
 
 def check_owner(table: DeltaTable, owner: Step) -> None:
-    """Refuse to go on when the table's snapshot has a higher owner epoch.
+    """Refuse to continue when the table's snapshot has a higher owner epoch.
 
     Raises:
         FencedError: OWNER_FENCED.
@@ -195,7 +195,7 @@ def check_owner(table: DeltaTable, owner: Step) -> None:
         raise FencedError(
             "OWNER_FENCED",
             f"{table.table_uri}: owner epoch {current} has taken over from epoch {owner.version}.",
-            hint="Nothing: the successor goes on where this one stopped.",
+            hint="Nothing: the successor continues where this one stopped.",
         )
 
 

@@ -227,7 +227,7 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
         raise ContractError(
             "TABLE_LOG_GAP",
             f"The log of {key} has lost the commit of version {', '.join(map(str, missing[:5]))}.",
-            hint="`deltaworks tables check` says whether it can be made anew, and by which command.",
+            hint="`deltaworks tables check` says whether it can be recreated, and by which command.",
         )
     base = log.checkpoint_up_to(target)
     state = TableState(key, target)

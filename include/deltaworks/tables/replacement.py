@@ -177,7 +177,7 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
         raise TransientError(
             "SWAP_COPY_DAMAGED",
             f"{len(damaged)} of {len(added)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
-            hint="Run it again: they are copied anew.",
+            hint="Run it again: they are copied again.",
         )
 
 

@@ -1,7 +1,7 @@
 """Start one of Airflow's processes as a program of the stack.
 
 A scheduler that was killed leaves its workers behind. Idle ones wait for ever on a pipe nobody writes to, and
-ignore SIGTERM. Busy ones can report nothing any more, since the pipe of their output is gone, and go on while
+ignore SIGTERM. Busy ones can report nothing any more, since the pipe of their output is gone, and continue while
 the new scheduler gives their task to somebody else. So they are killed, with all they started, before it starts.
 """
 

@@ -9,7 +9,7 @@ COMMANDS = {
         "Start the stack and keep it running: object stores, notifications and Airflow, supervised.",
         "sandbox.cli.stack:up",
     ),
-    "down": Command("Stop streams first, then the stack. `up` goes on where it was.", "sandbox.cli.stack:down"),
+    "down": Command("Stop streams first, then the stack. `up` continues where it was.", "sandbox.cli.stack:down"),
     "status": Command(
         "Show what runs and whether it is healthy; exits with 1 where something is not.", "sandbox.cli.stack:status"
     ),

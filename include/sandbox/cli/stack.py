@@ -35,7 +35,7 @@ def print_addresses(addresses: StackAddresses) -> None:
 
 
 def down() -> None:
-    """Stop streams first, then the stack. `up` goes on where it was."""
+    """Stop streams first, then the stack. `up` continues where it was."""
     report = stack.down(progress=say)
     if not report.was_running:
         console.print("Nothing was running.")

@@ -49,7 +49,7 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     They are recorded first, so that `up` also undoes a `down` that was interrupted.
 
     Returns:
-        What failed, in words: the rest of `down` goes on regardless.
+        What failed, in words: the rest of `down` continues regardless.
     """
     try:
         running = [dag.dag_id for dag in api.dags() if not dag.is_paused]

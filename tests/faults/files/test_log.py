@@ -1,4 +1,4 @@
-"""A file event log that is deleted and made anew, or set back, while a stream has read some of it."""
+"""A file event log that is deleted and recreated, or set back, while a stream has read some of it."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Fleet:
             return met
 
     def wake(self) -> None:
-        """Let the frozen ones go on: each finds itself fenced, or goes on as the owner it still is."""
+        """Let the frozen ones go on: each finds itself fenced, or continues as the owner it still is."""
         with self._lock:
             for driver in self._paused:
                 driver.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Somebody deletes rows of an append table by mistake; the table is put back to before it while its stream goes on."""
+"""Rows of an append table are deleted by mistake; the table is put back to before it while its stream continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mistakes:
         if self._operations.perform("delete", lambda: self._delete(table)):
             time.sleep(self._chance.uniform(2.0, 8.0))
             # Between the dry run and the deed OPTIMIZE may have moved rows: whoever asked has to ask again.
-            self._operations.perform("restore", lambda: self._restore(table), asked_anew=("RESTORE_TOO_LARGE",))
+            self._operations.perform("restore", lambda: self._restore(table), asked_again=("RESTORE_TOO_LARGE",))
 
     def _delete(self, table: str) -> Counts:
         opened = self._lake.open(paths.table(PIPELINE, table))

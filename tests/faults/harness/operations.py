@@ -47,12 +47,12 @@ class Operations:
         self._chance = chance
         self._numbers: Counter[str] = Counter()
 
-    def perform(self, role: str, attempt: Callable[[], Counts], *, asked_anew: tuple[str, ...] = ()) -> bool:
+    def perform(self, role: str, attempt: Callable[[], Counts], *, asked_again: tuple[str, ...] = ()) -> bool:
         """One operation, tried until it is done or fails; whether it is done.
 
         Args:
             attempt: what is tried; it returns what it has to show.
-            asked_anew: conditions after which a person asks again, beside those that are told to be retryable.
+            asked_again: conditions after which a person asks again, beside those that are said to be retryable.
         """
         self._numbers[role] += 1
         begun = Operation(role=role, number=self._numbers[role])
@@ -64,7 +64,7 @@ class Operations:
                 counts = dict(attempt())
             except Exception as problem:
                 found = as_deltaworks_error(problem)
-                clean = (found.retryable and found.condition != _UNFORESEEN) or found.condition in asked_anew
+                clean = (found.retryable and found.condition != _UNFORESEEN) or found.condition in asked_again
                 if clean and time.monotonic() - started < BOUND_SECONDS:
                     retried.append(found.condition)
                     time.sleep(self._chance.uniform(0.5, 2.0))

@@ -161,7 +161,7 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
 
 
 def _kill_with_children(process: subprocess.Popen[str]) -> None:
-    """SIGKILL for the writer and its JVM at once: a JVM that outlives its Python goes on writing for a while."""
+    """SIGKILL for the writer and its JVM at once: a JVM that outlives its Python keeps writing for a while."""
     if process.poll() is None:
         for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
             with suppress(psutil.NoSuchProcess):

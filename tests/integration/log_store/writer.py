@@ -1,7 +1,7 @@
 """One writer of the many-writers proof, as a process of its own: commits small appends to one table and says which
 of them were acknowledged.
 
-Every commit carries one row with an id of its own. A writer that is not told that a commit succeeded goes on with
+Every commit carries one row with an id of its own. A writer that is not told that a commit succeeded continues with
 the next id: what the table then holds of the failed one is left open, but what was acknowledged must be there once.
 """
 

@@ -1,4 +1,4 @@
-"""Batches land in all tables exactly once, wherever the process ends and whoever goes on."""
+"""Batches land in all tables exactly once, wherever the process ends and whoever continues."""
 
 from __future__ import annotations
 

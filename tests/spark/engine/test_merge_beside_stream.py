@@ -93,7 +93,7 @@ def test_a_merge_commits_at_once_beside_a_stream_that_goes_on(spark: SparkSessio
         stream.wait_for(stream.landed + 5)
 
     assert stream.error is None
-    assert went_on > 0, "the other tables did not go on"
+    assert went_on > 0, "the other tables did not continue"
     for name in TABLES:
         assert stage.landed(name) == stage.expected(*range(stream.landed)), name
     rows = stage.lake.rows(paths.table("shop", "orders"))

@@ -68,7 +68,7 @@ def test_closed_days_are_merged_while_the_query_counts_today(
             for each in optimize_tables(spark, pulse.catalog, "pulse", now=TODAY + dt.timedelta(hours=12))
             if each.table == "hourly"
         ]
-        eventually(lambda: len(query.recentProgress) >= began + 3, "the query goes on", seconds=60)
+        eventually(lambda: len(query.recentProgress) >= began + 3, "the query continues", seconds=60)
     finally:
         over.set()
         sending.join()

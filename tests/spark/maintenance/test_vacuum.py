@@ -81,7 +81,7 @@ def test_a_dry_run_counts_files_and_bytes_and_deletes_nothing(spark: SparkSessio
 def test_a_longer_retention_is_honoured_and_commits_name_their_run(spark: SparkSession, old_pulse: Any) -> None:
     older, old = orphan(old_pulse, "older.parquet", age_hours=400), orphan(old_pulse, "old.parquet", age_hours=200)
     (left_out,) = vacuum_tables(spark, old_pulse.catalog, "pulse", retention_hours=300, tables=["events"])
-    assert "left out: 300 h are to be kept, and its log remembers 168 h" in left_out.reason
+    assert "skipped: 300 h are to be kept, and its log remembers 168 h" in left_out.reason
     in_metadata(old_pulse, configuration={"delta.deletedFileRetentionDuration": "interval 300 hours"})
 
     (result,) = vacuum_tables(spark, old_pulse.catalog, "pulse", dry_run=False, retention_hours=300, tables=["events"])

@@ -1,4 +1,4 @@
-"""What reads a pipeline's tables goes on rightly when it starts over; and Spark makes anew what delta-rs cannot."""
+"""What reads a pipeline's tables continues rightly when it starts over; and Spark makes anew what delta-rs cannot."""
 
 from __future__ import annotations
 

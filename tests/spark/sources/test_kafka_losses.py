@@ -173,7 +173,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on_from_the_middle(
         run(spark, project)
         assert numbers(project) == [*range(10), *range(110, 130)], "ten records are passed over"
         return
-    with pytest.raises(ContractError, match="deleted and made anew") as replaced:
+    with pytest.raises(ContractError, match="deleted and recreated") as replaced:
         run(spark, project)
     assert (replaced.value.condition, replaced.value.retryable) == ("KAFKA_TOPIC_REPLACED", False)
     assert numbers(project) == list(range(10))

@@ -1,4 +1,4 @@
-"""Which shadow a refresh goes on with, which has done its work, and what a dry run says of them."""
+"""Which shadow a refresh continues with, which has done its work, and what a dry run says of them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert found.built_from == {"orders": 1}
 
     key = build_shadow(lake, 1)
-    assert "goes on with the shadow of {'orders': 7}" in said()
+    assert "continues with the shadow of {'orders': 7}" in said()
     assert plan_refresh(catalog, "shop")[0].shadow == key
 
     swap(lake, 1)

@@ -74,7 +74,7 @@ def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
     found = kept(asked, promised=promised, holds=holds)
 
     assert found.skipped
-    assert found.why.startswith("left out: ")
+    assert found.why.startswith("skipped: ")
     assert why in found.why
 
 

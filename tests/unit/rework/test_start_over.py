@@ -1,4 +1,4 @@
-"""A pipeline that starts over lands every row once in its new generation, wherever it is broken off before."""
+"""A pipeline that starts over lands every row once in its new generation, wherever it is interrupted before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deltaworks.rework.start_over import StartOverResult, start_over
 from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
 
 ALL = (*TABLES, "quarantine")
-POINTS = ("planned", *(f"anew:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
+POINTS = ("planned", *(f"recreated:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
 
 
 @pytest.fixture

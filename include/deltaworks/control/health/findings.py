@@ -148,7 +148,7 @@ def _lost(heartbeat: Heartbeat) -> Finding | None:
 
 
 def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Tables whose commits failed. The stream goes on without them until someone mends and resumes them."""
+    """Tables whose commits failed. The stream continues without them until someone mends and resumes them."""
     tables = [held for held in heartbeat.held if held.get("reason") == "suspended"]
     if not tables:
         return None
@@ -161,7 +161,7 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
         f"Held back for {duration(suspended_seconds)}: {names}. {first.get('table')} since batch "
         f"{first.get('since_batch')}: [{first.get('condition')}] {first.get('message')}",
         f"Mend the table (the condition says how), then `deltaworks tables resume {heartbeat.pipeline} "
-        f"{first.get('table')}`. Nothing is lost meanwhile; the other tables go on.",
+        f"{first.get('table')}`. Nothing is lost meanwhile; the other tables continue.",
     )
 
 

@@ -197,7 +197,7 @@ def unreadable(
 def declared_wrongly(
     error: DeltaworksError, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """The verdict where the declaration is wrong: a run under way goes on, and no other is started."""
+    """The verdict where the declaration is wrong: a run under way continues, and no other is started."""
     finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message, error.hint)
     return _verdict(finding, kind, name, now, previous)
 

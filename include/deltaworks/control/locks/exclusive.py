@@ -116,7 +116,7 @@ def maintenance_lock(
         return ConcurrencyError(
             "MAINTENANCE_LOCK_LOST",
             f"Another run keeps the tables of {pipeline!r}, or the storage did not answer for a while.",
-            hint="Nothing: what was done stays done, and the next run goes on from there.",
+            hint="Nothing: what was done stays done, and the next run continues from there.",
         )
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
@@ -241,4 +241,4 @@ def run_unless_files_held(
     except ConcurrencyError as error:
         if error.condition != FILES_HELD:
             raise
-        return skipped(f"left out: {error.message}")
+        return skipped(f"skipped: {error.message}")

@@ -133,7 +133,7 @@ class WriteTurn:
         return self._record
 
     def check(self) -> None:
-        """Refuse to go on without the turn. Call it before each commit of the work the turn is for.
+        """Refuse to continue without the turn. Call it before each commit of the work the turn is for.
 
         Raises:
             ConcurrencyError: TURN_LOST.

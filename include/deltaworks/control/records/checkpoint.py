@@ -23,7 +23,7 @@ _COMMITS_READ = 1
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file of a checkpoint that Spark could not go on from."""
+    """A file of a checkpoint that Spark could not continue from."""
 
     key: str
     problem: str

@@ -2,7 +2,7 @@
 
 Spark numbers batches from 0 in every new checkpoint; transaction ids must only grow. So each checkpoint is recorded
 with the first of *our* batch ids it stands for and the source offset it starts at. A lost checkpoint is followed by a
-new one that goes on after the last batch of the ledger; `generation` grows only when a pipeline starts over.
+new one that continues after the last batch of the ledger; `generation` grows only when a pipeline starts over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 class CheckpointRecord(Part):
     """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it begins after.
 
-    A `retired` one is not used again: the next start goes on from the ledger with another.
+    A `retired` one is not used again: the next start continues from the ledger with another.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -58,13 +58,13 @@ class Generations(UnversionedRecord):
 
     @classmethod
     def begun_by(cls, begun: StartOver) -> Generations:
-        """What a pipeline that starts over goes on with."""
+        """What a pipeline that starts over continues with."""
         checkpoint = CheckpointRecord(ordinal=1, first_batch=begun.first_batch, start=begun.start)
         return cls(generation=begun.generation, checkpoints=(checkpoint,))
 
 
 class GenerationRecord:
-    """The record of generations of one pipeline: the one object that says where its ingest query goes on."""
+    """The record of generations of one pipeline: the one object that says where its ingest query continues."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -121,9 +121,9 @@ class GenerationRecord:
         return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, following)), etag)
 
     def retire_checkpoint(self) -> Generations:
-        """Have the next start leave the current checkpoint and go on from the ledger. Idempotent.
+        """Have the next start leave the current checkpoint and continue from the ledger. Idempotent.
 
-        Call it while holding the pipeline's lease: a stream that runs would go on with what it has.
+        Call it while holding the pipeline's lease: a stream that runs would continue with what it has.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
@@ -152,7 +152,7 @@ class GenerationRecord:
                 "OFFSET_LOG_UNREADABLE",
                 f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
                 f"{'damaged' if stored else 'absent'}.",
-                hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` tells what is damaged.",
+                hint="Nothing was committed. If it comes again: `deltaworks checkpoint repair` shows what is damaged.",
             )
         return offset
 

@@ -1,6 +1,6 @@
 """What a reprocess is, in three objects that are created once: its plan, the files it wrote, and its end.
 
-Whoever goes on after a crash reads them and does what is missing: with a plan alone the objects are read again, with
+Whoever continues after a crash reads them and does what is missing: with a plan alone the objects are read again, with
 the files they are committed, with the end nothing is left to do.
 """
 

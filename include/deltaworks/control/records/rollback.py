@@ -162,8 +162,8 @@ class Rollbacks:
         if unfinished is not None:
             raise ContractError(
                 "ROLLBACK_UNFINISHED",
-                f"A rollback of {self._pipeline}.{unfinished.table} was broken off.",
-                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` goes on with it.",
+                f"A rollback of {self._pipeline}.{unfinished.table} was interrupted.",
+                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` continues with it.",
             )
 
     def _ordinals(self) -> list[int]:

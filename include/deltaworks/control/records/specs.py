@@ -1,4 +1,4 @@
-"""The declarations a stream has run with, and the refusal to start on an edit that would spoil its tables.
+"""The declarations a stream has run with, and the refusal to start on an edit that would damage its tables.
 
 Every spec a stream starts with is kept under its fingerprint, which each batch and each quarantined row carry, and one
 object says which was last. An unsafe edit is refused until somebody accepts it, for exactly these two specs; one that

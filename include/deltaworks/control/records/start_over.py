@@ -1,6 +1,6 @@
 """The record of a pipeline that starts over, or rolls back: what it gives up, and what its next generation begins with.
 
-The record is created once, before anything changes, and fixes what is done: whoever goes on after a crash does just
+The record is created once, before anything changes, and fixes what is done: whoever continues after a crash does just
 that. Until its end is on record, no stream, replay or reprocess of the pipeline begins.
 """
 
@@ -136,6 +136,6 @@ class StartOvers:
         if not ended:
             raise ContractError(
                 "START_OVER_UNFINISHED",
-                f"Pipeline {self._pipeline!r} was to start over in generation {generation}, and that was broken off.",
-                hint=f"`deltaworks pipelines start-over {self._pipeline} --no-dry-run` goes on with it.",
+                f"Pipeline {self._pipeline!r} was to start over in generation {generation}, and was interrupted.",
+                hint=f"`deltaworks pipelines start-over {self._pipeline} --no-dry-run` continues with it.",
             )

@@ -39,7 +39,7 @@ DATA: Final = (
         Trouble(
             "SOURCE_EXPIRED",
             "records no batch has read are not in the source any more",
-            "see what was lost and why the stream was behind; to go on after it declare `allow_data_loss: true`",
+            "see what was lost and why the stream was behind; to continue after it declare `allow_data_loss: true`",
         ),
         Trouble(
             "KAFKA_TOPIC_REPLACED",
@@ -79,7 +79,7 @@ DATA: Final = (
         ),
         Trouble(
             "SPEC_CHANGE_UNSAFE",
-            "an edit of `pipeline.yaml` would spoil the tables of a running pipeline; field, old and new are named",
+            "an edit of `pipeline.yaml` would damage the tables of a running pipeline; field, old and new are named",
             "`deltaworks pipelines diff PIPELINE` says what to do",
             runbook="specs.md#changing-a-running-pipeline",
         ),
@@ -207,7 +207,7 @@ DATA: Final = (
         Trouble(
             "KINESIS_POSITION_EXPIRED",
             "records of a shard may have expired before they were read; shard and range are named",
-            "`allowDataLoss` goes on with a gap; raise the stream's retention",
+            "`allowDataLoss` continues with a gap; raise the stream's retention",
         ),
         Trouble(
             "KINESIS_REPLAY_DIFFERS",
@@ -216,7 +216,7 @@ DATA: Final = (
         ),
         Trouble(
             "KINESIS_POSITION_INVALID",
-            "a shard does not know the position the query is to go on from",
+            "a shard does not know the position the query is to continue from",
             "it is another stream: start a new query",
         ),
         Trouble(
@@ -226,12 +226,12 @@ DATA: Final = (
         ),
         Trouble(
             "KINESIS_STATE_LOST",
-            "the state does not know the batch that is to be read or gone on from",
+            "the state does not know the batch that is to be read or continued from",
             "restore the objects below `stateLocation`, or start a new query at a timestamp",
         ),
         Trouble(
             "KINESIS_STATE_OF_ANOTHER_QUERY",
-            "a query without a checkpoint met the state of one that has gone on",
+            "a query without a checkpoint met the state of one that has continued",
             "use its checkpoint, `startOffset`, or a `stateLocation` of its own",
         ),
         Trouble(

@@ -135,7 +135,7 @@ DECLARATIONS: Final = (
         Trouble(
             "READER_INVALID",
             "a reader cannot keep a version so: its name, the version or the hours",
-            "a name in lower-case letters, digits and underscores, at most 720 hours; declare it again to go on",
+            "a name in lower-case letters, digits and underscores, at most 720 hours; declare it again to continue",
         ),
         Trouble(
             "READER_UNREADABLE",

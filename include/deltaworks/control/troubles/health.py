@@ -1,4 +1,4 @@
-"""Causes of a health verdict: what the health check finds of a stream or a relay, and the alert that tells of it."""
+"""Causes of a health verdict: what the health check finds of a stream or a relay, and the alert that reports it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HEALTH: Final = (
     ),
     Trouble(
         "DECLARED_WRONGLY",
-        "its declaration is wrong, so that nothing starts it; a run under way goes on",
+        "its declaration is wrong, so that nothing starts it; a run under way continues",
         "mend what is named, then `deltaworks pipelines check`",
         alert="STREAM_UNHEALTHY",
     ),
@@ -61,7 +61,7 @@ HEALTH: Final = (
     ),
     Trouble(
         "TABLE_SUSPENDED",
-        "commits to a table failed; the stream goes on without it and keeps its rows",
+        "commits to a table failed; the stream continues without it and keeps its rows",
         "mend the table, then `deltaworks tables resume PIPELINE TABLE`",
         alert="TABLE_SUSPENDED",
         error=ContractError,
@@ -106,7 +106,7 @@ HEALTH: Final = (
     Trouble(
         "RECORDS_LOST",
         "records of a stream expired before this run read them; some ranges are named",
-        "rows in quarantine with `records_lost` tell all of them",
+        "rows in quarantine with `records_lost` list all of them",
         runbook="operating.md#records-that-expired",
         alert="DATA_LOST",
     ),

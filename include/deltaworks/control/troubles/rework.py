@@ -133,8 +133,8 @@ REWORK: Final = (
         ),
         Trouble(
             "START_OVER_UNFINISHED",
-            "a start over was broken off, and nothing else begins before its end",
-            "`deltaworks pipelines start-over PIPELINE --no-dry-run` goes on with it",
+            "a start over was interrupted, and nothing else begins before its end",
+            "`deltaworks pipelines start-over PIPELINE --no-dry-run` continues with it",
         ),
         Trouble(
             "START_OVER_UNREADABLE",
@@ -145,12 +145,12 @@ REWORK: Final = (
             "DELTA_SOURCE_ROLLED_BACK",
             "the pipeline of the table that is read was rolled back: rows that were landed from it are gone, and come "
             "again",
-            "`deltaworks pipelines start-over` the reader; a reader of the change feed goes on",
+            "`deltaworks pipelines start-over` the reader; a reader of the change feed continues",
         ),
         Trouble(
             "ROLLBACK_UNFINISHED",
-            "a rollback of a table was broken off, and nothing else reads again or goes back before its end",
-            "`deltaworks restore PIPELINE TABLE --no-dry-run` goes on with it",
+            "a rollback of a table was interrupted, and nothing else reads again or goes back before its end",
+            "`deltaworks restore PIPELINE TABLE --no-dry-run` continues with it",
         ),
         Trouble(
             "ROLLBACK_UNREADABLE",

@@ -24,7 +24,7 @@ class Trouble:
     A row with `error` is the condition of errors of that class; a row of `health` is the cause of a verdict; a code may
     be both. `meaning` and `next_step` are one sentence each, in Markdown, as docs/errors.md shows them.
 
-    `alert` names the row of the alert that tells of it. Without one, a job that fails with this condition raises
+    `alert` names the row of the alert that reports it. Without one, a job that fails with this condition raises
     JOB_FAILED, a stream whose heartbeat reports it STREAM_UNHEALTHY, and a verdict that is not unhealthy nothing.
     `runbook` is a page below docs, with the anchor of a heading where one is meant. `default_retryable` overrides that
     of `error`.

@@ -13,7 +13,7 @@ RUNNING: Final = (
         Trouble(
             "ALERT_BUSY",
             "one alert was changed by others again and again while it was raised",
-            "nothing: whoever raises it next tells it",
+            "nothing: the next time it is raised it is reported",
         ),
         Trouble(
             "LEASE_HELD",
@@ -43,7 +43,7 @@ RUNNING: Final = (
         Trouble(
             "GOLD_SWAP_BEHIND",
             "builds were ahead of a shadow each time it had caught up",
-            "pause the gold DAG and run it again: it goes on with the shadow",
+            "pause the gold DAG and run it again: it continues with the shadow",
         ),
         Trouble(
             "MAINTENANCE_RUNNING",
@@ -53,13 +53,13 @@ RUNNING: Final = (
         Trouble(
             "MAINTENANCE_LOCK_LOST",
             "a maintenance run was overtaken by another, or the storage did not answer for a while",
-            "nothing: what was done stays done, the next run goes on",
+            "nothing: what was done stays done, the next run continues",
         ),
         Trouble(
             "TABLE_FILES_HELD",
             "files of a table are being deleted while they were to be put back, or the other way round; the holder is "
             "named",
-            "let that end, then run again; VACUUM leaves the table out",
+            "let that end, then run again; VACUUM skips the table",
         ),
         Trouble(
             "MUTATION_LEASE_LOST",
@@ -111,7 +111,9 @@ RUNNING: Final = (
             "start it again later, raise `schemaSampleFiles`, or give a schema",
         ),
         Trouble("STORAGE_REFUSED", "the object store answered with an error", "check endpoint, keys and permissions"),
-        Trouble("STORAGE_UNREACHABLE", "a server did not answer", "wait, or bring it back; jobs go on by themselves"),
+        Trouble(
+            "STORAGE_UNREACHABLE", "a server did not answer", "wait, or bring it back; jobs continue by themselves"
+        ),
         Trouble(
             "MUTATIONS_BEHIND",
             "requests have waited for longer than `alert_after_minutes`; the pipelines are named",
@@ -162,7 +164,7 @@ RUNNING: Final = (
             "CHECKPOINT_SUPERSEDED",
             "a batch has landed with another slice than Spark's checkpoint has for it now (the checkpoint was replaced "
             "or lost files)",
-            "nothing: the next run goes on after it with a new checkpoint",
+            "nothing: the next run continues after it with a new checkpoint",
         ),
         Trouble(
             "BATCH_STALLED",
@@ -190,11 +192,11 @@ RUNNING: Final = (
     ),
     *raised_as(
         FencedError,
-        Trouble("OWNER_FENCED", "a successor raised the owner epoch in a table", "none: the successor goes on"),
+        Trouble("OWNER_FENCED", "a successor raised the owner epoch in a table", "none: the successor continues"),
         Trouble(
             "CHECKPOINT_TAKEN",
             "another driver has written the next file of the query's checkpoint",
-            "none: the other one goes on",
+            "none: the other one continues",
         ),
         Trouble(
             "LEASE_LOST",

@@ -1,7 +1,7 @@
 """Reports on every table: its health, its score by parts, and what maintenance would do with it and why.
 
 From the logs and the Z-order ledgers, without a JVM and without reading data; a table or a ledger that cannot be read
-is reported with its error, and the others go on.
+is reported with its error, and the others continue.
 """
 
 from __future__ import annotations

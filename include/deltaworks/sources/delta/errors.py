@@ -26,7 +26,7 @@ def error_in(text: str) -> DeltaworksError | None:
             "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place"
             f"{' ' + rewritten.group(1) if rewritten.group(1) else ''}.",
             hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
-            "`change_feed: true` with the feed switched on, which tells inserts from changes.",
+            "`change_feed: true` with the feed switched on, which distinguishes inserts from changes.",
         )
     if gone := _COMMITS_GONE.search(text):
         following = gone if gone.group(1) else _NEXT_VERSION.search(text)

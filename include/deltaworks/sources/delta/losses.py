@@ -42,7 +42,7 @@ def expired(reader: str, place: str, what: str) -> ContractError:
 
 
 def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, latest: int) -> None:
-    """Refuse to go on where the log no longer has the version that comes next.
+    """Refuse to continue where the log no longer has the version that comes next.
 
     Args:
         key: of the table, whose newest version is `latest`.
@@ -60,7 +60,7 @@ def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, l
 
 
 def refuse_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
-    """Refuse to go on across a rollback of the table's pipeline: what landed before it lands again after it.
+    """Refuse to continue across a rollback of the table's pipeline: what landed before it lands again after it.
 
     Raises:
         ContractError: DELTA_SOURCE_ROLLED_BACK.
@@ -82,7 +82,7 @@ def _versions(keys: Iterable[str]) -> list[int]:
 
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
-    """The version the query goes on with behind its last batch; None where it has none, or works off a snapshot."""
+    """The version the query continues with behind its last batch; None where it has none, or works off a snapshot."""
     generations = PipelineHome(objects, reader).generations
     recorded = generations.effective()
     folder = paths.checkpoint(reader, recorded.generation, recorded.current.ordinal)

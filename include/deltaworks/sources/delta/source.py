@@ -90,7 +90,7 @@ class DeltaSource:
                 "DELTA_SOURCE_MID_VERSION",
                 f"{self._reader!r} lost its checkpoint in the middle of version {start.get('reservoirVersion')} of "
                 f"{self._source.place()}: where in it the next batch begins cannot be given to Spark.",
-                hint=f"Restore the checkpoint, or read all anew: `deltaworks pipelines start-over {self._reader}`.",
+                hint=f"Restore the checkpoint, or read all again: `deltaworks pipelines start-over {self._reader}`.",
             )
         return int(start["reservoirVersion"])
 
@@ -152,7 +152,7 @@ class DeltaSource:
                 f"{self._reader!r} reads {self._source.place()}, where rows are rewritten, as no stream can read: "
                 f"{rewrote}.",
                 hint="Read the bronze table it is made of; or declare `change_feed: true` with the feed switched on, "
-                "which tells inserts from changes; or `skip_change_commits: true`, which leaves rewritten rows out.",
+                "which distinguishes inserts from changes; or `skip_change_commits: true`, which skips rewritten rows.",
             )
 
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:

@@ -26,7 +26,7 @@ def error_in(text: str) -> DeltaworksError | None:
         return ContractError(
             "SOURCE_EXPIRED",
             f"Records that no batch has read are not in the source any more: {expired.group()[:_MESSAGE_LENGTH]}",
-            hint="See what was lost, and why the stream was behind; to go on after it declare `allow_data_loss: true`.",
+            hint="See what was lost and why the stream was behind; `allow_data_loss: true` continues after it.",
         )
     if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
         cause = _CERTIFICATE_CAUSE.search(text)

@@ -92,7 +92,7 @@ class TopicIds:
                 raise ContractError(
                     "KAFKA_TOPIC_REPLACED",
                     f"{self._pipeline!r} began with the topic {topic} of the id {first}; now its id is {now}: it was "
-                    "deleted and made anew, and offsets read so far mean nothing there.",
+                    "deleted and recreated, and offsets read so far mean nothing there.",
                     hint=f"Read it from its beginning: `deltaworks pipelines start-over {self._pipeline}`; or name "
                     "the new topic otherwise and add it to `source.topics`.",
                 )

@@ -109,7 +109,7 @@ class KinesisStream:
                 raise TransientError(
                     "KINESIS_CONSUMER_GONE",
                     f"The consumer {consumer_arn} was removed while it was read through.",
-                    hint="The next start registers it anew; see that nobody else removes it.",
+                    hint="The next start registers it again; see that nobody else removes it.",
                 ) from error
             raise self._nowhere(error, shard_id, position) from error
 

@@ -92,7 +92,7 @@ class SubscriptionOver(Exception):
 
 
 class Subscription:
-    """The pages of one subscription. For one thread; `close` it, or Kinesis goes on sending until its time is over."""
+    """The pages of one subscription. For one thread; `close` it, or Kinesis keeps sending until its time is over."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames

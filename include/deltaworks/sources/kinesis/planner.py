@@ -255,6 +255,6 @@ class Planner:
 def _state_lost(offset: Offset) -> ContractError:
     return ContractError(
         "KINESIS_STATE_LOST",
-        f"The query's state does not know batch {offset.batch} of run {offset.run}, where it is to go on.",
+        f"The query's state does not know batch {offset.batch} of run {offset.run}, where it is to continue.",
         hint="Restore the objects below stateLocation, or start a new query with initialPosition at_timestamp.",
     )

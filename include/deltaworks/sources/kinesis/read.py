@@ -172,14 +172,14 @@ class _FirstReading:
 
 
 def position_expired(gap: Gap, share: Share) -> ContractError:
-    """The error that names what may be lost, and how to go on."""
+    """The error that names what may be lost, and how to continue."""
     first = "none is left" if gap.first is None else f"the oldest one left is {gap.first} of {gap.first_arrival}"
     begin = f"record {gap.after}" if gap.after else "its beginning"
     what = "is no longer there" if gap.shard_gone else f"keeps records for {share.retention_seconds / 3600:g} h"
     return ContractError(
         "KINESIS_POSITION_EXPIRED",
         f"{gap.shard_id} {what}: records behind {begin} that arrived since {gap.since} may be lost; {first}.",
-        hint="Set allowDataLoss to go on behind the gap, which is then recorded; raise the retention.",
+        hint="Set allowDataLoss to continue behind the gap, which is then recorded; raise the retention.",
     )
 
 

@@ -188,7 +188,7 @@ class PushedPages(ShardPages):
 
 _THREADS = 8
 _PATIENCE_SECONDS = 3.0
-#: A shard with few records answers empty pages before its tip; beyond so many a task goes on.
+#: A shard with few records answers empty pages before its tip; beyond so many a task continues.
 _MOST_PAGES = 10
 
 

@@ -169,7 +169,7 @@ class BatchEnd:
     """The end of a batch.
 
     Attributes:
-        live: shards to go on with, and where.
+        live: shards to continue with, and where.
         done: shards read to their end, with their `since`.
         closed_now: those of them that ended in this batch.
         hungry: shards in which a limit ended the batch, so that more is there for sure.

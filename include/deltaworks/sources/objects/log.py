@@ -123,14 +123,14 @@ class FileEventLog:
         if of_log and of_log != self.table_id:
             raise ContractError(
                 "LOG_REPLACED",
-                f"The file event log {self._key} was made anew: {seq} is a number of another one ({of_log}).",
-                hint="Put the former log back, or begin anew: `deltaworks pipelines start-over`.",
+                f"The file event log {self._key} was recreated: {seq} is a number of another one ({of_log}).",
+                hint="Put the former log back, or start over: `deltaworks pipelines start-over`.",
             )
         if seq > last_seq:
             raise ContractError(
                 "LOG_SET_BACK",
                 f"The file event log {self._key} ends at {last_seq}, and was read to {seq}: it has been set back.",
-                hint="Stop the relay, put the log back as it was, or begin anew: `deltaworks pipelines start-over`.",
+                hint="Stop the relay, put the log back as it was, or start over: `deltaworks pipelines start-over`.",
             )
 
     def last_seq(self) -> int:
@@ -258,7 +258,7 @@ def data_files(table: DeltaTable) -> list[LogFile]:
     if any(column is None or column.null_count for column in columns):
         raise ContractError(
             "LOG_WITHOUT_STATISTICS",
-            f"{table.table_uri}: a data file has no statistics on seq, so what it holds cannot be told.",
+            f"{table.table_uri}: a data file has no statistics on seq, so what it holds is unknown.",
             hint="Only the relay may write this table: restore it to the version before.",
         )
     rows = zip(*(column.to_pylist() for column in columns if column is not None), strict=True)

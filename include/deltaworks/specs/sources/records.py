@@ -58,7 +58,7 @@ class KafkaSourceSpec(RecordSourceSpec):
     starting_offsets: Annotated[Literal["earliest", "latest"], FIRST_START] = "earliest"
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
-        default=False, description="go on behind records that expired unread"
+        default=False, description="continue behind records that expired unread"
     )
     security: Annotated[KafkaSecuritySpec | None, NEXT_START] = None
 
@@ -85,7 +85,7 @@ class KinesisSourceSpec(RecordSourceSpec):
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
-        default=False, description="go on behind records that expired unread"
+        default=False, description="continue behind records that expired unread"
     )
     consumer_mode: Annotated[Literal["polling", "fan_out"], NEXT_START] = Field(
         default="polling", description="fan_out: records are pushed to a registered consumer of this pipeline's own"

@@ -163,7 +163,7 @@ class Bench:
         eventually((self.folder / "held").exists, "the run to be held")
 
     def go(self) -> None:
-        """Let a held run go on."""
+        """Let a held run continue."""
         (self.folder / "go").touch()
 
     def run(self, **command: Any) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def bench_on(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Be
 
 @pytest.fixture(autouse=True)
 def healed(servers: Servers, drivers: Drivers) -> Iterator[None]:
-    """Wires and servers are whole after each test, and no driver goes on with the last one's work."""
+    """Wires and servers are whole after each test, and no driver continues with the last one's work."""
     yield
     if drivers.busy:
         drivers.close()

@@ -151,7 +151,7 @@ class Frames:
     def heads(self, data: bytes) -> list[str]:
         """The requests that begin in these bytes."""
         if self._protocol == "http":
-            # Clients here send a head in one piece; what does not begin with a method goes on with a body.
+            # Clients here send a head in one piece; what does not begin with a method continues with a body.
             if re.match(rb"(GET|PUT|POST|HEAD|DELETE) ", data):
                 return [data[:_HEAD_BYTES].decode("latin-1")]
             return []

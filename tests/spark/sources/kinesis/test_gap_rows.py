@@ -1,4 +1,4 @@
-"""A pipeline that reads Kinesis, told to go on behind records that expired: the gap is a row, and health says so."""
+"""A pipeline that reads Kinesis, told to continue behind records that expired: the gap is a row, and health says so."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_two_live_drivers_on_one_state_get_the_same_batches(drivers_on: Callable
     drivers = drivers_on(shards=2)
     drivers.stage.put(*numbers(0, 100))
     drivers.finish(drivers.start())
-    # A second driver goes on from the same place, as after a failover of which the first one knows nothing.
+    # A second driver continues from the same place, as after a failover of which the first one knows nothing.
     shutil.copytree(drivers.stage.root / "c1", drivers.stage.root / "c2")
     both = [drivers.start(checkpoint=name, available_now=False, options={"maxRecords": 60}) for name in ("c1", "c2")]
     for begin in range(100, 1000, 100):

@@ -1,4 +1,4 @@
-"""The heartbeat goes on whatever storage does, and storage never fails what it reports on."""
+"""The heartbeat continues whatever storage does, and storage never fails what it reports on."""
 
 from __future__ import annotations
 

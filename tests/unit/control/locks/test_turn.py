@@ -129,7 +129,7 @@ def test_a_turn_is_renewed_beyond_its_time_to_live(local_objects: LocalObjects) 
         stream(local_objects, server) as seen,
         write_turn(local_objects, "shop", "orders", **{**FAST, "ttl_seconds": 0.5}) as turn,
     ):
-        # The stream's clock goes on with each renewal it has seen: by more than half a time to live, and less than one.
+        # The stream's clock advances with each renewal it has seen: by half a time to live or more, by less than one.
         for _ in range(4):
             beat = turn.record.beat
             eventually(lambda beat=beat: seen[-1].turns["orders"].beat > beat, "the stream sees a renewal")

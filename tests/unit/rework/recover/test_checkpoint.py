@@ -1,4 +1,4 @@
-"""A ledger that was lost is made anew from the prepared batches, and a damaged checkpoint is retired."""
+"""A ledger that was lost is recreated from the prepared batches, and a damaged checkpoint is retired."""
 
 from __future__ import annotations
 

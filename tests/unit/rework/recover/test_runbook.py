@@ -114,7 +114,7 @@ def version_of(stage: SourceStage, batch: int) -> int:
 
 
 def suspend(stage: SourceStage) -> None:
-    """The stream meets the damage: it suspends the table and goes on."""
+    """The stream meets the damage: it suspends the table and continues."""
     stage.land_object(stage.processor(), 5)
 
 

@@ -99,7 +99,9 @@ def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(sta
     assert stage.landed("orders") == stage.expected(0, 1)
 
 
-@pytest.mark.parametrize("point", ["planned", "anew:quarantine", "replays", "anew:orders", "ledger", "spec", "begun"])
+@pytest.mark.parametrize(
+    "point", ["planned", "recreated:quarantine", "replays", "recreated:orders", "ledger", "spec", "begun"]
+)
 def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> None:
     with pytest.raises(Crash):
         back(stage, 1, point)

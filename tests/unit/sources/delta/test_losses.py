@@ -36,7 +36,7 @@ class Stage:
             self.objects.put(f"{folder}/commits/{number}", b"v1\n{}")
 
     def gap(self, latest: int) -> str | None:
-        """What is told of versions that are gone; None where the stream may go on."""
+        """What is told of versions that are gone; None where the stream may continue."""
         try:
             check_versions(self.objects, "reader", "writer/sales", key=TABLE, latest=latest)
         except ContractError as error:

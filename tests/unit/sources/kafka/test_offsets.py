@@ -47,7 +47,7 @@ def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path)
         code_version="v",
         tables=(),
         by="tests",
-        reason="the topic was made anew",
+        reason="the topic was recreated",
         run="r",
         at="2026-01-01T00:00:00+00:00",
     )

@@ -1,4 +1,4 @@
-"""Where a query begins, goes on and idles; what it refuses; what it forgets and reports."""
+"""Where a query begins, continues and idles; what it refuses; what it forgets and reports."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def warnings_of(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
             QueueWarning(
                 "QUEUE_REDRIVES_EARLY",
                 f"{queue.url} puts a message aside after {policy.max_receive_count} deliveries: a relay that is killed "
-                "with messages in hand makes dead letters of them.",
+                "while it holds messages makes dead letters of them.",
                 "Set maxReceiveCount to 5 or more.",
             )
         )

@@ -214,7 +214,7 @@ class ColumnWatch:
         return self._added(met_in, newest, new_paths(self._columns, newest.columns()))
 
     def _next(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
-        # The versions were there when the query began; without them it goes on from its own.
+        # The versions were there when the query began; without them it continues from its own.
         base = newest or self._version
         columns = self._with(base, sample.shape)
         if newest is not None and columns == newest.columns():
@@ -235,7 +235,7 @@ class ColumnWatch:
             f"{FORMAT}: {met_in} has fields that the columns this query began with do not take: {', '.join(added)}. "
             f"Version {newest.number} of the schema at {self._inference.location.root} has them.",
             hint="Start the query again, from .load() on: it reads this batch again, with the new columns. Nothing is "
-            "lost. A job that is restarted when it fails goes on by itself; the table it writes to has to take new "
+            "lost. A job that is restarted when it fails continues by itself; the table it writes to has to take new "
             "columns (mergeSchema).",
         )
 
@@ -244,7 +244,7 @@ class ColumnWatch:
         return ContractError(
             "SCHEMA_COLUMNS_NEW",
             f"{FORMAT}: {met_in} has fields that no column takes: {hints}. schemaEvolutionMode is failOnNewColumns.",
-            hint=f'To have them, add to schemaHints: "{hints}". To go on without, set schemaEvolutionMode to rescue '
+            hint=f'To have them, add to schemaHints: "{hints}". To continue without, set schemaEvolutionMode to rescue '
             "(they are kept in _rescued_data), addNewColumns or none. Then start the query again, from .load() on: it "
             "reads this batch again, and nothing is lost.",
         )
