@@ -51,6 +51,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.ui.enabled": "false",
+        # Tables here have tens of rows: compiling Java for a query takes longer than to interpret it. The demo, the
+        # benchmarks and the tests that start processes of their own run compiled.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     # As in the local environment: hundreds of small queries, none of which lives to see code compiled well.
