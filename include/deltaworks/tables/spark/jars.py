@@ -1,11 +1,13 @@
 """The jars Spark needs beyond its own: resolved and compiled once by Maven, and the lake's server beside them.
 
 `target/jars` is the class path of every driver and executor. It holds nothing that pyspark ships itself, so no
-class exists twice in two versions.
+class exists twice in two versions. Every jar is compared with the digest recorded in `jars.lock` before it gets there;
+pyspark's own jars come in a wheel, whose hash requirements.lock has.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import importlib.metadata
@@ -16,18 +18,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
+from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_lock, write_lock
 from deltaworks.tables.spark.toolchain import find_java, find_maven
 
 MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15
 _STAMP = "stamp.json"
+LOCK = "jars.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +52,25 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
     """Resolve and compile what is missing or out of date; a set that is up to date costs milliseconds.
 
     Processes that call it at once wait for the first. The folder is replaced as a whole at the end: running JVMs
-    keep the files they have open.
+    keep the files they have open. Digests are compared when jars were resolved or the lock has changed.
 
     Raises:
-        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING or PACKAGE_MISSING.
+        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, PACKAGE_MISSING or JAR_NOT_LOCKED.
+        ContractError: JAR_DIGEST_DIFFERS.
         TransientError: JARS_NOT_RESOLVED, Maven failed; its last lines are in the message.
     """
     project = project_root() / "include" / "jars"
     target = project / "target"
     fingerprint = _fingerprint(project)
-    current = _up_to_date(target, fingerprint)
+    lock = read_lock(project / LOCK)
+    current = _up_to_date(target, fingerprint, lock)
     if current is not None:
         return current
     with _one_builder(target):
-        current = _up_to_date(target, fingerprint)
+        current = _up_to_date(target, fingerprint, lock) or _verified_in_place(target, fingerprint, lock)
         if current is None:
-            _build(project, target, fingerprint, progress)
-            current = _up_to_date(target, fingerprint)
+            _build(project, target, fingerprint, lock, progress)
+            current = _up_to_date(target, fingerprint, lock)
     if current is None:
         raise ConfigError(
             "JARS_INCOMPLETE",
@@ -78,21 +84,46 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
     """The folder with the jars of the Kafka broker, resolved when a broker is first wanted.
 
     Raises:
-        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING.
+        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, JAR_NOT_LOCKED.
+        ContractError: JAR_DIGEST_DIFFERS.
         TransientError: JARS_NOT_RESOLVED.
     """
     project = project_root() / "include" / "jars" / "broker"
     target = project.parent / "target" / "broker"
-    digest = hashlib.sha256((project / "pom.xml").read_bytes()).hexdigest()
+    lock = read_lock(project.parent / LOCK)
+    digest = hashlib.sha256((project / "pom.xml").read_bytes() + lock.version.encode()).hexdigest()
     stamp = target / "stamp"
     with _one_builder(target):
         if not stamp.is_file() or stamp.read_text() != digest:
             progress("jars: resolving the Kafka broker with Maven (half a minute the first time)")
             stamp.unlink(missing_ok=True)
-            shutil.rmtree(target / "jars", ignore_errors=True)
-            _run_maven(project)
+            _resolve_broker(project, target)
+            lock.verify((target / "jars").glob("*.jar"))
             stamp.write_text(digest)
     return target / "jars"
+
+
+def record_digests(*, progress: Callable[[str], None] = quiet) -> Path:
+    """Resolve every jar anew and write their digests into the lock, whatever it said before; returns its path.
+
+    A person reviews the difference: from here on these bytes are the right ones.
+
+    Raises:
+        ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING or PACKAGE_MISSING.
+        TransientError: JARS_NOT_RESOLVED.
+    """
+    project = project_root() / "include" / "jars"
+    target = project / "target"
+    with _one_builder(target), _one_builder(target / "broker"):
+        progress("jars: resolving everything with Maven")
+        names = _resolve(project, target)
+        _resolve_broker(project / "broker", target / "broker")
+        jars = {path.name: path for path in (target / "broker" / "jars").glob("*.jar")}
+        jars |= {name: target / "resolved" / name for name in names}
+        jars |= {path.name: path for path in (target / "s3proxy").glob("*.jar")}
+        write_lock(project / LOCK, _from_others(jars.values()))
+        shutil.rmtree(target / "resolved")
+    return project / LOCK
 
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
@@ -124,7 +155,8 @@ def _pyspark_version() -> str:
         ) from error
 
 
-def _up_to_date(target: Path, fingerprint: str) -> JarSet | None:
+def _up_to_date(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
+    """The set that is there, if it is of these sources and, with a lock, was compared with just that one."""
     folder = target / "jars"
     try:
         stamp = json.loads((folder / _STAMP).read_text())
@@ -134,7 +166,23 @@ def _up_to_date(target: Path, fingerprint: str) -> JarSet | None:
     server = target / "s3proxy" / stamp["s3proxy"]
     if stamp["fingerprint"] != fingerprint or not server.exists():
         return None
+    if lock is not None and stamp.get("lock") != lock.version:
+        return None
     return JarSet(class_path_dir=folder, s3proxy_jar=server, jar_count=len(sizes), bytes=sum(sizes))
+
+
+def _verified_in_place(target: Path, fingerprint: str, lock: JarLock) -> JarSet | None:
+    """The set of the same sources, compared with a lock that has changed since: that needs no Maven."""
+    current = _up_to_date(target, fingerprint, None)
+    if current is not None:
+        lock.verify(_from_others([*current.class_path_dir.glob("*.jar"), current.s3proxy_jar]))
+        names = [path.name for path in current.class_path_dir.glob("*.jar")]
+        _write_stamp(current.class_path_dir, fingerprint, lock, names, current.s3proxy_jar)
+    return current
+
+
+def _from_others(jars: Iterable[Path]) -> list[Path]:
+    return [path for path in jars if artifact_name(path.name) not in OWN_ARTIFACTS]
 
 
 @contextmanager
@@ -145,23 +193,39 @@ def _one_builder(target: Path) -> Iterator[None]:
         yield
 
 
-def _build(project: Path, target: Path, fingerprint: str, progress: Callable[[str], None]) -> None:
+def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progress: Callable[[str], None]) -> None:
     progress("jars: resolving and compiling with Maven (about two minutes the first time)")
-    for stale in ("resolved", "s3proxy", "jars.new"):
-        shutil.rmtree(target / stale, ignore_errors=True)
-    _run_maven(project)
-    resolved = target / "resolved"
-    names = class_path_names([path.name for path in resolved.glob("*.jar")], _shipped_jars())
-    fresh = target / "jars.new"
+    names = _resolve(project, target)
+    resolved, fresh = target / "resolved", target / "jars.new"
+    server = next((target / "s3proxy").glob("s3proxy-*.jar"))
+    lock.verify(_from_others([*(resolved / name for name in names), server]))
     fresh.mkdir()
     for name in names:
         (resolved / name).rename(fresh / name)
-    server = next((target / "s3proxy").glob("s3proxy-*.jar"))
-    stamp = {"fingerprint": fingerprint, "jars": names, "s3proxy": server.name}
-    (fresh / _STAMP).write_text(json.dumps(stamp, indent=2) + "\n")
+    _write_stamp(fresh, fingerprint, lock, names, server)
     shutil.rmtree(target / "jars", ignore_errors=True)
     fresh.rename(target / "jars")
     shutil.rmtree(resolved)
+
+
+def _resolve(project: Path, target: Path) -> list[str]:
+    """Run Maven; the jars of the class path are in `target/resolved` then, by the names that are returned."""
+    for stale in ("resolved", "s3proxy", "jars.new"):
+        shutil.rmtree(target / stale, ignore_errors=True)
+    _run_maven(project)
+    return class_path_names([path.name for path in (target / "resolved").glob("*.jar")], _shipped_jars())
+
+
+def _resolve_broker(project: Path, target: Path) -> None:
+    shutil.rmtree(target / "jars", ignore_errors=True)
+    _run_maven(project)
+
+
+def _write_stamp(folder: Path, fingerprint: str, lock: JarLock, names: list[str], server: Path) -> None:
+    stamp = {"fingerprint": fingerprint, "lock": lock.version, "jars": sorted(names), "s3proxy": server.name}
+    fresh = folder / f".{_STAMP}.new"
+    fresh.write_text(json.dumps(stamp, indent=2) + "\n")
+    fresh.replace(folder / _STAMP)
 
 
 def _shipped_jars() -> list[str]:
@@ -199,8 +263,11 @@ def _not_resolved(reason: str) -> TransientError:
     )
 
 
-def main() -> int:
-    """Make the jars and say what there is."""
+def main(arguments: list[str] | None = None) -> int:
+    """Make the jars, or with `--record` write their lock anew, and say what there is."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--record", action="store_true", help="write include/jars/jars.lock anew first")
+    options = parser.parse_args(arguments)
     lines: list[str] = []
 
     def progress(line: str) -> None:
@@ -208,6 +275,8 @@ def main() -> int:
         print(f"==> {line}", flush=True)
 
     try:
+        if options.record:
+            progress(f"jars: digests recorded in {record_digests(progress=progress)}")
         jars = ensure_jars(progress=progress)
     except DeltaworksError as error:
         print(error, file=sys.stderr)

@@ -8,18 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.errors import ConfigError, TransientError
-from deltaworks.tables.spark.jars import artifact_name, class_path_names, ensure_jars
+from deltaworks.errors import ConfigError, ContractError, TransientError
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.tables.spark.jar_lock import digest_of, read_lock
+from deltaworks.tables.spark.jars import (
+    artifact_name,
+    class_path_names,
+    ensure_broker_jars,
+    ensure_jars,
+    main,
+    record_digests,
+)
 
 POM = "<project/>"
 #: A Maven that copies what the real one would resolve, and counts its runs.
 MAVEN = """#!/bin/sh
 echo run >> "$MAVEN_RUNS"
+case "$PWD" in
+*/broker) mkdir -p ../target/broker/jars && echo k > ../target/broker/jars/kafka_2.13-4.1.0.jar && exit ;;
+esac
 mkdir -p target/resolved target/s3proxy
 echo x > target/resolved/delta-storage-4.4.0.jar
 echo x > target/resolved/slf4j-api-1.0.0.jar
+date +%N > target/resolved/deltaworks-jars-0.1.0.jar
 echo x > target/s3proxy/s3proxy-4.0.0-jar-with-dependencies.jar
 """
+X = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
 
 
 @pytest.fixture
@@ -27,6 +41,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "include" / "jars" / "src" / "main" / "java"
     source.mkdir(parents=True)
     (tmp_path / "include" / "jars" / "pom.xml").write_text(POM)
+    (tmp_path / "include" / "jars" / "broker").mkdir()
+    (tmp_path / "include" / "jars" / "broker" / "pom.xml").write_text(POM)
+    write_lock(tmp_path, {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X})
     (source / "A.java").write_text("class A {}")
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setenv("MAVEN_RUNS", str(tmp_path / "runs"))
@@ -40,6 +57,12 @@ def install_maven(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
     command.write_text(script)
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def write_lock(project: Path, digests: dict[str, str]) -> Path:
+    path = project / "include" / "jars" / "jars.lock"
+    path.write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+    return path
 
 
 def runs(project: Path) -> int:
@@ -68,8 +91,11 @@ def test_a_jar_that_pyspark_ships_in_any_version_stays_off_the_class_path() -> N
 def test_the_set_holds_what_maven_resolved_without_what_pyspark_ships(project: Path) -> None:
     jars = ensure_jars()
 
-    assert {path.name for path in jars.class_path_dir.glob("*.jar")} == {"delta-storage-4.4.0.jar"}
-    assert (jars.jar_count, jars.bytes) == (1, 2)
+    assert {path.name for path in jars.class_path_dir.glob("*.jar")} == {
+        "delta-storage-4.4.0.jar",
+        "deltaworks-jars-0.1.0.jar",
+    }
+    assert jars.jar_count == 2
     assert jars.s3proxy_jar.exists()
 
 
@@ -95,7 +121,7 @@ def test_a_jar_that_is_gone_is_resolved_again(project: Path) -> None:
     jars = ensure_jars()
     next(jars.class_path_dir.glob("*.jar")).unlink()
 
-    assert ensure_jars().jar_count == 1
+    assert ensure_jars().jar_count == 2
     assert runs(project) == 2
 
 
@@ -116,3 +142,84 @@ def test_a_missing_java_is_said_before_maven_runs(project: Path, monkeypatch: py
 
     assert raised.value.condition == "JAVA_MISSING"
     assert not (project / "runs").exists()
+
+
+@pytest.mark.parametrize("jar", ["delta-storage-4.4.0.jar", "s3proxy-4.0.0-jar-with-dependencies.jar"])
+def test_a_jar_with_another_digest_gets_on_no_class_path(project: Path, jar: str) -> None:
+    write_lock(project, {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X, jar: "0" * 64})
+
+    with pytest.raises(ContractError, match=jar) as raised:
+        ensure_jars()
+
+    assert raised.value.condition == "JAR_DIGEST_DIFFERS"
+    assert X in raised.value.message
+    assert not (project / "include" / "jars" / "target" / "jars").exists()
+
+
+def test_a_jar_that_the_lock_does_not_name_is_refused(project: Path) -> None:
+    write_lock(project, {"delta-storage-4.4.0.jar": X})
+
+    with pytest.raises(ConfigError, match="s3proxy") as raised:
+        ensure_jars()
+
+    assert raised.value.condition == "JAR_NOT_LOCKED"
+    assert "make jarlock" in raised.value.hint
+
+
+@pytest.mark.parametrize("text", [None, "abc\n", f"{X} one-space.jar\n", f"{X}  no-jar.txt\n"])
+def test_a_lock_that_is_missing_or_broken_is_no_lock(project: Path, text: str | None) -> None:
+    lock = project / "include" / "jars" / "jars.lock"
+    lock.unlink()
+    if text is not None:
+        lock.write_text(text)
+
+    with pytest.raises(ConfigError) as raised:
+        ensure_jars()
+
+    assert raised.value.condition == "JAR_NOT_LOCKED"
+
+
+def test_a_lock_that_changed_is_compared_with_the_jars_that_are_there(project: Path) -> None:
+    ensure_jars()
+    digests = {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X}
+
+    write_lock(project, {**digests, "another-1.0.jar": X})
+    assert ensure_jars().jar_count == 2
+    assert ensure_jars().jar_count == 2
+    write_lock(project, {**digests, "delta-storage-4.4.0.jar": "0" * 64})
+    with pytest.raises(ContractError, match="JAR_DIGEST_DIFFERS"):
+        ensure_jars()
+
+    assert runs(project) == 1
+
+
+def test_the_brokers_jars_are_compared_too(project: Path) -> None:
+    with pytest.raises(ConfigError, match="kafka_") as raised:
+        ensure_broker_jars()
+
+    assert raised.value.condition == "JAR_NOT_LOCKED"
+
+
+def test_a_recorded_lock_has_every_jar_but_the_one_compiled_here(project: Path) -> None:
+    lock = write_lock(project, {})
+
+    assert main(["--record"]) == 0
+
+    assert set(read_lock(lock).digests) == {
+        "delta-storage-4.4.0.jar",
+        "kafka_2.13-4.1.0.jar",
+        "s3proxy-4.0.0-jar-with-dependencies.jar",
+    }
+    assert next(ensure_broker_jars().glob("*.jar")).name == "kafka_2.13-4.1.0.jar"
+    assert record_digests() == lock
+
+
+def test_the_lock_of_the_project_names_what_is_on_the_class_path_here() -> None:
+    folder = PROJECT_ROOT / "include" / "jars" / "target" / "jars"
+    lock = read_lock(PROJECT_ROOT / "include" / "jars" / "jars.lock")
+    jars = [path for path in folder.glob("*.jar") if not path.name.startswith("deltaworks-jars")]
+    if not jars:
+        pytest.skip("no jars are resolved here: make jars")
+
+    assert lock.verify(jars) == len(jars)
+    assert digest_of(jars[0]) == lock.digests[jars[0].name]

@@ -1,0 +1,98 @@
+"""The digests of the jars: `include/jars/jars.lock`, in the format of `sha256sum`, checked whenever jars are resolved.
+
+A repository that answers with other bytes under the same name is noticed before a JVM loads them. Our own jar is
+compiled here from sources beside the lock, so it has no line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.errors import ConfigError, ContractError
+
+#: Artifacts that are compiled here.
+OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
+COMMAND = "make jarlock"
+_HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` writes it anew."
+
+
+@dataclass(frozen=True, slots=True)
+class JarLock:
+    """The recorded digests by file name. `version` is a digest of the whole, for stamps."""
+
+    path: Path
+    digests: dict[str, str]
+    version: str
+
+    def verify(self, jars: Iterable[Path]) -> int:
+        """Compare files with the lock, and return how many there are. Reads every byte of them.
+
+        Raises:
+            ContractError: JAR_DIGEST_DIFFERS, a file is not the one that was recorded.
+            ConfigError: JAR_NOT_LOCKED, the lock has no line for a file.
+        """
+        paths = sorted(jars)
+        for path in paths:
+            recorded = self.digests.get(path.name)
+            if recorded is None:
+                raise ConfigError(
+                    "JAR_NOT_LOCKED",
+                    f"{self.path} has no digest of {path.name}, so nobody can say whether it is the right one.",
+                    hint=f"If a pom.xml changed on purpose, write the lock anew with `{COMMAND}` and review its diff.",
+                )
+            actual = digest_of(path)
+            if actual != recorded:
+                raise ContractError(
+                    "JAR_DIGEST_DIFFERS",
+                    f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it is not the jar that was "
+                    "reviewed, and no JVM has loaded it.",
+                    hint="Delete it there and in Maven's local repository, find out who serves it, then `make jars`.",
+                )
+        return len(paths)
+
+
+def read_lock(path: Path) -> JarLock:
+    """The lock in `path`.
+
+    Raises:
+        ConfigError: JAR_NOT_LOCKED where there is none, or a line that is no digest and name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "JAR_NOT_LOCKED",
+            f"Cannot read {path}: {error.strerror}.",
+            hint=f"Take it from the release, or `{COMMAND}`.",
+        ) from error
+    digests: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        digest, _, name = line.partition("  ")
+        if len(digest) != 64 or not name.endswith(".jar"):
+            raise ConfigError(
+                "JAR_NOT_LOCKED",
+                f"{path}:{number}: expected a SHA-256, two spaces and the name of a jar.",
+                hint=f"Take the line from the release, or `{COMMAND}`.",
+            )
+        digests[name] = digest
+    return JarLock(path=path, digests=digests, version=hashlib.sha256(text.encode()).hexdigest())
+
+
+def write_lock(path: Path, jars: Iterable[Path]) -> int:
+    """Record the digests of `jars` in place of what the lock held, in one step; returns how many there are."""
+    lines = [f"{digest_of(jar)}  {jar.name}" for jar in sorted(jars, key=lambda jar: jar.name)]
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")
+    fresh.replace(path)
+    return len(lines)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
