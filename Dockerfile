@@ -3,8 +3,6 @@
 
 FROM apache/airflow:3.3.2-python3.11 AS environment
 
-ARG UV_VERSION=0.13.8
-
 USER 0
 # Debian keeps only the newest version of a package, so a pinned one could not be installed next month.
 # hadolint ignore=DL3008
@@ -19,10 +17,11 @@ USER 50000
 WORKDIR /opt/airflow
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
-COPY --chown=airflow:0 requirements.lock /opt/deltaworks/locks/requirements.lock
+COPY --chown=airflow:0 requirements.lock requirements-uv.lock /opt/deltaworks/locks/
 COPY --chown=airflow:0 docker/requirements.lock /opt/deltaworks/locks/docker.lock
 RUN python -m venv /opt/deltaworks/venv \
-    && /opt/deltaworks/venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check "uv==${UV_VERSION}" \
+    && /opt/deltaworks/venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check --no-deps \
+        --require-hashes --requirement /opt/deltaworks/locks/requirements-uv.lock \
     && /opt/deltaworks/venv/bin/uv pip sync --quiet --no-cache --require-hashes \
         --python /opt/deltaworks/venv/bin/python \
         /opt/deltaworks/locks/requirements.lock /opt/deltaworks/locks/docker.lock
@@ -46,7 +45,7 @@ RUN apt-get update \
 USER 50000
 
 COPY --chown=airflow:0 include/deltaworks /opt/airflow/include/deltaworks
-COPY --chown=airflow:0 include/jars/pom.xml /opt/airflow/include/jars/pom.xml
+COPY --chown=airflow:0 include/jars/pom.xml include/jars/jars.lock /opt/airflow/include/jars/
 COPY --chown=airflow:0 include/jars/src /opt/airflow/include/jars/src
 RUN python -m deltaworks.tables.spark.jars
 

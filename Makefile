@@ -3,7 +3,6 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-UV_VERSION := 0.13.8
 export PYTHONPATH := $(CURDIR)/include
 export TZ := UTC
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -11,16 +10,17 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env jars lock demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
+.PHONY: help env jars jarlock lock images audit demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(VENV)/.stamp: requirements.lock
+$(VENV)/.stamp: requirements.lock requirements-uv.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "==> environment: creating $(VENV) from requirements.lock (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--requirement requirements-uv.lock
 	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@touch $@
 
@@ -29,9 +29,20 @@ env: $(VENV)/.stamp ## create the environment from the lock file (once)
 jars: env ## resolve the jars and compile the Java classes (once)
 	@$(RUN) -m deltaworks.tables.spark.jars
 
+jarlock: env ## resolve the jars anew and record their digests in include/jars/jars.lock
+	@$(RUN) -m deltaworks.tables.spark.jars --record
+
 lock: env ## resolve requirements.txt anew into requirements.lock
 	@$(BIN)/uv pip compile requirements.txt --python-version 3.11 --generate-hashes --quiet \
 		--custom-compile-command "make lock" --output-file requirements.lock
+	@grep '^uv==' requirements.txt | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --quiet --no-deps \
+		--no-annotate --custom-compile-command "make lock" --output-file requirements-uv.lock
+
+images: env ## ask the registries for the digests of all images and put them behind their tags
+	@$(RUN) -m sandbox.supply_chain.images
+
+audit: env ## ask a vulnerability service about every locked package (SERVICE=osv for another one)
+	@$(RUN) -m sandbox.supply_chain.audit $(if $(SERVICE),--service $(SERVICE))
 
 demo: jars ## run the games and edits pipelines end to end and compare every answer with the truth
 	@$(RUN) -m deltaworks.cli demo $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)

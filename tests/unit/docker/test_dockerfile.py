@@ -41,7 +41,7 @@ def pinned(package: str, file: str = "requirements.txt") -> str:
 def test_the_base_is_the_airflow_that_is_locked() -> None:
     first = texts("FROM")[0].split()[0]
 
-    assert first == f"apache/airflow:{pinned('apache-airflow')}-python3.11"
+    assert first.partition("@")[0] == f"apache/airflow:{pinned('apache-airflow')}-python3.11"
     assert pinned("apache-airflow") == pinned("apache-airflow", "requirements.lock")
 
 
@@ -52,12 +52,21 @@ def test_every_other_stage_stands_on_the_first() -> None:
     assert stages[0].endswith("AS environment")
 
 
-def test_uv_is_the_version_the_makefile_uses() -> None:
-    makefile = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_uv_is_installed_by_the_hashes_of_its_own_lock_as_the_makefile_does() -> None:
+    lock = (ROOT / "requirements-uv.lock").read_text()
+    install = next(text for text in texts("RUN") if "pip install" in text)
 
-    assert makefile is not None
-    assert f"UV_VERSION={makefile[1]}" in texts("ARG")
-    assert makefile[1] == pinned("uv")
+    assert pinned("uv") == pinned("uv", "requirements-uv.lock") == pinned("uv", "requirements.lock")
+    assert hashes_of_uv(lock) == hashes_of_uv((ROOT / "requirements.lock").read_text())
+    for recipe in (install, (ROOT / "Makefile").read_text()):
+        assert re.search(r"pip install[^&@]*--require-hashes[^&@]*requirements-uv.lock", recipe)
+        assert not re.search(r"pip install[^&@]*uv==", recipe)
+
+
+def hashes_of_uv(lock: str) -> set[str]:
+    stanza = re.search(r"^uv==\S+ \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.MULTILINE)
+    assert stanza is not None
+    return set(re.findall(r"sha256:\w{64}", stanza[1]))
 
 
 def test_the_environment_is_installed_as_make_env_does_it() -> None:
@@ -87,6 +96,14 @@ def test_the_lock_of_the_containers_has_what_it_is_made_from_and_hashes() -> Non
 def test_the_jars_are_made_by_the_command_of_the_makefile() -> None:
     assert "python -m deltaworks.tables.spark.jars" in texts("RUN")
     assert "-m deltaworks.tables.spark.jars" in (ROOT / "Makefile").read_text()
+
+
+def test_the_digests_of_the_jars_are_there_when_they_are_resolved() -> None:
+    words = [text for name, text in ((each.name, each.text) for each in instructions()) if name in {"COPY", "RUN"}]
+
+    lock = next(at for at, text in enumerate(words) if "include/jars/jars.lock" in text)
+
+    assert lock < words.index("python -m deltaworks.tables.spark.jars")
 
 
 def test_the_lakes_server_is_the_version_of_the_pom() -> None:

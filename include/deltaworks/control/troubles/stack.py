@@ -39,6 +39,16 @@ STACK: Final = (
             "delete the folder that is named, then `make jars`",
         ),
         Trouble(
+            "IMAGE_NOT_LOCKED",
+            "digests of images are recorded, and a reference does not carry its own",
+            "`make images`, and review its difference",
+        ),
+        Trouble(
+            "JAR_NOT_LOCKED",
+            "the lock of the jars has no digest of one that was resolved",
+            "where a pom.xml changed on purpose: `make jarlock`, and review its difference",
+        ),
+        Trouble(
             "PORT_INVALID",
             "a configured port is not a port number",
             "choose another with `DELTAWORKS_PORT_MOTO`, `DELTAWORKS_PORT_S3PROXY` or `DELTAWORKS_PORT_AIRFLOW`",
@@ -84,6 +94,16 @@ STACK: Final = (
     *raised_as(
         ContractError,
         Trouble(
+            "PACKAGE_VULNERABLE",
+            "`make audit`: locked packages have known vulnerabilities, which are named",
+            "raise their versions in requirements.txt, then `make lock`",
+        ),
+        Trouble(
+            "JAR_DIGEST_DIFFERS",
+            "a resolved jar is not the one whose digest is recorded; no JVM has loaded it",
+            "delete it in Maven's local repository, find out who serves it, `make jars`",
+        ),
+        Trouble(
             "EXPERIMENT_FOLDER_TAKEN",
             "an experiment takes only a new folder, since it removes it in the end",
             "name another, or remove what was kept there",
@@ -115,6 +135,16 @@ STACK: Final = (
             "BROKER_DOWN",
             "the embedded Kafka broker does not start",
             "see its output in the message; another process may have its port",
+        ),
+        Trouble(
+            "IMAGE_NOT_RESOLVED",
+            "a registry gave no digest of an image; nothing was written",
+            "`make images` where docker with buildx reaches the registry",
+        ),
+        Trouble(
+            "AUDIT_UNANSWERED",
+            "`make audit`: the vulnerability service could not be asked, or knows nothing about some packages",
+            "run it where PyPI itself is reached and not a mirror, or with `SERVICE=osv`",
         ),
         Trouble("JARS_NOT_RESOLVED", "Maven could not resolve or compile", "check its repositories, then `make jars`"),
         Trouble(

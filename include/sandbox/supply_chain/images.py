@@ -1,0 +1,163 @@
+"""Container images by digest: `docker/images.lock`, and the references in the Dockerfile and docker-compose.yaml.
+
+A tag names another image tomorrow, a digest never does. Digests come from the registry and from nowhere else, so a
+checkout starts without a lock; `make images` asks for them, writes the lock, and puts each behind its tag. From then on
+a reference without its digest is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.specs.catalog import project_root
+
+LOCK = "docker/images.lock"
+_FILES = ("Dockerfile", "docker-compose.yaml")
+_FROM = re.compile(r"^(FROM\s+(?:--platform=\S+\s+)?)(\S+)(.*)$")
+_IMAGE = re.compile(r"^(\s*image:\s*)([^\s$#]+)(.*)$")
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+_TIMEOUT_SECONDS = 120
+_HEADER = "# Digests of the images that Dockerfile and docker-compose.yaml name; `make images` writes it anew."
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReference:
+    """A reference to an image of somebody else: file and line, the tag, and the digest behind it where there is one."""
+
+    file: str
+    line: int
+    tag: str
+    digest: str = ""
+
+
+def image_references(root: Path) -> list[ImageReference]:
+    """Every reference in the Dockerfile and in docker-compose.yaml, without stages and the image that is built here."""
+    references = []
+    for file in _FILES:
+        stages: set[str] = set()
+        for number, line in enumerate((root / file).read_text(encoding="utf-8").splitlines(), start=1):
+            match = _match(file, line)
+            if match is None:
+                continue
+            tag, _, digest = match[2].partition("@")
+            if tag not in stages:
+                references.append(ImageReference(file=file, line=number, tag=tag, digest=digest))
+            if stage := re.search(r"\bAS\s+(\S+)", match[3], re.IGNORECASE):
+                stages.add(stage[1])
+    return references
+
+
+def read_images(root: Path) -> dict[str, str] | None:
+    """The digests by tag; None where none were recorded yet.
+
+    Raises:
+        ConfigError: IMAGE_NOT_LOCKED for a line that is no tag and digest.
+    """
+    path = root / LOCK
+    if not path.is_file():
+        return None
+    digests = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        tag, _, digest = line.partition("@")
+        if not _DIGEST.match(digest):
+            raise ConfigError(
+                "IMAGE_NOT_LOCKED", f"{path}:{number}: expected tag@sha256:digest.", hint="Run `make images`."
+            )
+        digests[tag] = digest
+    return digests
+
+
+def check_images(root: Path) -> bool:
+    """Whether digests are recorded; where they are, every reference has to carry its own.
+
+    Raises:
+        ConfigError: IMAGE_NOT_LOCKED, the first reference that has no digest, or another one than the lock.
+    """
+    digests = read_images(root)
+    if digests is None:
+        return False
+    for reference in image_references(root):
+        recorded = digests.get(reference.tag, "")
+        if not recorded or reference.digest != recorded:
+            problem = f"does not carry the digest {recorded}" if recorded else f"has no digest in {LOCK}"
+            raise ConfigError(
+                "IMAGE_NOT_LOCKED",
+                f"{reference.file}:{reference.line}: {reference.tag} {problem}.",
+                hint="Run `make images`, and review the difference.",
+            )
+    return True
+
+
+def record_images(root: Path) -> dict[str, str]:
+    """Ask the registries for the digests of all tags, write them into the lock and behind the tags, and return them.
+
+    Nothing is written unless every registry has answered.
+
+    Raises:
+        TransientError: IMAGE_NOT_RESOLVED.
+    """
+    digests = {tag: _resolve(tag) for tag in sorted({reference.tag for reference in image_references(root)})}
+    for file in _FILES:
+        path = root / file
+        lines = [_pinned(file, line, digests) for line in path.read_text(encoding="utf-8").splitlines()]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    recorded = [f"{tag}@{digest}" for tag, digest in digests.items()]
+    (root / LOCK).write_text("\n".join([_HEADER, *recorded]) + "\n", encoding="utf-8")
+    return digests
+
+
+def _match(file: str, line: str) -> re.Match[str] | None:
+    return (_FROM if file == "Dockerfile" else _IMAGE).match(line)
+
+
+def _pinned(file: str, line: str, digests: dict[str, str]) -> str:
+    match = _match(file, line)
+    tag = match[2].partition("@")[0] if match else ""
+    return f"{match[1]}{tag}@{digests[tag]}{match[3]}" if match and tag in digests else line
+
+
+def _resolve(tag: str) -> str:
+    command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", tag]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+        digest, problem = done.stdout.strip(), done.stderr.strip()[-500:]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        digest, problem = "", str(error)
+    if not _DIGEST.match(digest):
+        raise TransientError(
+            "IMAGE_NOT_RESOLVED",
+            f"`{' '.join(command)}` gave no digest: {problem or digest or 'no output'}.",
+            hint="Run `make images` where docker with buildx reaches the registry. Nothing was written.",
+        )
+    return digest
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Record the digests of all images, or check that every reference carries its own."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args(arguments)
+    root = project_root()
+    try:
+        if options.check:
+            state = "carry their digests" if check_images(root) else f"are named by tag: there is no {LOCK} yet"
+            print(f"==> images {state}")
+        else:
+            for tag, digest in record_images(root).items():
+                print(f"==> {tag}@{digest}")
+    except DeltaworksError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
