@@ -57,4 +57,4 @@ COPY --chown=airflow:0 include /opt/airflow/include
 COPY --chown=airflow:0 plugins /opt/airflow/plugins
 COPY --chown=airflow:0 spark_jobs /opt/airflow/spark_jobs
 COPY --chown=airflow:0 dags /opt/airflow/dags
-COPY --chown=airflow:0 docker/init.sh docker/s3proxy.sh docker/landing_init.py /opt/deltaworks/
+COPY --chown=airflow:0 docker/init.sh docker/spark.sh docker/s3proxy.sh docker/landing_init.py /opt/deltaworks/

@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env jars jarlock lock images audit demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
+.PHONY: help env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,12 @@ lock: env ## resolve requirements.txt anew into requirements.lock
 		--custom-compile-command "make lock" --output-file requirements.lock
 	@grep '^uv==' requirements.txt | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --quiet --no-deps \
 		--no-annotate --custom-compile-command "make lock" --output-file requirements-uv.lock
+
+secrets: ## make the secrets of the containers, in docker/secrets; what is there stays
+	@$(PYTHON) docker/make_secrets.py
+
+containers: secrets ## build the containers and start them with their local servers, on this machine alone
+	@docker compose build && docker compose --profile local up --detach
 
 images: env ## ask the registries for the digests of all images and put them behind their tags
 	@$(RUN) -m sandbox.supply_chain.images

@@ -2,14 +2,19 @@
 # Prepares Airflow once: the login, the database, the pools; and refuses specs that are wrong. Safe to repeat.
 set -euo pipefail
 
+: "${AIRFLOW_ADMIN_PASSWORD:?is blank: make secrets writes docker/secrets/airflow-admin.env}"
+
+python -m deltaworks.airflow.deployment
+
 python - <<'PYTHON'
 import json
 import os
 from pathlib import Path
 
 path = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
-path.write_text(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}) + "\n", encoding="utf-8")
-path.chmod(0o640)
+path.unlink(missing_ok=True)
+with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    file.write(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}) + "\n")
 PYTHON
 
 airflow db migrate

@@ -2,6 +2,9 @@
 # Serves the lake of the profile `local` from its volume. The keys are read from a file, so no process list shows them.
 set -euo pipefail
 
+: "${DELTAWORKS_LAKE_ACCESS_KEY:?is blank: make secrets writes docker/secrets/lake.env}"
+: "${DELTAWORKS_LAKE_SECRET_KEY:?is blank: make secrets writes docker/secrets/lake.env}"
+
 umask 077
 properties=/tmp/s3proxy.properties
 cat > "${properties}" <<PROPERTIES

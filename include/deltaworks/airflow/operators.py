@@ -21,7 +21,7 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.options import arguments_of, read_options
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.spark_conf import submit_conf
+from deltaworks.specs.spark_conf import check_master, submit_conf
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -91,7 +91,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
 
     Raises:
-        ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED.
+        ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values")
@@ -161,6 +161,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
                 f"The connection {self._conn_id!r} names no master (a URI like spark://local[2] loses it).",
                 hint="Write the connection as JSON with the whole master URL as its host.",
             )
+        check_master(self._environment, connection.host)
         return connection
 
     def _follow(self, connection: Connection) -> None:

@@ -75,6 +75,20 @@ class SparkSpec(Spec):
     shuffle_partitions: int = Field(default=4, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
     java_options: str = Field(default="", description="on top of what drivers and executors get anyway")
+    protected: bool | None = Field(
+        default=None,
+        description="drivers and executors authenticate, and encrypt what they send and spill; with a standalone "
+        "master it has to be said",
+    )
+    secret: SecretReference | None = Field(
+        default=None, description="of a standalone cluster; YARN and Kubernetes make their own for each application"
+    )
+
+    @model_validator(mode="after")
+    def _secret_of_protected(self) -> Self:
+        if self.secret is not None and not self.protected:
+            raise ValueError("secret is of a cluster with protected: true; write that, or remove secret")
+        return self
 
 
 class EnvironmentSpec(Spec):

@@ -74,6 +74,16 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.scheduler.mode": ("FAIR", "a live table's query does not wait behind a large ingest batch"),
 }
 
+#: What `spark.protected: true` of an environment adds; a standalone master and its workers need the first four, too.
+PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
+    "spark.authenticate": ("true", "nobody joins an application, or a standalone cluster, without its secret"),
+    "spark.network.crypto.enabled": ("true", "keys of storages and rows are not read on the way between processes"),
+    "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "nor changed: the default, CTR, does not notice that"),
+    "spark.network.crypto.saslFallback": ("false", "no weaker handshake for whoever asks for one"),
+    "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
+}
+SPARK_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
+
 
 def project_paths(root: Path) -> tuple[Path, Path]:
     """The folder of jars and the log4j2 file of a checkout."""
@@ -85,7 +95,7 @@ def submit_conf(environment: EnvironmentSpec, root: Path) -> dict[str, str]:
     jars, log4j = project_paths(root)
     # WARN from the first line: at INFO a batch writes 170 KB of log.
     java = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC {environment.spark.java_options}".rstrip()
-    return {
+    return protection_conf(environment) | {
         # One folder on both class paths: nothing is downloaded or copied at each submit.
         "spark.driver.extraClassPath": f"{jars}/*",
         "spark.executor.extraClassPath": f"{jars}/*",
@@ -100,10 +110,42 @@ def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
     """Settings of the session, storages and their keys included: for the driver's memory only."""
     conf = {name: value for name, (value, _) in SESSION_SETTINGS.items() if value}
     conf["spark.sql.shuffle.partitions"] = str(environment.spark.shuffle_partitions)
+    conf.update(protection_conf(environment))
+    if environment.spark.secret is not None:
+        conf[SPARK_SECRET_KEY] = environment.spark.secret.resolve()
     conf.update(environment.lake.spark_conf())
     conf.update(environment.landing.spark_conf())
     conf.update(environment.spark.conf)
     return conf
+
+
+def protection_conf(environment: EnvironmentSpec) -> dict[str, str]:
+    """Settings that make drivers and executors authenticate and encrypt; none where the environment has none of it."""
+    if not environment.spark.protected:
+        return {}
+    return {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
+
+
+def check_master(environment: EnvironmentSpec, master: str) -> None:
+    """Refuse a standalone master of which nobody has said whether its cluster is protected, or with what secret.
+
+    Other masters make a secret for each application, or are one process.
+
+    Raises:
+        ConfigError: SPARK_UNPROTECTED.
+    """
+    if not master.startswith("spark://") or environment.spark.protected is False:
+        return
+    if environment.spark.protected and environment.spark.secret is not None:
+        return
+    missing = "secret" if environment.spark.protected else "protected"
+    raise ConfigError(
+        "SPARK_UNPROTECTED",
+        f"include/environments/{environment.environment}.yaml: spark.{missing} is not set, and {master} is a "
+        "standalone cluster: whoever reaches its ports could run code there and read the keys of the lake.",
+        hint="Write `protected: true` and `secret: env:DELTAWORKS_SPARK_SECRET` below `spark`, and start master and "
+        "workers with the same secret (docker/spark.sh does); or `protected: false` where nobody else reaches it.",
+    )
 
 
 def check_log_store(conf: dict[str, str], *, shared: bool) -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import queue
 import re
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.spark_conf import PROTECTION_SETTINGS
+from tests.spark.engine.standalone import run_driver, standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-SPARK_HOME = Path(pyspark.__file__).parent
-STARTED_WITHIN_SECONDS = 60.0
+SECRET = "cluster-secret-of-this-test"
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
@@ -36,9 +29,11 @@ conf = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
 }
+secret = {"secret": "env:DELTAWORKS_SPARK_SECRET"} if "DELTAWORKS_SPARK_SECRET" in os.environ else {}
+protection = {"protected": bool(secret), **secret}
 environment = EnvironmentSpec.model_validate({
     "environment": "tests", "lake": {"root": f"file://{root}/lake"}, "landing": {"root": f"file://{root}/landing"},
-    "messaging": {}, "spark": {"conf": conf},
+    "messaging": {}, "spark": {"conf": conf, **protection},
 })
 spark = build_session(environment, app_name="cluster", master=master)
 
@@ -61,86 +56,32 @@ print("RESULT " + json.dumps({
 }), flush=True)
 spark.stop()
 """
+#: A driver that says nothing of a secret, another one, or the cluster's own.
+STRANGER = f"""
+import sys
+from pyspark.sql import SparkSession
+from deltaworks.specs.spark_conf import PROTECTION_SETTINGS, SPARK_SECRET_KEY
+
+master, how = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executor.memory", "512m")
+if how != "plain":
+    for name, (value, _) in PROTECTION_SETTINGS.items():
+        builder = builder.config(name, value)
+    builder = builder.config(SPARK_SECRET_KEY, "{SECRET}" if how == "right" else "another-secret")
+spark = builder.getOrCreate()
+rows = spark.sparkContext.parallelize(range(300), 3).map(lambda n: (n % 3, b"x" * 20_000)).groupByKey().count()
+print("RAN", rows, flush=True)
+spark.stop()
+"""
 
 
-class Daemon:
-    """A Spark daemon in a process of its own; `ready` is what its output says once it is up."""
-
-    def __init__(self, *arguments: str, ready: str, folder: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-        self._name = arguments[0]
-        self._ready = ready
-        self._said: list[str] = []
-        self._found: queue.Queue[str] = queue.Queue()
-        self._process = subprocess.Popen(
-            [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.append(line)
-            match = re.search(self._ready, line)
-            if match:
-                self._found.put(match.group(1))
-
-    def wait(self) -> str:
-        """What `ready` matched."""
-        try:
-            return self._found.get(timeout=STARTED_WITHIN_SECONDS)
-        except queue.Empty:
-            pytest.fail(f"{self._name} did not start:\n" + "".join(self._said))
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait(timeout=30)
-        self._reader.join(timeout=10)
-
-
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with two workers, one core each."""
-    deploy, local = "org.apache.spark.deploy", ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str, ready: str) -> Daemon:
-            return stack.enter_context(contextlib.closing(Daemon(*arguments, ready=ready, folder=tmp_path)))
-
-        address = start(f"{deploy}.master.Master", *local, ready=r"Starting Spark master at (spark://\S+)").wait()
-        workers = []
-        for number in (1, 2):
-            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"worker{number}"))
-            ready = r"Successfully registered with master (\S+)"
-            workers.append(start(f"{deploy}.worker.Worker", *local, *work, address, ready=ready))
-        for worker in workers:
-            worker.wait()
-        yield address
-
-
-def test_a_batch_is_written_by_two_executors_that_get_the_library_from_the_driver(master: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", ["", SECRET], ids=["open", "protected"])
+def test_a_batch_is_written_by_two_executors_that_get_the_library_from_the_driver(tmp_path: Path, secret: str) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    path = os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)])
-    started = time.monotonic()
-
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), master],
-        env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    with standalone_cluster(tmp_path, secret=secret) as cluster:
+        ran = run_driver(script, str(tmp_path), cluster.address, secret=secret)
 
     lines = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, ran.stderr[-4000:]
@@ -149,4 +90,33 @@ def test_a_batch_is_written_by_two_executors_that_get_the_library_from_the_drive
     assert all("deltaworks.zip" in library for library in result["libraries"])
     assert result["equal"]
     assert result["rows"] > 0
-    assert time.monotonic() - started < 240
+
+
+def test_a_driver_without_the_clusters_secret_gets_no_executor(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(STRANGER)
+    with (
+        standalone_cluster(tmp_path, workers=1, secret=SECRET) as cluster,
+        ThreadPoolExecutor(max_workers=3) as drivers,
+    ):
+        attempts = [drivers.submit(run_driver, script, cluster.address, how) for how in ("plain", "wrong", "right")]
+        plain, wrong, right = (attempt.result() for attempt in attempts)
+        master, command_lines = cluster.master.output, [cluster.master.command_line, cluster.workers[0].command_line]
+
+    assert "RAN 3" in right.stdout, right.stderr[-4000:]
+    for refused in (plain, wrong):
+        assert refused.returncode != 0
+        assert "RAN" not in refused.stdout
+    assert len(re.findall(r"Registered app (\w+)", master)) == 1, master
+    assert not any(SECRET in text for text in (*command_lines, master, right.stdout, right.stderr))
+    assert SECRET not in "".join(path.read_text(errors="replace") for path in tmp_path.glob("worker1/**/std*"))
+
+
+def test_the_daemons_settings_are_those_of_drivers() -> None:
+    script = (PROJECT_ROOT / "docker" / "spark.sh").read_text()
+    written = dict(re.findall(r"^(spark\.[\w.]+)=(\S+)$", script, re.MULTILINE))
+
+    assert written.pop("spark.authenticate.secret") == "${DELTAWORKS_SPARK_SECRET}"
+    assert written.pop("spark.master.rest.enabled") == "false", "submissions over REST need no secret"
+    assert written.items() <= {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}.items()
+    assert {"spark.authenticate", "spark.network.crypto.enabled"} <= written.keys()

@@ -8,9 +8,18 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.spark_conf import LOG_STORE_S3A, S3A_LOG_STORE_KEY, check_log_store, session_conf, submit_conf
+from deltaworks.specs.spark_conf import (
+    LOG_STORE_S3A,
+    PROTECTION_SETTINGS,
+    S3A_LOG_STORE_KEY,
+    SPARK_SECRET_KEY,
+    check_log_store,
+    check_master,
+    session_conf,
+    submit_conf,
+)
 
-SECRETS = {"TEST_ACCESS_KEY": "hidden-access", "TEST_SECRET_KEY": "hidden-secret"}
+SECRETS = {"TEST_ACCESS_KEY": "hidden-access", "TEST_SECRET_KEY": "hidden-secret", "TEST_SPARK": "hidden-cluster"}
 
 
 @pytest.fixture
@@ -24,7 +33,12 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> EnvironmentSpec:
             "lake": {"root": "s3://lake", **keys},
             "landing": {"root": "s3://landing", **keys},
             "messaging": keys,
-            "spark": {"driver_memory": "2g", "conf": {"spark.executor.memory": "3g"}},
+            "spark": {
+                "driver_memory": "2g",
+                "conf": {"spark.executor.memory": "3g"},
+                "protected": True,
+                "secret": "env:TEST_SPARK",
+            },
         }
     )
 
@@ -85,3 +99,47 @@ def test_a_lake_on_local_disk_needs_no_log_store_for_s3() -> None:
         check_log_store({}, shared=True)
 
     assert check_log_store({}, shared=False) is None  # type: ignore[func-returns-value]
+
+
+def test_a_protected_environment_authenticates_and_encrypts_from_the_command_line_on(
+    environment: EnvironmentSpec,
+) -> None:
+    protection = {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
+    submitted, of_session = submit_conf(environment, Path("/checkout")), session_conf(environment)
+
+    # YARN and Kubernetes make the secret at submission, which has to know.
+    assert protection.items() <= submitted.items()
+    assert protection.items() <= of_session.items()
+    assert SPARK_SECRET_KEY not in submitted
+    assert of_session[SPARK_SECRET_KEY] == "hidden-cluster"
+
+
+def with_spark(environment: EnvironmentSpec, **spark: object) -> EnvironmentSpec:
+    return EnvironmentSpec.model_validate({**environment.model_dump(exclude={"spark"}), "spark": spark})
+
+
+@pytest.mark.parametrize(("spark", "missing"), [({}, "spark.protected"), ({"protected": True}, "spark.secret")])
+def test_a_standalone_master_is_refused_until_its_protection_is_said(
+    environment: EnvironmentSpec, spark: dict[str, object], missing: str
+) -> None:
+    with pytest.raises(ConfigError, match=missing) as caught:
+        check_master(with_spark(environment, **spark), "spark://spark-master:7077")
+
+    assert caught.value.condition == "SPARK_UNPROTECTED"
+    assert "tests.yaml" in caught.value.message
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://kubernetes.default"])
+def test_other_masters_make_their_own_secret_or_need_none(environment: EnvironmentSpec, master: str) -> None:
+    check_master(with_spark(environment, protected=True), master)
+    check_master(with_spark(environment), master)
+
+
+def test_a_standalone_master_may_be_left_open_on_purpose(environment: EnvironmentSpec) -> None:
+    check_master(with_spark(environment, protected=False), "spark://127.0.0.1:7077")
+    check_master(environment, "spark://127.0.0.1:7077")
+
+
+def test_a_secret_of_an_open_cluster_is_a_mistake(environment: EnvironmentSpec) -> None:
+    with pytest.raises(ValueError, match="protected: true"):
+        with_spark(environment, secret="env:TEST_SPARK")

@@ -21,6 +21,12 @@ STACK: Final = (
             "write the connection as JSON with what is named",
         ),
         Trouble(
+            "SPARK_UNPROTECTED",
+            "the environment does not say how a standalone cluster is protected",
+            "`spark.protected: true` and `spark.secret` in the environment; `false` where nobody else reaches it",
+            runbook="deploying.md#another-spark-master",
+        ),
+        Trouble(
             "DEPLOY_MODE_UNSUPPORTED",
             "cluster mode was asked of a standalone master",
             "remove `deploy-mode` from the connection",

@@ -23,7 +23,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, project_root
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.spark_conf import check_log_store, project_paths, session_conf, submit_conf
+from deltaworks.specs.spark_conf import check_log_store, check_master, project_paths, session_conf, submit_conf
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ def build_session(
         ui: serve Spark's own pages on a free port.
 
     Raises:
-        ConfigError: JARS_MISSING, or LOG_STORE_UNSAFE when the lake is shared and its log store is not ours.
+        ConfigError: JARS_MISSING; LOG_STORE_UNSAFE when the lake is shared and its log store is not ours;
+            SPARK_UNPROTECTED.
     """
     root = project_root()
     conf = session_conf(environment)
@@ -55,6 +56,7 @@ def build_session(
         # Workers start whatever `python3` is found otherwise, which lacks the environment's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
+        check_master(environment, master)
         builder = builder.master(master)
         conf = submit_conf(environment, root) | conf
         if master.startswith("local"):

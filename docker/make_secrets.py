@@ -1,0 +1,97 @@
+"""Makes the secrets of the containers once: a file of variables for each group of services, in docker/secrets.
+
+Needs nothing but Python, of any version since 3.9. Safe to repeat: what is there stays, what is missing is added.
+The folder and its files are for the owner only, and git ignores them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "secrets"
+
+
+def _database(values: Mapping[str, str]) -> str:
+    return f"postgresql+psycopg2://airflow:{values['POSTGRES_PASSWORD']}@postgres/airflow"
+
+
+def _login(values: Mapping[str, str]) -> str:
+    login = {"login": "admin", "password": values["AIRFLOW_ADMIN_PASSWORD"]}
+    return json.dumps({"conn_type": "http", "host": "http://airflow-apiserver:8080", **login})
+
+
+Maker = Callable[[Mapping[str, str]], str]
+#: File -> variable -> how its value is made from the values before it.
+FILES: dict[str, dict[str, Maker]] = {
+    "postgres.env": {"POSTGRES_PASSWORD": lambda _: secrets.token_urlsafe(32)},
+    "airflow.env": {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database,
+        "AIRFLOW__CORE__FERNET_KEY": lambda _: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+    },
+    "airflow-tokens.env": {"AIRFLOW__API_AUTH__JWT_SECRET": lambda _: secrets.token_urlsafe(48)},
+    "airflow-logs.env": {"AIRFLOW__API__SECRET_KEY": lambda _: secrets.token_urlsafe(32)},
+    "airflow-admin.env": {"AIRFLOW_ADMIN_PASSWORD": lambda _: secrets.token_urlsafe(18)},
+    "airflow-login.env": {"AIRFLOW_CONN_DELTAWORKS_AIRFLOW": _login},
+    "spark.env": {"DELTAWORKS_SPARK_SECRET": lambda _: secrets.token_urlsafe(48)},
+    "lake.env": {
+        "DELTAWORKS_LAKE_ACCESS_KEY": lambda _: f"lake{secrets.token_hex(8)}",
+        "DELTAWORKS_LAKE_SECRET_KEY": lambda _: secrets.token_urlsafe(30),
+    },
+    "landing.env": {
+        "DELTAWORKS_AWS_ACCESS_KEY": lambda _: f"landing{secrets.token_hex(8)}",
+        "DELTAWORKS_AWS_SECRET_KEY": lambda _: secrets.token_urlsafe(30),
+    },
+}
+
+
+def make_secrets(folder: Path) -> list[str]:
+    """Add every variable that is missing, and return their names. Files of others' modes are made private."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    values: dict[str, str] = {}
+    added: list[str] = []
+    for name, makers in FILES.items():
+        path = folder / name
+        kept = _read(path)
+        for variable, make in makers.items():
+            values[variable] = kept.get(variable) or make(values)
+            if kept.get(variable) != values[variable]:
+                added.append(variable)
+        _write_private(path, {**kept, **{variable: values[variable] for variable in makers}})
+    return added
+
+
+def _read(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))  # type: ignore[misc]
+
+
+def _write_private(path: Path, values: Mapping[str, str]) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(f"{name}={value}\n" for name, value in values.items())
+    fresh.replace(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make what is missing and say which variables that were; never a value."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    options = parser.parse_args(arguments)
+    added = make_secrets(options.folder)
+    sys.stdout.write(f"==> {options.folder}: {', '.join(added) if added else 'nothing was missing'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

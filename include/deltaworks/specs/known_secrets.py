@@ -1,0 +1,87 @@
+"""Secrets that are none: blank values, and those that anybody tries first, the formerly published ones among them.
+
+Everywhere but in `local`, whose secrets are made by `deltaworks up`, they are refused when a process starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Reference
+
+LOCAL = "local"
+#: In lower case. The last line is of earlier versions of docker/local.env.
+WELL_KNOWN = frozenset(
+    """
+    admin admin123 administrator airflow changeme change-me change_me default deltaworks dummy example foobar guest key
+    letmein minio minio123 minioadmin none null pass passw0rd password password1 password123 postgres qwerty root secret
+    secretkey secret-key spark test test123 testing testtest todo user xxx 0000 1234 12345 123456 12345678 123456789
+    akiaiosfodnn7example wjalrxutnfemi/k7mdeng/bpxrficyexamplekey temporary_key temporary_ctx
+    local-lake local-lake-secret local-aws local-aws-secret local-profile-only
+    zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtlet0wmda= zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtles0wmda=
+    """.split()
+)
+#: Keys of an environment whose reference is a secret; addresses are references, too.
+_SECRET_KEYS = frozenset({"access_key", "secret_key", "secret", "token", "username", "password"})
+
+
+def weakness(value: str) -> str | None:
+    """What is wrong with a secret, as the end of a sentence; None where nothing is known against it."""
+    if not value.strip():
+        return "is blank"
+    if value.strip().strip("\"'").lower() in WELL_KNOWN:
+        return "is a value that everybody knows"
+    return None
+
+
+def refuse_weak(value: str, *, place: str, variable: str) -> None:
+    """Refuse a blank or well-known secret.
+
+    Args:
+        place: file and key, or whatever else says where the secret is used.
+
+    Raises:
+        ConfigError: SECRET_WEAK. The value is not in the message.
+    """
+    problem = weakness(value)
+    if problem is not None:
+        raise ConfigError(
+            "SECRET_WEAK",
+            f"{place}: {variable} {problem}.",
+            hint=f"Set {variable} to a random value: `make secrets` makes those of the containers, "
+            "`openssl rand -base64 33` any other.",
+        )
+
+
+def check_secrets(environment: BaseModel, file: Path, *, variables: Mapping[str, str] = os.environ) -> None:
+    """Refuse an environment whose secrets are blank or well known, unless it is `local`.
+
+    A variable that is not set is none of this check's business: whatever needs it says so, and not every process does.
+
+    Raises:
+        ConfigError: SECRET_WEAK with file, key and variable.
+    """
+    if getattr(environment, "environment", "") == LOCAL:
+        return
+    for key, reference in _secrets(environment, ""):
+        if reference.name in variables:
+            refuse_weak(variables[reference.name], place=f"{file}: {key}", variable=reference.name)
+
+
+def _secrets(model: object, place: str) -> Iterator[tuple[str, Reference]]:
+    """Every reference to a secret below a model, with the keys that lead to it."""
+    if isinstance(model, tuple | list):
+        for at, part in enumerate(model):
+            yield from _secrets(part, f"{place}[{at}]")
+    elif isinstance(model, BaseModel) and not isinstance(model, Reference):
+        for name in type(model).model_fields:
+            value, key = getattr(model, name), f"{place}.{name}".lstrip(".")
+            if isinstance(value, Reference) and name in _SECRET_KEYS:
+                yield key, value
+            else:
+                yield from _secrets(value, key)

@@ -1,0 +1,133 @@
+"""A standalone cluster in processes of its own: Spark's daemons, open or started by `docker/spark.sh` with a secret."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+
+SPARK_HOME = Path(pyspark.__file__).parent
+STARTED_WITHIN_SECONDS = 60.0
+SECRET_VARIABLE = "DELTAWORKS_SPARK_SECRET"
+
+
+class Daemon:
+    """A Spark daemon in a process of its own; `ready` is what its output says once it is up."""
+
+    def __init__(self, *command: str, ready: str, folder: Path, secret: str = "") -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= {"PATH": f"{SPARK_HOME / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(folder)}
+        if secret:
+            environment[SECRET_VARIABLE] = secret
+        self._name = command[0]
+        self._ready = ready
+        self._said: list[str] = []
+        self._found: queue.Queue[str] = queue.Queue()
+        self._process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            match = re.search(self._ready, line)
+            if match:
+                self._found.put(match.group(1))
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return "".join(self._said)
+
+    @property
+    def command_line(self) -> str:
+        """The command line of the process, as everybody on the machine can read it."""
+        return Path(f"/proc/{self._process.pid}/cmdline").read_text().replace("\0", " ")
+
+    def wait(self) -> str:
+        """What `ready` matched."""
+        try:
+            return self._found.get(timeout=STARTED_WITHIN_SECONDS)
+        except queue.Empty:
+            pytest.fail(f"{self._name} did not start:\n" + self.output)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        self._reader.join(timeout=10)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A master with its workers, one core each."""
+
+    address: str
+    master: Daemon
+    workers: tuple[Daemon, ...]
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path, *, workers: int = 2, secret: str = "") -> Iterator[Cluster]:
+    """A cluster for the time of a block; with a secret, master and workers run as they do in containers."""
+    local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with contextlib.ExitStack() as stack:
+
+        def start(role: str, *arguments: str, ready: str) -> Daemon:
+            name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
+            protected = ("bash", str(PROJECT_ROOT / "docker" / "spark.sh"), role)
+            command = protected if secret else (str(SPARK_HOME / "bin" / "spark-class"), name)
+            daemon = Daemon(*command, *arguments, ready=ready, folder=folder, secret=secret)
+            return stack.enter_context(contextlib.closing(daemon))
+
+        master = start("master", *local, ready=r"Starting Spark master at (spark://\S+)")
+        address = master.wait()
+        started = []
+        for number in range(1, workers + 1):
+            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker{number}"))
+            ready = r"Successfully registered with master (\S+)"
+            started.append(start("worker", *local, *work, address, ready=ready))
+        for worker in started:
+            worker.wait()
+        yield Cluster(address, master, tuple(started))
+
+
+def run_driver(
+    script: Path, *arguments: str, secret: str = "", seconds: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python driver to its end, beside the library."""
+    path = os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)])
+    environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+    environment |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if secret:
+        environment[SECRET_VARIABLE] = secret
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env=environment,
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
