@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.known_secrets import check_secrets
 from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
@@ -92,22 +93,25 @@ def load_catalog(
             stand in the way of the others. The environment itself must be right.
 
     Raises:
-        ConfigError: a file is missing or wrong, with file, line and key; PIPELINE_UNKNOWN for a name in `only`.
+        ConfigError: a file is missing or wrong, with file, line and key; PIPELINE_UNKNOWN for a name in `only`;
+            SECRET_WEAK for a blank or well-known secret outside `local`.
     """
     root = root or project_root()
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
     env_file = root / "include" / "environments" / f"{name}.yaml"
     env = load_spec(EnvironmentSpec, env_file)
+    check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
 
     def relay(path: Path) -> None:
         catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
 
     def pipeline(path: Path) -> None:
-        name = path.parent.name
-        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", name))
+        folder = path.parent.name
+        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", folder))
+        check_secrets(spec, path, environment=name)
         _check_place(spec, path, catalog)
-        catalog.pipelines[name] = spec
+        catalog.pipelines[folder] = spec
 
     pipelines = {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
 

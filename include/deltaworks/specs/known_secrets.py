@@ -17,17 +17,77 @@ from deltaworks.specs.base import Reference
 LOCAL = "local"
 #: In lower case. The last line is of earlier versions of docker/local.env.
 WELL_KNOWN = frozenset(
-    """
-    admin admin123 administrator airflow changeme change-me change_me default deltaworks dummy example foobar guest key
-    letmein minio minio123 minioadmin none null pass passw0rd password password1 password123 postgres qwerty root secret
-    secretkey secret-key spark test test123 testing testtest todo user xxx 0000 1234 12345 123456 12345678 123456789
-    akiaiosfodnn7example wjalrxutnfemi/k7mdeng/bpxrficyexamplekey temporary_key temporary_ctx
-    local-lake local-lake-secret local-aws local-aws-secret local-profile-only
-    zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtlet0wmda= zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtles0wmda=
-    """.split()
+    [
+        "admin",
+        "admin123",
+        "administrator",
+        "airflow",
+        "changeme",
+        "change-me",
+        "change_me",
+        "default",
+        "deltaworks",
+        "dummy",
+        "example",
+        "foobar",
+        "guest",
+        "key",
+        "letmein",
+        "minio",
+        "minio123",
+        "minioadmin",
+        "none",
+        "null",
+        "pass",
+        "passw0rd",
+        "password",
+        "password1",
+        "password123",
+        "postgres",
+        "qwerty",
+        "root",
+        "secret",
+        "secretkey",
+        "secret-key",
+        "spark",
+        "test",
+        "test123",
+        "testing",
+        "testtest",
+        "todo",
+        "user",
+        "xxx",
+        "0000",
+        "1234",
+        "12345",
+        "123456",
+        "12345678",
+        "123456789",
+        "akiaiosfodnn7example",
+        "wjalrxutnfemi/k7mdeng/bpxrficyexamplekey",
+        "temporary_key",
+        "temporary_ctx",
+        "local-lake",
+        "local-lake-secret",
+        "local-aws",
+        "local-aws-secret",
+        "local-profile-only",
+        "zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtles0wmda=",
+    ]
 )
 #: Keys of an environment whose reference is a secret; addresses are references, too.
-_SECRET_KEYS = frozenset({"access_key", "secret_key", "secret", "token", "username", "password"})
+_SECRET_KEYS = frozenset(
+    {
+        "access_key",
+        "secret_key",
+        "secret",
+        "token",
+        "password",
+        "truststore_password",
+        "keystore_password",
+        "key_password",
+    }
+)
 
 
 def weakness(value: str) -> str | None:
@@ -58,17 +118,19 @@ def refuse_weak(value: str, *, place: str, variable: str) -> None:
         )
 
 
-def check_secrets(environment: BaseModel, file: Path, *, variables: Mapping[str, str] = os.environ) -> None:
-    """Refuse an environment whose secrets are blank or well known, unless it is `local`.
+def check_secrets(
+    declared: BaseModel, file: Path, *, environment: str, variables: Mapping[str, str] = os.environ
+) -> None:
+    """Refuse a declaration whose secrets are blank or well known, unless the environment is `local`.
 
     A variable that is not set is none of this check's business: whatever needs it says so, and not every process does.
 
     Raises:
         ConfigError: SECRET_WEAK with file, key and variable.
     """
-    if getattr(environment, "environment", "") == LOCAL:
+    if environment == LOCAL:
         return
-    for key, reference in _secrets(environment, ""):
+    for key, reference in _secrets(declared, ""):
         if reference.name in variables:
             refuse_weak(variables[reference.name], place=f"{file}: {key}", variable=reference.name)
 

@@ -1,9 +1,10 @@
-"""docker-compose.yaml holds together: services, what they wait for, and the variables Deltaworks reads."""
+"""docker-compose.yaml holds together: services, what they wait for, and the variables each of them is given."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,20 +15,49 @@ from ruamel.yaml import YAML
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
 from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.known_secrets import weakness
 from deltaworks.specs.sources.objects import FileSourceSpec
 from sandbox.servers.landing import queue_url
+from tests.unit.docker.secrets_script import FILES, make_secrets
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 AIRFLOW = {"airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
 ONE_SHOT = {"airflow-init", "landing-init"}
+SETTINGS = "${DELTAWORKS_ENV_FILE:-docker/local.env}"
+LOOPBACK = "${DELTAWORKS_BIND:-127.0.0.1}:"
+#: What each service needs, and no other secret.
+SECRETS = {
+    "postgres": {"postgres"},
+    "airflow-init": {"airflow", "airflow-admin"},
+    "airflow-apiserver": {"airflow", "airflow-tokens", "airflow-logs", "lake"},
+    "airflow-scheduler": {"airflow", "airflow-tokens", "airflow-logs", "airflow-login", "spark", "lake", "landing"},
+    "airflow-dag-processor": {"airflow", "lake", "landing"},
+    "airflow-triggerer": {"airflow", "airflow-logs"},
+    "deadman": {"lake", "landing"},
+    "spark-master": {"spark"},
+    "spark-worker-1": {"spark"},
+    "spark-worker-2": {"spark"},
+    "moto": set(),
+    "s3proxy": {"lake"},
+    "landing-init": {"lake", "landing"},
+}
 
 
 def variables(name: str) -> dict[str, str]:
     """A file of variables as Docker reads it."""
     lines = (ROOT / "docker" / name).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """All variables that are made at the first start."""
+    folder = tmp_path_factory.mktemp("docker") / "secrets"
+    make_secrets(folder)
+    lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
+    return dict(line.split("=", 1) for line in lines)
 
 
 def test_the_services_have_airflows_official_names() -> None:
@@ -79,16 +109,81 @@ def test_every_volume_that_is_mounted_is_declared_and_used() -> None:
 
 
 def test_no_two_services_publish_one_port() -> None:
-    published = [port.split(":")[0] for service in SERVICES.values() for port in service.get("ports", [])]
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    numbers = [port.removeprefix(LOOPBACK).split(":")[0] for port in published]
 
-    assert len(published) == len(set(published))
+    assert len(numbers) == len(set(numbers))
+
+
+def test_ports_are_published_on_this_machine_alone_unless_one_variable_says_otherwise() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+
+    assert published
+    assert all(port.startswith(LOOPBACK) for port in published), published
+    assert "`DELTAWORKS_BIND`" in (ROOT / "docs" / "deploying.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_is_given_the_secrets_it_needs_and_no_other(name: str) -> None:
+    files = [file for file in SERVICES[name].get("env_file", []) if file != SETTINGS]
+
+    assert files == [f"docker/secrets/{file}.env" for file in FILES_IN_ORDER if file in SECRETS[name]]
+
+
+FILES_IN_ORDER = [
+    "postgres",
+    "airflow",
+    "airflow-tokens",
+    "airflow-logs",
+    "airflow-admin",
+    "airflow-login",
+    "spark",
+    "lake",
+    "landing",
+]
+
+
+def test_every_file_of_secrets_is_one_that_is_made() -> None:
+    assert {f"{name}.env" for name in FILES_IN_ORDER} == set(FILES)
+    assert set.union(*SECRETS.values()) == set(FILES_IN_ORDER)
+
+
+@pytest.mark.parametrize("name", ["moto", "s3proxy", "spark-master", "spark-worker-1", "spark-worker-2"])
+def test_what_parses_bytes_of_producers_holds_no_secret_of_airflow(name: str) -> None:
+    service = SERVICES[name]
+
+    assert not any("airflow" in file or "postgres" in file for file in service.get("env_file", []))
+    assert not any(variable.startswith("AIRFLOW") for variable in service.get("environment", {}))
+    assert not any("airflow" in mount for mount in service.get("volumes", []))
+
+
+def test_no_secret_is_in_a_committed_file() -> None:
+    texts = [
+        (ROOT / "docker-compose.yaml").read_text(),
+        *(path.read_text() for path in (ROOT / "docker").glob("*.env")),
+    ]
+    names = {name for makers in FILES.values() for name in makers}
+
+    for text in texts:
+        assert not re.search(rf"^\s*({'|'.join(sorted(names))})\s*[:=]", text, re.MULTILINE)
+        assert not re.search(r"(?i)(password|secret_key|jwt_secret)\s*[:=]\s*\w", text)
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"docker/secrets/", "docker/aws.env"} <= set(ignored)
+
+
+def test_the_password_file_of_the_login_is_where_it_is_read_and_nowhere_else() -> None:
+    mounting = {
+        name for name, service in SERVICES.items() if any("auth:" in mount for mount in service.get("volumes", []))
+    }
+
+    assert mounting == {"airflow-init", "airflow-apiserver"}
 
 
 def test_every_image_is_pinned() -> None:
     for service in SERVICES.values():
         image = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", service["image"])
 
-        assert re.fullmatch(r"[a-z/]+:\d[\w.]*", image), image
+        assert re.fullmatch(r"[a-z/]+:\d[\w.]*(@sha256:[0-9a-f]{64})?", image), image
 
 
 def test_airflow_runs_on_postgres_and_its_parts_find_each_other() -> None:
@@ -96,14 +191,15 @@ def test_airflow_runs_on_postgres_and_its_parts_find_each_other() -> None:
         settings = SERVICES[name]["environment"]
 
         assert settings["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
-        assert "@postgres/" in settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+        assert "docker/secrets/airflow.env" in SERVICES[name]["env_file"]
         assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://airflow-apiserver:8080/execution/"
 
 
 def test_every_airflow_setting_is_one_airflow_knows() -> None:
     from airflow.configuration import conf
 
-    settings = {**SERVICES["airflow-scheduler"]["environment"], **variables("local.env")}
+    made = {name: "" for makers in FILES.values() for name in makers}
+    settings = {**SERVICES["airflow-scheduler"]["environment"], **variables("local.env"), **made}
     named = [name.split("__")[1:] for name in settings if name.startswith("AIRFLOW__")]
 
     unknown = [
@@ -130,18 +226,25 @@ def test_the_spark_connection_names_the_master_of_the_cluster() -> None:
     master = SERVICES["spark-master"]
     assert connection == {"conn_type": "spark", "host": f"spark://{master['hostname']}", "port": 7077}
     assert "7077" in master["command"]
+    assert master["command"][:3] == ["bash", "/opt/deltaworks/spark.sh", "master"]
     for worker in ("spark-worker-1", "spark-worker-2"):
         assert SERVICES[worker]["command"][-1] == f"{connection['host']}:{connection['port']}"
+        assert SERVICES[worker]["command"][:3] == ["bash", "/opt/deltaworks/spark.sh", "worker"]
         assert SERVICES[worker]["hostname"] == worker
 
 
-def test_the_health_check_of_the_local_profile_can_log_in() -> None:
-    known = variables("local.env")
-    connection = json.loads(known[f"AIRFLOW_CONN_{AIRFLOW_CONNECTION.upper()}"])
+def test_the_health_check_of_the_local_profile_can_log_in(secrets: dict[str, str]) -> None:
+    connection = json.loads(secrets[f"AIRFLOW_CONN_{AIRFLOW_CONNECTION.upper()}"])
     api = SERVICES["airflow-scheduler"]["environment"]["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
 
     assert connection["host"] == api.removesuffix("/execution/")
-    assert (connection["login"], connection["password"]) == ("admin", known["AIRFLOW_ADMIN_PASSWORD"])
+    assert (connection["login"], connection["password"]) == ("admin", secrets["AIRFLOW_ADMIN_PASSWORD"])
+
+
+def test_airflow_and_its_database_have_one_password(secrets: dict[str, str]) -> None:
+    login = f"//airflow:{secrets['POSTGRES_PASSWORD']}@postgres/airflow"
+
+    assert secrets["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].endswith(login)
 
 
 @pytest.mark.parametrize("environment", ["compose", "local", "aws"])
@@ -167,8 +270,10 @@ def test_every_reference_of_an_environment_has_a_variable(environment: str, file
     for path in texts:
         referenced |= set(re.findall(r"env:([A-Z_]+)", path.read_text()))
 
+    made = {name for makers in FILES.values() for name in makers}
+
     assert given["DELTAWORKS_ENVIRONMENT"] == environment
-    assert referenced - set(given) == set()
+    assert referenced - set(given) - made == set()
 
 
 def test_the_local_profile_points_at_its_own_servers() -> None:
@@ -177,21 +282,27 @@ def test_the_local_profile_points_at_its_own_servers() -> None:
     for variable, service in (("DELTAWORKS_LAKE_ENDPOINT", "s3proxy"), ("DELTAWORKS_AWS_ENDPOINT", "moto")):
         host, port = given[variable].removeprefix("http://").split(":")
         assert host == service
-        assert f"{port}:{port}" in SERVICES[service]["ports"]
+        assert f"{LOOPBACK}{port}:{port}" in SERVICES[service]["ports"]
         assert "local" in SERVICES[service]["profiles"]
     assert given["DELTAWORKS_LANDING_QUEUE_URL"] == queue_url(given["DELTAWORKS_AWS_ENDPOINT"])
 
 
-def test_the_fernet_key_of_the_local_profile_is_one() -> None:
-    assert len(base64.urlsafe_b64decode(variables("local.env")["AIRFLOW__CORE__FERNET_KEY"])) == 32
+def test_the_fernet_key_that_is_made_is_one(secrets: dict[str, str]) -> None:
+    assert len(base64.urlsafe_b64decode(secrets["AIRFLOW__CORE__FERNET_KEY"])) == 32
 
 
-def test_the_example_for_aws_holds_no_secret() -> None:
-    given = variables("aws.env.example")
+def test_simple_auth_is_allowed_by_the_local_profile_alone() -> None:
+    assert variables("local.env")["DELTAWORKS_ALLOW_SIMPLE_AUTH"] == "true"
+    assert "DELTAWORKS_ALLOW_SIMPLE_AUTH" not in variables("aws.env.example")
 
-    secret = {name: value for name, value in given.items() if re.search(r"KEY|SECRET|PASSWORD", name)}
-    assert secret
-    assert set(secret.values()) == {""}
+
+def test_the_example_for_aws_asks_for_no_secret() -> None:
+    # Containers that run executors read it, too.
+    assert not [name for name in variables("aws.env.example") if re.search(r"KEY|SECRET|PASSWORD", name)]
+
+
+def test_no_secret_that_is_made_is_weak(secrets: dict[str, str]) -> None:
+    assert {name: weakness(value) for name, value in secrets.items() if weakness(value)} == {}
 
 
 def test_the_init_script_makes_every_pool_the_dags_use() -> None:
@@ -202,9 +313,33 @@ def test_the_init_script_makes_every_pool_the_dags_use() -> None:
     assert made == {POOL_STREAMS, POOL_RELAYS, POOL_SPARK_JOBS}
     assert re.search(r"^airflow db migrate$", script, re.MULTILINE)
     assert script.count("set -euo pipefail") == 1
+    assert script.index("python -m deltaworks.airflow.deployment") < script.index("airflow db migrate")
 
 
-@pytest.mark.parametrize("script", ["init.sh", "s3proxy.sh"])
+@pytest.mark.parametrize(
+    ("script", "variable"),
+    [
+        ("s3proxy.sh", "DELTAWORKS_LAKE_SECRET_KEY"),
+        ("init.sh", "AIRFLOW_ADMIN_PASSWORD"),
+        ("spark.sh", "DELTAWORKS_SPARK_SECRET"),
+    ],
+)
+def test_a_service_without_its_secret_says_who_makes_it(script: str, variable: str) -> None:
+    others = {"DELTAWORKS_LAKE_ACCESS_KEY": "lake", "PATH": os.environ["PATH"]}
+
+    ran = subprocess.run(
+        ["bash", ROOT / "docker" / script, "master"],
+        env={**others, variable: ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode != 0
+    assert f"{variable}: is blank: make secrets" in ran.stderr
+
+
+@pytest.mark.parametrize("script", ["init.sh", "s3proxy.sh", "spark.sh"])
 def test_a_script_is_valid_bash(script: str) -> None:
     done = subprocess.run(["bash", "-n", ROOT / "docker" / script], capture_output=True, text=True, check=False)
 

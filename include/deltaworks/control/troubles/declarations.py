@@ -64,6 +64,12 @@ DECLARATIONS: Final = (
             "set the variable; the embedded stack sets its own",
         ),
         Trouble(
+            "SECRET_WEAK",
+            "outside `local`, a secret is blank or one that everybody knows; file, key and variable are named",
+            "set the variable to a random value; `make secrets` makes those of the containers",
+            runbook="deploying.md#secrets",
+        ),
+        Trouble(
             "LOG_STORE_UNSAFE",
             "the lake is on S3 and the log store that keeps writers apart is not set",
             "remove the override of `spark.delta.logStore.s3a.impl`",

@@ -21,6 +21,12 @@ STACK: Final = (
             "write the connection as JSON with what is named",
         ),
         Trouble(
+            "SIMPLE_AUTH_REFUSED",
+            "outside `local`, Airflow runs with its auth manager for development",
+            "configure another one, or set `DELTAWORKS_ALLOW_SIMPLE_AUTH=true` where one login is enough",
+            runbook="deploying.md#airflow-behind-tls",
+        ),
+        Trouble(
             "SPARK_UNPROTECTED",
             "the environment does not say how a standalone cluster is protected",
             "`spark.protected: true` and `spark.secret` in the environment; `false` where nobody else reaches it",

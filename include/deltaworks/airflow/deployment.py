@@ -1,0 +1,85 @@
+"""What an Airflow outside `local` is refused for at its start: an auth manager for development, and weak secrets.
+
+`plugins/airflow_local_settings.py` runs the check in every process of Airflow, before it does anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+
+from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.specs.known_secrets import LOCAL, refuse_weak
+
+#: Set to `true`, it lets Airflow start with its simple auth manager outside `local`.
+ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
+_SIMPLE = "SimpleAuthManager"
+_OPTIONS = (("core", "fernet_key"), ("api_auth", "jwt_secret"), ("api", "secret_key"))
+
+
+def check_deployment(variables: Mapping[str, str] = os.environ) -> None:
+    """Refuse what is unsafe in Airflow's configuration; of the environment `local` nothing.
+
+    Raises:
+        ConfigError: SIMPLE_AUTH_REFUSED or SECRET_WEAK, with the option and the variable that sets it.
+    """
+    environment = variables.get("DELTAWORKS_ENVIRONMENT", LOCAL)
+    if environment == LOCAL:
+        return
+    _check_auth_manager(environment, allowed=variables.get(ALLOW_VARIABLE, "").strip().lower() == "true")
+    for place, variable, value in _secrets(variables):
+        refuse_weak(value, place=place, variable=variable)
+
+
+def _check_auth_manager(environment: str, *, allowed: bool) -> None:
+    if not conf.get("core", "auth_manager", fallback="").endswith(_SIMPLE):
+        return
+    everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
+    if everybody or not allowed:
+        raise ConfigError(
+            "SIMPLE_AUTH_REFUSED",
+            f"[core] auth_manager is Airflow's {_SIMPLE} in the environment {environment!r}"
+            + (", and simple_auth_manager_all_admins lets everybody in." if everybody else ": it is for development."),
+            hint=f"Configure the auth manager of your users (docs/deploying.md), or set {ALLOW_VARIABLE}=true where "
+            "one login is enough and simple_auth_manager_all_admins is off.",
+        )
+
+
+def _secrets(variables: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Where a secret of Airflow is set, the variable that sets it, and its value; none that this process lacks."""
+    for section, key in _OPTIONS:
+        yield f"[{section}] {key}", f"AIRFLOW__{section.upper()}__{key.upper()}", conf.get(section, key, fallback="")
+    database = urlsplit(conf.get("database", "sql_alchemy_conn", fallback=""))
+    if database.hostname:
+        yield "[database] sql_alchemy_conn", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", database.password or ""
+    for variable in ("AIRFLOW_ADMIN_PASSWORD", "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"):
+        if variable in variables:
+            yield "the login", variable, _password_of(variables[variable])
+
+
+def _password_of(value: str) -> str:
+    if not value.lstrip().startswith("{"):
+        return urlsplit(value).password or "" if "://" in value else value
+    try:
+        return str(json.loads(value).get("password", ""))
+    except ValueError:
+        return ""
+
+
+def main() -> int:
+    """Check once, for scripts that prepare Airflow."""
+    try:
+        check_deployment()
+    except DeltaworksError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Airflow does not start outside `local` with an auth manager for development or with secrets that are none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.configuration import conf
+
+from deltaworks.airflow.deployment import check_deployment
+from deltaworks.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+SAFE = {
+    "AIRFLOW__CORE__FERNET_KEY": "y1lE9mVYVYzv1oSVjK3cV3n9v2x8qJb0z5tY4aWkQ0E=",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "f31ab0c1",
+    "AIRFLOW__API__SECRET_KEY": "9c1ab5d0",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://airflow:e61ab0@postgres/airflow",
+    "AIRFLOW_ADMIN_PASSWORD": "0d91cc",
+    "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": '{"conn_type": "http", "login": "admin", "password": "0d91cc"}',
+    "AIRFLOW__CORE__AUTH_MANAGER": "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager",
+}
+SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name, value in SAFE.items():
+        monkeypatch.setenv(name, value)
+    assert conf.get("core", "auth_manager") == SAFE["AIRFLOW__CORE__AUTH_MANAGER"]
+    return {**SAFE, "DELTAWORKS_ENVIRONMENT": "production"}
+
+
+def test_a_configuration_with_an_auth_manager_and_random_secrets_starts(variables: dict[str, str]) -> None:
+    check_deployment(variables)
+
+
+@pytest.mark.parametrize("allowed", [None, "", "false"])
+def test_the_simple_auth_manager_is_refused_unless_it_is_allowed(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, allowed: str | None
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", SIMPLE)
+    if allowed is not None:
+        variables["DELTAWORKS_ALLOW_SIMPLE_AUTH"] = allowed
+
+    with pytest.raises(ConfigError) as caught:
+        check_deployment(variables)
+
+    assert caught.value.condition == "SIMPLE_AUTH_REFUSED"
+    check_deployment({**variables, "DELTAWORKS_ALLOW_SIMPLE_AUTH": "true"})
+    check_deployment({**variables, "DELTAWORKS_ENVIRONMENT": "local"})
+
+
+def test_a_simple_auth_manager_that_makes_everybody_an_admin_is_refused_even_if_allowed(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", SIMPLE)
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "true")
+
+    with pytest.raises(ConfigError, match="lets everybody in"):
+        check_deployment({**variables, "DELTAWORKS_ALLOW_SIMPLE_AUTH": "true"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "place"),
+    [
+        ("AIRFLOW__CORE__FERNET_KEY", "", "[core] fernet_key"),
+        ("AIRFLOW__CORE__FERNET_KEY", "ZGVsdGF3b3Jrcy1sb2NhbC1wcm9maWxlLWtleS0wMDA=", "[core] fernet_key"),
+        ("AIRFLOW__API_AUTH__JWT_SECRET", "local-profile-only", "[api_auth] jwt_secret"),
+        ("AIRFLOW__API__SECRET_KEY", "changeme", "[api] secret_key"),
+        ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:airflow@postgres/airflow", "sql_alchemy_conn"),
+        ("AIRFLOW_ADMIN_PASSWORD", "admin", "the login"),
+        ("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", '{"conn_type": "http", "login": "admin", "password": "admin"}', "login"),
+        ("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", "http://admin:admin@airflow", "login"),
+    ],
+)
+def test_a_weak_secret_of_airflow_is_refused_by_option_and_variable(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, place: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(ConfigError) as caught:
+        check_deployment({**variables, variable: value})
+
+    assert caught.value.condition == "SECRET_WEAK"
+    assert place in caught.value.message
+    assert variable in caught.value.message
+    check_deployment({**variables, variable: value, "DELTAWORKS_ENVIRONMENT": "local"})
+
+
+@pytest.mark.parametrize(("allowed", "starts"), [("", False), ("true", True)])
+def test_a_process_of_airflow_ends_before_it_does_anything(tmp_path: Path, allowed: str, starts: bool) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "DELTAWORKS"))}
+    environment = (
+        inherited
+        | SAFE
+        | {
+            "AIRFLOW_HOME": str(tmp_path),
+            "AIRFLOW__CORE__AUTH_MANAGER": SIMPLE,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "DELTAWORKS_ENVIRONMENT": "compose",
+            "DELTAWORKS_ALLOW_SIMPLE_AUTH": allowed,
+            "PYTHONPATH": str(ROOT / "include"),
+        }
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "airflow", "config", "get-value", "core", "executor"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ran.returncode == 0) is starts, ran.stderr[-2000:]
+    assert ("SIMPLE_AUTH_REFUSED" in ran.stderr) is not starts
