@@ -105,6 +105,12 @@ def test_airflow_is_told_where_it_is_and_to_bear_with_an_api_server_restart(
     assert int(variables["AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS"]) >= 60
 
 
+def test_every_server_of_the_stack_is_reached_on_this_machine_alone(variables: dict[str, str]) -> None:
+    assert variables["AIRFLOW__API__HOST"] == variables["SPARK_LOCAL_IP"] == "127.0.0.1"
+    for name in ("DELTAWORKS_LAKE_ENDPOINT", "DELTAWORKS_AWS_ENDPOINT", "AIRFLOW__API__BASE_URL"):
+        assert variables[name].startswith("http://127.0.0.1:"), name
+
+
 def test_processes_inherit_the_shell_but_not_its_airflow_aws_or_python_settings(
     home: StackHome, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
