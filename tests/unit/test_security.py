@@ -23,7 +23,7 @@ def rows(section: str) -> list[list[str]]:
 
 
 @cache
-def tests_of(file: str) -> set[str]:
+def functions_of(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -31,7 +31,7 @@ def tests_of(file: str) -> set[str]:
 @pytest.mark.parametrize(("file", "name"), NAMED.findall(TEXT))
 def test_a_test_that_is_named_exists(file: str, name: str) -> None:
     assert (ROOT / file).is_file()
-    assert name in tests_of(file)
+    assert name in functions_of(file)
 
 
 def test_every_protection_has_a_test() -> None:
