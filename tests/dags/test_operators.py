@@ -71,7 +71,10 @@ def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 
 def job(project: Path, **options: Any) -> SparkJobOperator:
-    defaults = {"task_id": "t", "job": "rebuild_gold", "pipeline": "games", "environment": load_catalog().environment}
+    environment = load_catalog().environment
+    spark = environment.spark.model_copy(update={"protected": False})
+    environment = environment.model_copy(update={"spark": spark})
+    defaults = {"task_id": "t", "job": "rebuild_gold", "pipeline": "games", "environment": environment}
     return SparkJobOperator(**{**defaults, **options})
 
 
@@ -113,6 +116,25 @@ def test_a_master_given_as_a_uri_is_understood(project: Path, monkeypatch: pytes
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://spark.example:7077")
 
     assert option(command_of(job(project)), "--master") == "spark://spark.example:7077"
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        '{"conn_type": "spark", "host": "spark://spark.example:7077"}',
+        '{"conn_type": "spark", "host": "spark://spark.example", "port": 7077}',
+        "spark://spark.example:7077",
+    ],
+)
+def test_a_standalone_master_is_refused_where_nobody_says_how_it_is_protected(
+    project: Path, monkeypatch: pytest.MonkeyPatch, connection: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
+
+    with pytest.raises(ConfigError) as caught:
+        command_of(job(project, environment=load_catalog().environment))
+
+    assert caught.value.condition == "SPARK_UNPROTECTED"
 
 
 def test_settings_that_the_jvm_needs_at_start_are_on_the_command_line_and_no_secret_is(

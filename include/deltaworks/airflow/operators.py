@@ -130,7 +130,9 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
-        self._follow(self._checked_connection())
+        connection = self._checked_connection()
+        self._follow(connection)
+        check_master(self._environment, _master_of(connection))
         settings = submit_conf(self._environment, project_root())
         settings.pop("spark.driver.memory", None)  # given as --driver-memory, which may differ by job
         self.conf = {**settings, **(self.conf or {})}
@@ -161,7 +163,6 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
                 f"The connection {self._conn_id!r} names no master (a URI like spark://local[2] loses it).",
                 hint="Write the connection as JSON with the whole master URL as its host.",
             )
-        check_master(self._environment, connection.host)
         return connection
 
     def _follow(self, connection: Connection) -> None:
@@ -202,6 +203,13 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             track_driver_via_k8s_api=self._track_driver_via_k8s_api,
             yarn_track_via_rm_api=self._yarn_track_via_rm_api,
         )
+
+
+def _master_of(connection: Connection) -> str:
+    """The master as the provider derives it: a connection written as a URI has its scheme as its type."""
+    host = str(connection.host or "")
+    is_whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
+    return host if is_whole else f"{connection.conn_type}://{host}"
 
 
 class ProcessOperator(_OptionArguments, BaseOperator):
