@@ -3,7 +3,9 @@
 `put_if_absent` lets one of many writers create an object; `put_if_match` lets one of many replace it. Both are
 atomic on S3 (conditional requests) and on local disk (hard link, lock file). A reply that is lost on the way is
 not a failure: the object is read back, and bytes equal to ours mean that our own write landed; callers therefore
-put something unique to the writer into what they write.
+put something unique to the writer into what they write. A refusal that what is stored does not bear out is no
+answer either: S3 refuses a conditional write that meets another request on its key, whatever that one comes to, so
+the write is tried again. On local disk what was written is there after a power failure, its name included.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import random
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +24,10 @@ from typing import Any, Protocol
 
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
+
+#: How often a conditional write is tried that was refused though its condition holds.
+_CONDITIONAL_ATTEMPTS = 8
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +48,18 @@ class ObjectStore(Protocol):
         """Write or replace the object."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False when it was there already with other bytes."""
+        """Create the object; False when it was there already with other bytes.
+
+        Raises:
+            TransientError: the storage refused for as long as it was asked, with no other object there.
+        """
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
-        """Replace the version `etag`; the new tag, or None when another version is there now."""
+        """Replace the version `etag`; the new tag, or None when another version is there now, or none.
+
+        Raises:
+            TransientError: the storage refused for as long as it was asked, with that very version there.
+        """
 
     def list(self, prefix: str) -> list[str]:
         """The keys below `prefix`, sorted."""
@@ -95,27 +111,37 @@ class S3Objects:
         self._put(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        if self._put(key, data, IfNoneMatch="*") is not None:
-            return True
-        stored = self.get(key)
-        return stored is not None and stored.data == data
+        for _ in _attempts():
+            if self._put(key, data, IfNoneMatch="*") is not None:
+                return True
+            stored = self.get(key)
+            if stored is not None:
+                return stored.data == data
+        raise _refused_without_cause(key, "nothing is there")
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
-        written = self._put(key, data, IfMatch=etag)
-        if written is not None:
-            return written
-        stored = self.get(key)
-        return stored.etag if stored is not None and stored.data == data else None
+        for _ in _attempts():
+            written = self._put(key, data, IfMatch=etag)
+            if written is not None:
+                return written
+            stored = self.get(key)
+            if stored is None:
+                return None
+            if stored.data == data:
+                return stored.etag
+            if stored.etag != etag:
+                return None
+        raise _refused_without_cause(key, "the version to be replaced is there")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str | None:
-        """The tag written, or None when the condition did not hold."""
+        """The tag written, or None when it was refused for its condition, or for another write at the same time."""
         from botocore.exceptions import ClientError
 
         with _reported("write", key):
             try:
                 answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
             except ClientError as error:
-                # 409 is S3's answer to a conditional write racing another one on the same key.
+                # 409 is S3's answer to a conditional write racing another request on the same key, a delete among them.
                 if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey"):
                     return None
                 raise
@@ -132,6 +158,24 @@ class S3Objects:
     def delete(self, key: str) -> None:
         with _reported("delete", key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+
+
+def _attempts() -> Iterator[int]:
+    """Numbers of attempts, with growing waits between them."""
+    for attempt in range(_CONDITIONAL_ATTEMPTS):
+        if attempt:
+            longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
+            time.sleep(random.uniform(longest / 2, longest))
+        yield attempt
+
+
+def _refused_without_cause(key: str, what: str) -> TransientError:
+    return TransientError(
+        "STORAGE_REFUSED",
+        f"{_CONDITIONAL_ATTEMPTS} conditional writes of {key} were all refused, though {what}.",
+        hint="Others write and delete the same key without pause, or the store keeps no conditions: run it again, "
+        "then see who writes there.",
+    )
 
 
 def _code(error: Any) -> str:
@@ -169,19 +213,26 @@ class LocalObjects:
     def put(self, key: str, data: bytes) -> None:
         with self._written(key, data) as temporary:
             temporary.replace(self._root / key)
+            _sync_folder(temporary.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        with self._written(key, data) as temporary:
-            try:
-                os.link(temporary, self._root / key)
-            except FileExistsError:
-                stored = self.get(key)
-                return stored is not None and stored.data == data
-        return True
+        while True:
+            with self._written(key, data) as temporary:
+                try:
+                    os.link(temporary, self._root / key)
+                except FileExistsError:
+                    stored = self.get(key)
+                    if stored is None:  # deleted in between
+                        continue
+                    # Of a writer that died before it synced the folder: only then may others rest on it.
+                    _sync_folder(temporary.parent)
+                    return stored.data == data
+                _sync_folder(temporary.parent)
+            return True
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
         target = self._root / key
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         with (target.parent / f".{target.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             stored = self.get(key)
@@ -193,7 +244,7 @@ class LocalObjects:
     @contextlib.contextmanager
     def _written(self, key: str, data: bytes) -> Iterator[Path]:
         target = self._root / key
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
         try:
             with temporary.open("wb") as file:
@@ -211,4 +262,27 @@ class LocalObjects:
         return sorted(key for key in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
-        (self._root / key).unlink(missing_ok=True)
+        path = self._root / key
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        _sync_folder(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it; one that had to be made is as durable as what is written into it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a power failure: syncing a file makes its bytes durable, not its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,14 @@ from typing import Any
 
 _TARGET = re.compile(rb"\r\nx-amz-target: *[^\r\n.]*\.?([^\r\n.]+)", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *\d+", re.IGNORECASE)
-_REASONS = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 429: "Too Many Requests", 503: "Slow Down"}
+_REASONS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    429: "Too Many Requests",
+    503: "Slow Down",
+}
 
 
 def operation_of(head: bytes) -> str:

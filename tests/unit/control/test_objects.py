@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from botocore.config import Config
 from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 
 
 def test_an_object_that_is_not_there_is_none(objects: ObjectStore) -> None:
@@ -253,3 +258,103 @@ def test_a_local_root_is_created_on_first_write(tmp_path: Path) -> None:
     assert objects.list("") == []
     objects.put("a", b"x")
     assert objects.list("") == ["a"]
+
+
+CONFLICT = Fault(action=Action.REFUSE, method="PUT", status=409, code="ConditionalRequestConflict", times=2)
+
+
+@pytest.fixture
+def behind_proxy(s3_storage: StorageSpec) -> Iterator[tuple[S3Objects, FaultProxy]]:
+    """The bucket through a proxy that can refuse requests on their way."""
+    with running_fault_proxy(str(s3_storage.endpoint)) as proxy:
+        objects = S3Objects(s3_storage.model_copy(update={"endpoint": proxy.endpoint}))
+        objects._prefix = f"{uuid.uuid4().hex}/"
+        yield objects, proxy
+
+
+def test_a_conflict_with_nothing_there_is_no_answer_and_the_object_is_created(
+    behind_proxy: tuple[S3Objects, FaultProxy],
+) -> None:
+    objects, proxy = behind_proxy
+    proxy.faults = (CONFLICT,)
+
+    assert objects.put_if_absent("k", b"mine")
+
+    stored = objects.get("k")
+    assert (stored and stored.data, len(proxy.incidents)) == (b"mine", 2)
+
+
+def test_a_conflict_with_the_named_version_there_is_no_answer_and_it_is_replaced(
+    behind_proxy: tuple[S3Objects, FaultProxy],
+) -> None:
+    objects, proxy = behind_proxy
+    objects.put("k", b"one")
+    first = objects.get("k")
+    assert first is not None
+    proxy.faults = (CONFLICT,)
+
+    etag = objects.put_if_match("k", b"two", first.etag)
+
+    stored = objects.get("k")
+    assert stored is not None
+    assert (stored.data, stored.etag) == (b"two", etag)
+
+
+def test_a_conflict_with_another_object_there_is_a_lost_race(behind_proxy: tuple[S3Objects, FaultProxy]) -> None:
+    objects, proxy = behind_proxy
+    objects.put("k", b"one")
+    proxy.faults = (CONFLICT,)
+
+    assert not objects.put_if_absent("k", b"two")
+    assert objects.put_if_match("k", b"two", "another") is None
+    assert len(proxy.incidents) == 2
+
+
+def test_conflicts_without_end_are_an_error_and_never_a_lost_race(
+    behind_proxy: tuple[S3Objects, FaultProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, proxy = behind_proxy
+    objects.put("there", b"one")
+    stored = objects.get("there")
+    assert stored is not None
+    monkeypatch.setattr("deltaworks.control.objects._LONGEST_WAIT_SECONDS", 0.0)
+    proxy.faults = (replace(CONFLICT, times=None),)
+
+    with pytest.raises(TransientError, match="nothing is there") as absent:
+        objects.put_if_absent("k", b"mine")
+    with pytest.raises(TransientError, match="the version to be replaced is there"):
+        objects.put_if_match("there", b"two", stored.etag)
+
+    assert absent.value.condition == "STORAGE_REFUSED"
+
+
+def test_a_local_write_is_durable_by_name_before_it_counts(
+    local_objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, list[str]]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            folder = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            shown = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+            synced.append((folder.relative_to(tmp_path).as_posix(), shown))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    local_objects.put_if_absent("a/b/k", b"one")
+    # The folders that were made, from the top, and then the one with the new name in it.
+    assert synced == [(".", ["objects"]), ("objects", ["a"]), ("objects/a", ["b"]), ("objects/a/b", ["k"])]
+
+    stored = local_objects.get("a/b/k")
+    assert stored is not None
+    for write in (
+        lambda: local_objects.put("a/b/other", b"x"),
+        lambda: local_objects.put_if_match("a/b/k", b"two", stored.etag),
+        lambda: local_objects.put_if_absent("a/b/k", b"two"),
+        lambda: local_objects.delete("a/b/k"),
+    ):
+        synced.clear()
+        write()
+        assert [folder for folder, _ in synced] == ["objects/a/b"]
+    assert synced == [("objects/a/b", ["other"])]
