@@ -92,7 +92,7 @@ class FileEventLogWriter:
         self._lake = lake
         self._relay = relay
         self._overwrites = overwrites
-        self._owner = Step(f"{relay}/owner", epoch)
+        self._owner = _owner_step(relay, epoch)
         self._in_doubt: PendingAppend | None = None
         created = user_metadata(pipeline=relay, batch=0, operation="create_relay_table")
         self._events = lake.ensure(file_events_key(relay), FILE_EVENT_SCHEMA, user_metadata=created)
@@ -245,6 +245,17 @@ class FileEventLogWriter:
     def _metadata(self, operation: str, *, batch: str | int, step: Step | None = None) -> str:
         extra = {"step": step.app_id, "step_version": step.version} if step else {}
         return user_metadata(pipeline=self._relay, batch=batch, operation=operation, **extra)
+
+
+def _owner_step(relay: str, epoch: int) -> Step:
+    return Step(f"{relay}/owner", epoch)
+
+
+def known_log_epoch(lake: Lake, relay: str) -> int:
+    """The highest owner epoch that the relay's tables were committed to under; 0 before the first."""
+    app_id = _owner_step(relay, 0).app_id
+    tables = [lake.open(key) for key in (file_events_key(relay), message_quarantine_key(relay))]
+    return max((table.transaction_version(app_id) or 0 for table in tables if table is not None), default=0)
 
 
 def _event_rows(received: Iterable[ReceivedEvent], *, first_seq: int, number: int) -> pa.Table:

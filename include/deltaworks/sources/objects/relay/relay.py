@@ -21,7 +21,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, DeltaworksError, FencedError, TransientError
-from deltaworks.sources.objects.log_writer import FileEventLogWriter
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, known_log_epoch
 from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import Lister
@@ -113,6 +113,7 @@ class Relay:
             paths.lease(self._control),
             ttl_seconds=self._spec.lease_ttl_seconds,
             name=self._spec.relay,
+            known_epoch=lambda: known_log_epoch(Lake(self._lake), self._spec.relay),
         )
         lease.acquire(wait_seconds=self._lease_wait)
         try:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.lease import Lease, LeaseRecord
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError
 from deltaworks.sources.objects.log import message_quarantine_key
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend, known_log_epoch
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.objects.relay.relay_stage import Killed, drained, keys, relay_of, running
@@ -98,6 +98,33 @@ def test_a_kill_before_the_append_loses_nothing(landing: Any) -> None:
     with running(relay_of(landing)) as relay:
         eventually(lambda: drained(landing) and relay.counts.deleted >= 12, "the messages came back and are gone")
     assert sorted(keys(landing)) == sorted(f"games/{number}" for number in range(12))
+
+
+def test_a_message_with_unsafe_names_is_quarantined_and_the_others_land(landing: Any) -> None:
+    bodies = [landing.notification("games/1", etag="a\r\nb"), landing.notification("../games/2")]
+    landing.send(*bodies, landing.notification("games/3"))
+    with running(relay_of(landing)) as relay:
+        eventually(lambda: relay.counts.deleted == 3, "all three messages are gone")
+    rows = Lake(landing.lake).rows(message_quarantine_key("landing"))
+    assert rows is not None
+    assert sorted(zip(*(rows.column(name).to_pylist() for name in ("reason", "body")), strict=True)) == [
+        ("unsafe_key", bodies[1]),
+        ("unsafe_tag", bodies[0]),
+    ]
+    assert keys(landing) == ["games/3"]
+
+
+def test_a_relay_whose_lease_vanished_takes_over_at_its_first_start(landing: Any) -> None:
+    FileEventLogWriter(Lake(landing.lake), "landing", epoch=5)
+    landing.send(landing.notification("games/1"))
+
+    with running(relay_of(landing)) as relay:
+        eventually(lambda: relay.counts.deleted == 1, "the message is gone")
+
+    stored = open_objects(landing.lake).get(relay_control("landing", "lease.json"))
+    lease = LeaseRecord.decode(stored.data) if stored else None
+    assert (lease and lease.epoch, known_log_epoch(Lake(landing.lake), "landing")) == (6, 6)
+    assert keys(landing) == ["games/1"]
 
 
 def test_a_second_relay_that_must_not_wait_says_who_holds_the_lease(landing: Any) -> None:
