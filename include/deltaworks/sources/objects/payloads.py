@@ -6,6 +6,7 @@ An error of the object itself (gone, replaced, unreadable) is an `ObjectError`: 
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -20,6 +21,7 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.sources.objects.object_names import is_key, is_tag, is_version, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -143,8 +145,15 @@ def open_object(
         ConfigError: OBJECT_FORBIDDEN, the bucket may not be read.
         TransientError: STORAGE_UNREACHABLE, it failed for a minute, however often it was asked.
     """
-    if storage.scheme == "file":
-        data = _read_local(Path(storage.prefix) / key, etag, max_bytes)
+    # Also a log that was written before messages were held to this must not stop its streams.
+    path = local_path(Path(storage.prefix), key) if storage.scheme == "file" else None
+    if not (
+        is_tag(etag) and is_version(version_id) and (path is not None or (storage.scheme != "file" and is_key(key)))
+    ):
+        hint = "Nobody who writes objects names them so: see who may send to the relay's queue."
+        raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key!r} with tag {etag!r} cannot be asked for.", hint=hint)
+    if path is not None:
+        data = _read_local(path, etag, max_bytes)
     else:
         data = _patiently(lambda: _announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}")
     try:
@@ -224,9 +233,13 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
     try:
         _check_size(path.stat().st_size, max_bytes, str(path))
         data = path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         hint = "It was deleted before it was read."
         raise ObjectMissing("OBJECT_MISSING", f"{path} is not there.", hint=hint) from error
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        raise ObjectMissing("OBJECT_MISSING", f"{path} cannot be there: {error}.", hint="Nothing to do.") from error
     if not is_announced(data, etag):
         hint = "Its newer content has a file event of its own."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)

@@ -24,6 +24,7 @@ from deltaworks.sources.objects.payloads import (
     resolved_variables,
 )
 from deltaworks.sources.objects.relay import bucket
+from deltaworks.sources.objects.relay.removal import ObjectRemover
 from deltaworks.specs.storage import StorageSpec
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
@@ -140,6 +141,49 @@ def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
         open_object(storage, "one", "0" * 32)
     with pytest.raises(ObjectMissing):
         open_object(storage, "two", etag)
+
+
+@pytest.mark.parametrize("key", ["../secret", "a/../../secret", "/etc/passwd", "a/../one", "one\0", "x" * 2_000])
+def test_a_key_leads_nowhere_but_into_the_landing_folder(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret").write_bytes(CONTENT)
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "one").write_bytes(CONTENT)
+    storage = StorageSpec(root=f"file://{tmp_path}/landing")
+    opener = FileOpener(storage, compression="auto")
+
+    payload = opener(FileReference(1, key, ""))
+
+    assert (payload.data, payload.problem and payload.problem.code) == (None, ReasonCode.OBJECT_UNREADABLE)
+    remover = ObjectRemover(storage)
+    assert (remover.lies_there("b", key, "", None), remover.remove("b", key, "", None)) == ("gone", "gone")
+    assert (tmp_path / "secret").exists()
+
+
+@pytest.mark.parametrize("key", ["folder", "one/below", "x" * 300, "f/" * 400])
+def test_a_key_that_no_file_can_have_is_an_object_that_is_missing(tmp_path: Path, key: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "one").write_bytes(CONTENT)
+    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")
+
+    payload = opener(FileReference(1, key, ""))
+
+    assert payload.problem is not None
+    assert payload.problem.code == ReasonCode.OBJECT_MISSING
+
+
+@pytest.mark.parametrize(
+    ("key", "etag", "version"),
+    [("games/1", "a\r\nx: y", None), ("games/1", "ä", None), ("games/1", "", "v\n"), ("../other/1", "", None)],
+)
+def test_names_that_cannot_be_asked_for_are_the_objects_fault(
+    landing: Any, key: str, etag: str, version: str | None
+) -> None:
+    opener = FileOpener(landing.storage, compression="auto")
+
+    payload = opener(FileReference(1, key, etag, version))
+
+    assert payload.problem is not None
+    assert payload.problem.code == ReasonCode.OBJECT_UNREADABLE
 
 
 def test_what_is_wrong_survives_the_way_from_task_to_driver() -> None:

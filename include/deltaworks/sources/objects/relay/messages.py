@@ -16,6 +16,8 @@ from urllib.parse import unquote_plus
 
 import orjson
 
+from deltaworks.sources.objects.object_names import is_bucket, is_key, is_tag, is_version
+
 _LARGEST_LONG = (1 << 63) - 1
 #: In place of a relay's buckets: events of whichever are taken.
 ANY_BUCKET = "*"
@@ -28,6 +30,8 @@ class Problem(StrEnum):
     NOT_AN_S3_MESSAGE = "not_an_s3_message"
     SNS_CONTROL_MESSAGE = "sns_control_message"
     RECORD_MALFORMED = "record_malformed"
+    UNSAFE_KEY = "unsafe_key"
+    UNSAFE_TAG = "unsafe_tag"
     FOREIGN_BUCKET = "foreign_bucket"
 
 
@@ -125,6 +129,8 @@ def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedM
     for record in records:
         try:
             event: FileEvent | None = read(record)
+            if event is not None:
+                _refuse_unsafe_names(event)
         except _Unusable as unusable:
             problems.append(unusable.problem)
             continue
@@ -137,6 +143,16 @@ def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedM
         else:
             events.append(event)
     return ParsedMessage(events=tuple(events), ignored=tuple(ignored), problems=tuple(problems))
+
+
+def _refuse_unsafe_names(event: FileEvent) -> None:
+    """Refuse what could not be asked for, or would ask for something else."""
+    if not is_bucket(event.bucket):
+        raise _Unusable(Problem.FOREIGN_BUCKET)
+    if not is_key(event.key):
+        raise _Unusable(Problem.UNSAFE_KEY)
+    if not is_tag(event.etag) or not is_version(event.version_id):
+        raise _Unusable(Problem.UNSAFE_TAG)
 
 
 def is_folder_marker(key: str, size: int) -> bool:

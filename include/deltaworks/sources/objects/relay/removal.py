@@ -9,6 +9,7 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
+from deltaworks.sources.objects.object_names import local_path
 from deltaworks.sources.objects.payloads import is_announced
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
 from deltaworks.sources.outages import error_code
@@ -37,7 +38,7 @@ class ObjectRemover:
     def lies_there(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
         """What removing it would say; nothing is changed."""
         if self._client is None:
-            return _local_state(Path(self._landing.prefix) / key, etag)
+            return _local_state(local_path(Path(self._landing.prefix), key), etag)
         return self._checked(bucket, lambda: self._client.head_object(**self._named(bucket, key, etag, version_id)))
 
     def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
@@ -99,9 +100,9 @@ class ObjectRemover:
         return "removed"
 
     def _remove_local(self, key: str, etag: str) -> Removal:
-        path = Path(self._landing.prefix) / key
+        path = local_path(Path(self._landing.prefix), key)
         state = _local_state(path, etag)
-        if state != "removed":
+        if path is None or state != "removed":
             return state
         if self._archive is None:
             path.unlink(missing_ok=True)
@@ -112,9 +113,11 @@ class ObjectRemover:
         return "removed"
 
 
-def _local_state(path: Path, etag: str) -> Removal:
+def _local_state(path: Path | None, etag: str) -> Removal:
+    if path is None:  # the key of no object of this folder
+        return "gone"
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return "gone"
     return "removed" if is_announced(data, etag) else "changed"

@@ -145,6 +145,17 @@ def test_what_creates_nothing_is_acknowledged_and_counted(body: str) -> None:
         (notification(record(object={"size": 2**63})), Problem.RECORD_MALFORMED),
         (notification(record(eventTime="yesterday")), Problem.RECORD_MALFORMED),
         (notification(record(eventName=None)), Problem.RECORD_MALFORMED),
+        (notification(record(object={"eTag": "abc\r\nx-amz-acl: public-read"})), Problem.UNSAFE_TAG),
+        (notification(record(object={"eTag": "ab\nc"})), Problem.UNSAFE_TAG),
+        (notification(record(object={"eTag": "ä"})), Problem.UNSAFE_TAG),
+        (notification(record(object={"eTag": "a" * 300})), Problem.UNSAFE_TAG),
+        (event_bridge(etag='a"b'), Problem.UNSAFE_TAG),
+        (notification(record(object={"versionId": "v\r\n1"})), Problem.UNSAFE_TAG),
+        (notification(record(object={"key": "../other/a.gz"})), Problem.UNSAFE_KEY),
+        (notification(record(object={"key": "games/%2E%2E/../a.gz"})), Problem.UNSAFE_KEY),
+        (event_bridge(key="games/./../../etc/passwd"), Problem.UNSAFE_KEY),
+        (notification(record(object={"key": "games/a%00.gz"})), Problem.UNSAFE_KEY),
+        (notification(record(object={"key": "ä" * 513})), Problem.UNSAFE_KEY),
     ],
 )
 def test_what_cannot_be_used_has_a_reason(body: str, problem: Problem) -> None:
