@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+#: The instants a datetime can name, in microseconds since 1970: those of the years 1 to 9999.
+EARLIEST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LATEST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def utc_now() -> datetime:
@@ -26,5 +30,5 @@ def parse_iso(text: str | None) -> datetime | None:
 
 
 def micros_as_iso(micros: int) -> str:
-    """Microseconds since 1970 as ISO 8601."""
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat()
+    """Microseconds since 1970 as ISO 8601; what lies outside the years 1 to 9999 becomes their first or last instant."""
+    return (_EPOCH + timedelta(microseconds=min(max(micros, EARLIEST_US), LATEST_US))).isoformat()

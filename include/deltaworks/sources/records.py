@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.control.clock import micros_as_iso
+from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_as_iso
 from deltaworks.errors import ContractError
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
@@ -47,12 +47,17 @@ class Record:
 
 @dataclass(slots=True)
 class ReadFacts:
-    """How much of a stream was read: records, bytes, and when the oldest and the newest of them arrived."""
+    """How much of a stream was read: records, bytes, and when the oldest and the newest of them arrived.
+
+    In some streams the producer says when, and may say it in a unit that makes it year 55,000. `beyond_calendar` counts
+    records whose time no date can name.
+    """
 
     records: int = 0
     bytes: int = 0
     oldest_us: int | None = None
     newest_us: int | None = None
+    beyond_calendar: int = 0
 
     def note(self, records: Iterable[Record]) -> Iterator[Payload]:
         """The payloads, counted on their way."""
@@ -60,6 +65,7 @@ class ReadFacts:
             self.records += 1
             self.bytes += len(record.payload.data or b"")
             at = record.arrived_at_us
+            self.beyond_calendar += not EARLIEST_US <= at <= LATEST_US
             self.oldest_us = at if self.oldest_us is None else min(self.oldest_us, at)
             self.newest_us = at if self.newest_us is None else max(self.newest_us, at)
             yield record.payload
@@ -68,18 +74,21 @@ class ReadFacts:
         """Add what another task has read."""
         self.records += other.records
         self.bytes += other.bytes
+        self.beyond_calendar += other.beyond_calendar
         oldest = [at for at in (self.oldest_us, other.oldest_us) if at is not None]
         newest = [at for at in (self.newest_us, other.newest_us) if at is not None]
         self.oldest_us, self.newest_us = min(oldest, default=None), max(newest, default=None)
 
     def as_metadata(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
+        """As the ledger keeps it; instants beyond the calendar as its first or last one."""
         facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
         if self.oldest_us is not None and self.newest_us is not None:
             facts |= {
                 "oldest_event_time": micros_as_iso(self.oldest_us),
                 "newest_event_time": micros_as_iso(self.newest_us),
             }
+        if self.beyond_calendar:
+            facts["times_beyond_calendar"] = self.beyond_calendar
         return facts
 
 

@@ -22,6 +22,7 @@ from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
 from deltaworks.sources.kafka.source import KafkaSource
 from deltaworks.sources.records import record_seq
+from deltaworks.tables.lake import Lake
 from sandbox.servers.kafka_broker import BrokerLogin, RunningBroker, running_broker
 from tests.spark.sources.kafka_stage import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
 
@@ -107,6 +108,25 @@ def test_a_record_of_several_events_and_one_that_is_broken(
     assert json.loads(quarantined["mixed/0/1"]["record"])["headers"] == {"sender": "app"}
     assert quarantined["mixed/0/2"]["raw_bytes"] == 10, "what cannot be read is kept, since nobody else keeps it"
     assert json.loads(quarantined["mixed/0/4"]["record"])["key"] == "gone"
+
+
+def test_microseconds_sent_as_milliseconds_stop_nothing(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
+) -> None:
+    topic = Topic(broker, "micros", 0)
+    settings = {"message.timestamp.after.max.ms": str(2**63 - 1)}  # as brokers before 4.0 have it
+    topic.admin.create_topics([NewTopic("micros", 1, config=settings)])["micros"].result()
+    topic.raw(order(1), timestamp=1_700_000_000_000_000)
+    topic.raw(order(2))
+    topic.producer.flush()
+    project = project_of(topic.source())
+
+    run(spark, project)
+
+    assert numbers(project) == [1, 2]
+    [batch] = Lake(project.catalog.environment.lake).open(paths.checkpoint_store("shop")).to_pyarrow_table().to_pylist()
+    noted = json.loads(batch["source_metadata"])
+    assert (noted["times_beyond_calendar"], noted["newest_event_time"][:4]) == (1, "9999")
 
 
 def test_tombstones_can_be_events(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.parse import BatchStamp, Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.delta.source import RowReader
 from deltaworks.sources.kafka.brokers import client_properties
@@ -199,6 +201,51 @@ def test_rows_of_a_table_are_events_at_their_place_in_the_batch() -> None:
         (12, "p/t", ((3, ({"a": 1}, b'{"a": 1}')),)),
         (12, "p/t", ((9, ({"a": None}, b'{"a": null}')),)),
     ]
+
+
+#: Microseconds that a producer sent as milliseconds, as Spark hands them over; and the first instant past year 9999.
+MICROS_AS_MILLIS = 1_700_000_000_000_000_000
+YEAR_10000 = 253_402_300_800_000_000
+
+
+@pytest.mark.parametrize("at", [MICROS_AS_MILLIS, YEAR_10000, 2**63 - 1, -62_135_596_800_000_001])
+def test_a_record_of_a_time_beyond_the_calendar_is_read_and_noted(at: int) -> None:
+    records = kafka({"value": b"{}", "timestamp": at}, {"offset": 1, "value": b"{}"}, with_fields=False)
+    facts = ReadFacts()
+    assert len(list(facts.note(records))) == 2
+    total = ReadFacts()
+    total.add(facts)
+
+    metadata = total.as_metadata()
+
+    assert metadata["times_beyond_calendar"] == 1
+    times = (metadata["oldest_event_time"], metadata["newest_event_time"])
+    other = "1970-01-01T00:00:01+00:00"
+    assert times in [(other, "9999-12-31T23:59:59.999999+00:00"), ("0001-01-01T00:00:00+00:00", other)]
+
+
+def test_records_of_ordinary_times_have_nothing_noted_of_them() -> None:
+    facts = ReadFacts()
+    list(facts.note(kafka({"value": b"{}", "timestamp": YEAR_10000 - 1})))
+
+    assert "times_beyond_calendar" not in facts.as_metadata()
+
+
+def test_a_time_beyond_the_calendar_fits_no_time_column_and_hinders_no_other(make_spec: Callable[..., Any]) -> None:
+    columns = [{"name": "device", "path": "device", "type": "string"}]
+    timed = [*columns, {"name": "at", "path": "_record.timestamp", "type": "timestamp"}]
+    value = b'{"name": "x", "id": "1", "time": 1700000000, "device": "d"}'
+    [record] = kafka({"value": value, "timestamp": MICROS_AS_MILLIS})
+    stamp = BatchStamp(0, 0, "f")
+
+    def parsed(columns: list[dict[str, str]]) -> dict[str, list[dict[str, Any]]]:
+        source = {"kind": "kafka", "bootstrap_servers": "b:1", "topics": ["a"]}
+        spec = make_spec(source=source, tables=[{"name": "events", "catch_all": True, "columns": columns}])
+        return {name: table.to_pylist() for name, table in Parser(spec).parse([record.payload], stamp)}
+
+    assert [row["device"] for row in parsed(columns)["events"]] == ["d"]
+    [row] = parsed(timed)["quarantine"]
+    assert [(reason["code"], reason["path"]) for reason in row["reasons"]] == [("out_of_range", "_record.timestamp")]
 
 
 @given(st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), max_size=5), max_size=4))
