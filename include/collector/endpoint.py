@@ -21,11 +21,9 @@ def endpoint(collector: Collector) -> FastAPI:
     @app.post("/v1/events")
     async def events(request: Request) -> Response:
         body = await request.body()
-        lines = request.headers.get("content-type", "").startswith("application/x-ndjson")
-        bodies = [line for line in body.splitlines() if line.strip()] if lines else [body]
+        content_type = request.headers.get("content-type", "application/json")
         source_ip = request.client.host if request.client else ""
-        wrapped = [_gateway_request(body, source_ip) for body in bodies]
-        answer = await run_in_threadpool(collector.take, wrapped)
+        answer = await run_in_threadpool(collector.take, _gateway_request(body, content_type, source_ip))
         return Response(
             answer["body"], answer["statusCode"], headers=answer.get("headers"), media_type="application/json"
         )
@@ -33,12 +31,12 @@ def endpoint(collector: Collector) -> FastAPI:
     return app
 
 
-def _gateway_request(body: bytes, source_ip: str) -> dict[str, Any]:
+def _gateway_request(body: bytes, content_type: str, source_ip: str) -> dict[str, Any]:
     """What API Gateway would hand to the Lambda."""
     return {
         "resource": "/v1/events",
         "httpMethod": "POST",
         "body": body.decode("utf-8", "backslashreplace"),
-        "headers": {"Content-Type": "application/json"},
+        "headers": {"Content-Type": content_type},
         "requestContext": {"stage": "local", "requestId": uuid.uuid4().hex, "identity": {"sourceIp": source_ip}},
     }

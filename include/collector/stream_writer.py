@@ -1,26 +1,37 @@
-"""Puts records into a Kinesis stream; of a call that took some of them, only those it did not take are sent again."""
+"""Puts records into a Kinesis stream; of a call that took some of them, only those it did not take are sent again.
+
+What the stream cannot take at all is found out record by record, so that it costs its neighbours nothing.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from collector.records import OutgoingRecord
 
-#: What one PutRecords takes at most.
+#: What one PutRecords takes at most. A record counts with its key; a stream can be set to take up to 10 MiB.
 RECORDS_PER_CALL, BYTES_PER_CALL = 500, 5 << 20
+RECORD_BYTES = 1 << 20
 _ATTEMPTS = 8
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
+_BAD_REQUEST, _TOO_LARGE = 400, 413
+#: Errors of a whole call that say something about what was in it.
+_REFUSALS = ("ValidationException", "InvalidArgumentException", "ParamValidationError")
+
+Numbered = tuple[int, OutgoingRecord]
 
 
-class RecordsRefusedError(Exception):
-    """The stream did not take `count` records in all attempts; whoever sent them has to send them again."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A record that is not in the stream, by its index. `status` is None where it may be taken another time."""
 
-    def __init__(self, count: int, reason: str) -> None:
-        super().__init__(f"{count} records were not taken: {reason}")
-        self.count = count
+    index: int
+    reason: str
+    status: int | None = None
 
 
 class StreamWriter:
@@ -31,54 +42,77 @@ class StreamWriter:
     """
 
     def __init__(
-        self, client: Any, stream: str, *, sleep: Callable[[float], None] = time.sleep, seed: int | None = None
+        self,
+        client: Any,
+        stream: str,
+        *,
+        record_bytes: int = RECORD_BYTES,
+        sleep: Callable[[float], None] = time.sleep,
+        seed: int | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
+        self._record_bytes = record_bytes
         self._sleep = sleep
         self._random = random.Random(seed)
 
-    def put(self, records: Sequence[OutgoingRecord]) -> None:
-        """Put records, in as few calls as can be.
+    def put(self, records: Sequence[OutgoingRecord]) -> list[Refusal]:
+        """Put records, in as few calls as can be; those that are not in the stream, in their order."""
+        refusals, fitting = [], []
+        for index, record in enumerate(records):
+            if record.size_bytes > self._record_bytes:
+                reason = f"{record.size_bytes} bytes as a record, more than {self._record_bytes}"
+                refusals.append(Refusal(index, reason, _TOO_LARGE))
+            else:
+                fitting.append((index, record))
+        for batch in _batches(fitting):
+            refusals += self._put_batch(batch)
+        return sorted(refusals, key=lambda refusal: refusal.index)
 
-        Raises:
-            RecordsRefusedError: some were not taken; the others are in the stream.
-        """
-        refused, reason = 0, ""
-        for batch in _batches(records):
-            left, why = self._put_batch(batch)
-            refused, reason = refused + left, why or reason
-        if refused:
-            raise RecordsRefusedError(refused, reason)
-
-    def _put_batch(self, batch: list[OutgoingRecord]) -> tuple[int, str]:
+    def _put_batch(self, batch: list[Numbered]) -> list[Refusal]:
         reason = ""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
                 self._sleep(self._random.uniform(longest / 2, longest))
             try:
-                answer = self._client.put_records(StreamName=self._stream, Records=[record.entry() for record in batch])
-            except Exception as error:  # the call as a whole: all of it is sent again
+                entries = [record.entry() for _, record in batch]
+                answer = self._client.put_records(StreamName=self._stream, Records=entries)
+            except Exception as error:  # the call as a whole: nothing of it was taken
                 reason = f"{type(error).__name__}: {error}"
+                if _is_of_records(error):
+                    return self._put_apart(batch, reason)
                 continue
             results = answer["Records"]
             batch = [record for record, result in zip(batch, results, strict=True) if result.get("ErrorCode")]
             if not batch:
-                return 0, ""
+                return []
             reason = next(result["ErrorCode"] for result in results if result.get("ErrorCode"))
-        return len(batch), reason
+        return [Refusal(index, reason) for index, _ in batch]
+
+    def _put_apart(self, batch: list[Numbered], reason: str) -> list[Refusal]:
+        """Put the halves of a batch that some record of it makes impossible; refuse the record once it is alone."""
+        if len(batch) == 1:
+            return [Refusal(batch[0][0], reason, _BAD_REQUEST)]
+        middle = len(batch) // 2
+        return self._put_batch(batch[:middle]) + self._put_batch(batch[middle:])
 
 
-def _batches(records: Sequence[OutgoingRecord]) -> Iterator[list[OutgoingRecord]]:
-    batch: list[OutgoingRecord] = []
+def _is_of_records(error: Exception) -> bool:
+    """Whether a call was refused for the records in it, and not for its stream, its rights or the moment."""
+    response = getattr(error, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else type(error).__name__
+    return code in _REFUSALS and "records" in str(error).partition(":")[2].lower()
+
+
+def _batches(records: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+    batch: list[Numbered] = []
     size = 0
-    for record in records:
-        more = len(record.data) + len(record.partition_key)
-        if batch and (len(batch) == RECORDS_PER_CALL or size + more > BYTES_PER_CALL):
+    for index, record in records:
+        if batch and (len(batch) == RECORDS_PER_CALL or size + record.size_bytes > BYTES_PER_CALL):
             yield batch
             batch, size = [], 0
-        batch.append(record)
-        size += more
+        batch.append((index, record))
+        size += record.size_bytes
     if batch:
         yield batch

@@ -30,5 +30,5 @@ def parse_iso(text: str | None) -> datetime | None:
 
 
 def micros_as_iso(micros: int) -> str:
-    """Microseconds since 1970 as ISO 8601; what lies outside the years 1 to 9999 becomes their first or last instant."""
+    """Microseconds since 1970 as ISO 8601; outside the years 1 to 9999 their first or last instant."""
     return (_EPOCH + timedelta(microseconds=min(max(micros, EARLIEST_US), LATEST_US))).isoformat()

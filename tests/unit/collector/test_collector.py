@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.endpoint import endpoint
 from collector.handler import Collector
 from collector.records import OutgoingRecord, outgoing
-from collector.stream_writer import BYTES_PER_CALL, RECORDS_PER_CALL, RecordsRefusedError, StreamWriter
+from collector.stream_writer import BYTES_PER_CALL, RECORDS_PER_CALL, Refusal, StreamWriter
 
 AT = 1_700_000_000
 
@@ -75,7 +76,7 @@ def test_each_record_is_taken_once_whatever_is_refused(sizes: list[int], refusin
     stream = Stream(*refusing, seed=seed)
     records = [OutgoingRecord(str(at).encode().ljust(size, b"."), "1") for at, size in enumerate(sizes)]
 
-    StreamWriter(stream, "events", sleep=lambda seconds: None, seed=1).put(records)
+    assert StreamWriter(stream, "events", sleep=lambda seconds: None, seed=1).put(records) == []
 
     assert Counter(each["Data"] for each in stream.taken) == Counter(record.data for record in records)
 
@@ -97,12 +98,49 @@ def test_a_call_that_failed_as_a_whole_is_made_again() -> None:
     assert len(stream.taken) == 1
 
 
-def test_what_is_never_taken_is_told_with_its_count() -> None:
+def test_what_is_never_taken_is_named_and_may_be_sent_again() -> None:
     stream = Stream(*[1.0] * 8)
-    with pytest.raises(RecordsRefusedError, match="ProvisionedThroughputExceededException") as refused:
-        StreamWriter(stream, "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")] * 3)
+    refusals = StreamWriter(stream, "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")] * 3)
 
-    assert refused.value.count == 3
+    assert refusals == [Refusal(index, "ProvisionedThroughputExceededException") for index in range(3)]
+
+
+class Particular(Stream):
+    """A stream that refuses any call with a poisoned record in it, as Kinesis does for records of a wrong size."""
+
+    def put_records(self, *, StreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
+        poisoned = [at for at, each in enumerate(Records, 1) if each["Data"].startswith(b"poison")]
+        if poisoned:
+            error = {"Code": "ValidationException", "Message": f"Value at 'records.{poisoned[0]}.member.data' failed"}
+            raise ClientError({"Error": error}, "PutRecords")
+        return super().put_records(StreamName=StreamName, Records=Records)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=700))
+def test_records_that_make_a_call_impossible_cost_their_neighbours_nothing(poisoned: list[bool]) -> None:
+    stream, waits = Particular(), list[float]()
+    records = [OutgoingRecord(b"poison" if bad else b"good %d" % at, "1") for at, bad in enumerate(poisoned)]
+
+    refusals = StreamWriter(stream, "events", sleep=waits.append).put(records)
+
+    assert [(refusal.index, refusal.status) for refusal in refusals] == [
+        (at, 400) for at, bad in enumerate(poisoned) if bad
+    ]
+    assert Counter(each["Data"] for each in stream.taken) == Counter(
+        record.data for record, bad in zip(records, poisoned, strict=True) if not bad
+    )
+    assert waits == [], "there is nothing to wait for"
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "ValidationException"])
+def test_a_call_refused_for_its_stream_or_its_rights_blames_no_record(code: str) -> None:
+    class Closed(Stream):
+        def put_records(self, **call: Any) -> dict[str, Any]:
+            raise ClientError({"Error": {"Code": code, "Message": "Value at 'streamName' failed"}}, "PutRecords")
+
+    [refusal] = StreamWriter(Closed(), "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")])
+
+    assert refusal.status is None
 
 
 async def _posted(stream: Stream, body: bytes, kind: str) -> httpx.Response:
@@ -136,3 +174,4 @@ def test_a_stream_that_refuses_has_the_sender_try_again() -> None:
     answer = asyncio.run(_posted(Stream(*[1.0] * 8), b"{}", "application/json"))
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json() == {"accepted": 0, "retry": [1]}

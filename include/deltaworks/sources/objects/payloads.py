@@ -147,9 +147,8 @@ def open_object(
     """
     # Also a log that was written before messages were held to this must not stop its streams.
     path = local_path(Path(storage.prefix), key) if storage.scheme == "file" else None
-    if not (
-        is_tag(etag) and is_version(version_id) and (path is not None or (storage.scheme != "file" and is_key(key)))
-    ):
+    usable = is_key(key) if storage.scheme == "s3" else path is not None
+    if not (usable and is_tag(etag) and is_version(version_id)):
         hint = "Nobody who writes objects names them so: see who may send to the relay's queue."
         raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key!r} with tag {etag!r} cannot be asked for.", hint=hint)
     if path is not None:
