@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deltaworks.events.exact_numbers import FIRST_ROUNDED
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.table import TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
@@ -231,6 +232,8 @@ def _integer(value: Any, bits: int) -> int:
         raise _mismatch(value, "whole number")
     if not -(1 << bits) <= value < 1 << bits:
         raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} needs more than {bits + 1} bits")
+    if isinstance(value, float) and abs(value) >= FIRST_ROUNDED:
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} may have lost digits as a number with a fraction")
     return int(value)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.columns import Misfit
+from deltaworks.events.columns import Misfit, Misfits
+from deltaworks.events.exact_numbers import Literal, exact_value, has_rounded_number, literal_text
 from deltaworks.events.formats.json import Malformed, dumped
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
@@ -77,7 +78,7 @@ class EventReader:
 
     def _spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
         for value, raw in values:
-            inner = self._inner_of(value)
+            text = inner = self._inner_of(value)
             # The first character tells, but for white space: no copy is made of what is nearly always an object.
             if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                 try:
@@ -87,9 +88,21 @@ class EventReader:
             if type(inner) is not list:
                 yield value, raw
                 continue
-            for element in inner:
-                wrapped = self._wrapped(element)
-                yield wrapped, dumped(wrapped, raw)
+            for element, sent in zip(inner, self._as_sent(inner, text, raw), strict=True):
+                yield self._wrapped(element), dumped(self._wrapped(sent), raw)
+
+    def _as_sent(self, elements: list[Any], text: Any, raw: bytes) -> list[Any]:
+        """The elements with their numbers as they were sent, where they are to be written again."""
+        written = text.encode() if type(text) is str else raw
+        if not has_rounded_number(written):
+            return elements
+        try:
+            exact = exact_value(written)
+        except (ValueError, RecursionError):
+            # As what cannot be told apart: an id in them is refused, since it is not in these bytes.
+            return [None] * len(elements)
+        found: list[Any] = exact if type(text) is str else self._inner_of(exact)
+        return found
 
     def _wrapped(self, element: Any) -> Any:
         for name in reversed(self._unwrap):
@@ -105,6 +118,15 @@ class EventReader:
         if self._unwrap:
             value = self._unwrapped(value)
         return checked_event(value)
+
+    def exact_event(self, raw: bytes) -> Any:
+        """The event inside the bytes of a value with its numbers as literals; None where it cannot be had so."""
+        try:
+            value = exact_value(raw)
+            inner = self._inner_of(value) if self._unwrap else value
+            return exact_value(inner) if type(inner) is str else inner
+        except (ValueError, RecursionError):
+            return None
 
     def _unwrapped(self, value: Any) -> Any:
         if type(value) is not dict:
@@ -134,31 +156,54 @@ class EventReader:
 
 
 class IdReader:
-    """Reads event ids: the value at one path, or a digest of the values at several."""
+    """Reads event ids: the value at one path, or a digest of the values at several.
+
+    Ids that differ are never read as one: where an id is a number that a double may have rounded, it is what was sent.
+    """
 
     def __init__(self, spec: PipelineSpec) -> None:
         self.paths = tuple(tuple(text.split(".")) for text in spec.event.id)
 
-    def read(self, events: Sequence[dict[str, Any]]) -> list[str | None]:
-        """The id of each event; None where a part of it is missing, and for all where none is declared."""
+    def read(self, events: Sequence[dict[str, Any]], exact: Callable[[int], Any]) -> tuple[list[str | None], Misfits]:
+        """The id of each event; None where a part of it is missing, and for all where none is declared.
+
+        Args:
+            exact: the event at an index with its numbers as literals, or None; called for ids that are doubles.
+
+        Returns:
+            The ids; and the misfits by index (None among the ids), whose number cannot be told from others.
+        """
         if not self.paths:
-            return [None] * len(events)
-        parts = [[holder.get(path[-1]) for holder in self._holders(events, path)] for path in self.paths]
+            return [None] * len(events), {}
+        misfits: Misfits = {}
+        parts = [self._texts(events, path, exact, misfits) for path in self.paths]
         if len(parts) == 1:
-            return [value if type(value) is str and value else _id_text(value) for value in parts[0]]
-        return [self._digest(values) for values in zip(*parts, strict=True)]
+            return parts[0], misfits
+        return [_digest(texts) for texts in zip(*parts, strict=True)], misfits
 
     @staticmethod
-    def _holders(events: Sequence[dict[str, Any]], path: Path) -> Sequence[dict[str, Any]]:
-        return holders(events, path[:-1]) if len(path) > 1 else events
+    def _texts(
+        events: Sequence[dict[str, Any]], path: Path, exact: Callable[[int], Any], misfits: Misfits
+    ) -> list[str | None]:
+        parents = holders(events, path[:-1]) if len(path) > 1 else events
+        values = [holder.get(path[-1]) for holder in parents]
+        texts = [value if type(value) is str and value else _id_text(value) for value in values]
+        # Only in a column of ids that are no texts is there anything to look for.
+        for index, value in enumerate(values) if float in set(map(type, values)) else ():
+            if type(value) is float:
+                literal = value_at(exact(index), path)
+                texts[index] = literal_text(literal, value) if type(literal) is Literal else None
+                if texts[index] is None:
+                    detail = f"{value!r} may have lost digits as a number: send it as a text"
+                    misfits[index] = Misfit(ReasonCode.OUT_OF_RANGE, detail)
+        return texts
 
-    @staticmethod
-    def _digest(values: tuple[Any, ...]) -> str | None:
-        texts = [_id_text(value) for value in values]
-        if None in texts:
-            return None
-        # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
-        return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
+
+def _digest(texts: tuple[str | None, ...]) -> str | None:
+    if None in texts:
+        return None
+    # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
+    return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
 
 
 def _id_text(value: Any) -> str | None:

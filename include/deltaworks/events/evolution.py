@@ -54,8 +54,11 @@ Evolved = Mapping[str, tuple[EvolvedColumn, ...]]
 
 
 def kind_of(value: Any) -> str:
-    """What decides the type of a new column. Whole numbers a `long` cannot hold count as nothing a column takes."""
-    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+    """What decides the type of a new column. Whole numbers a `long` cannot hold count as nothing a column takes.
+
+    Beyond 64 bits they have been read as doubles, in which ids would become one another.
+    """
+    if type(value) in (int, float) and not -(1 << 63) <= value < 1 << 63:
         return "large"
     return type(value).__name__
 

@@ -8,11 +8,13 @@ of a struct, fields that are not declared are extra. Null is never extra.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from deltaworks.events.columns import Misfit
+from deltaworks.events.exact_numbers import exact_bytes, may_be_rounded, with_literals
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import EventSpec
@@ -95,12 +97,19 @@ def put_back(extra: dict[str, Any], path: Path, value: Any) -> None:
     extra[path[-1]] = value
 
 
-def rescued_text(extra: dict[str, Any]) -> str | None:
-    """The extra fields as JSON; None where there are none."""
+def rescued_text(extra: dict[str, Any], exact: Callable[[], Any]) -> str | None:
+    """The extra fields as JSON, numbers as they were sent; None where there are none.
+
+    Args:
+        exact: the whole event with its numbers as literals; called where a number may have been rounded.
+    """
     if not extra:
         return None
     try:
-        return json_text(extra)
+        text = json_text(extra)
+        return exact_bytes(with_literals(extra, exact())).decode() if may_be_rounded(text) else text
+    except TypeError:
+        return text
     except Misfit:
         return orjson.dumps(dict.fromkeys(extra, "(nested too deeply to be kept)")).decode()
 

@@ -7,8 +7,9 @@ one of its tables is then taken out of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -196,8 +197,10 @@ class Parser:
             rows = chunk.rows_by_table[name]
             fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
             if fitting.num_rows and self._columns[name].keeps_other_fields:
-                events = [chunk.events[row] for row in rows if row not in reasons]
-                fitting = self._columns[name].complete(fitting, events, self.findings)
+                landing = [row for row in rows if row not in reasons]
+                events = [chunk.events[row] for row in landing]
+                exact = partial(self._exact_event, [chunk.raws[row] for row in landing])
+                fitting = self._columns[name].complete(fitting, events, self.findings, exact)
             if fitting.num_rows:
                 yield name, self._columns[name].untouched(fitting)
         rejected = chunk.rejected + [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
@@ -242,9 +245,11 @@ class Parser:
         note(reasons, misfits, self._time_text)
         note_missing(reasons, times, misfits, self._time_text)
         self._note_age(reasons, times, stamp)
-        ids = pa.array(self._ids.read(events), pa.string())
+        texts, misfits = self._ids.read(events, partial(self._exact_event, chunk.raws))
+        ids = pa.array(texts, pa.string())
+        note(reasons, misfits, self._id_text)
         if self._ids.paths:
-            note_missing(reasons, ids, {}, self._id_text)
+            note_missing(reasons, ids, misfits, self._id_text)
         count = len(events)
         arrays = [
             ids,
@@ -257,6 +262,9 @@ class Parser:
             pa.array(chunk.positions, pa.int64()),
         ]
         return pa.Table.from_arrays(arrays, names=[name for name, _ in ENVELOPE_COLUMNS]), reasons
+
+    def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
+        return self._reader.exact_event(raws[index])
 
     def _note_age(self, reasons: Reasons, times: pa.Array, stamp: BatchStamp) -> None:
         """The reasons of events whose time lies further from their arrival than is declared."""

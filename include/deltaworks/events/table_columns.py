@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -97,8 +98,13 @@ class TableColumns:
             arrays.append(array)
         return arrays, reasons
 
-    def complete(self, rows: pa.Table, events: Sequence[dict[str, Any]], findings: Findings) -> pa.Table:
+    def complete(
+        self, rows: pa.Table, events: Sequence[dict[str, Any]], findings: Findings, exact: Callable[[int], Any]
+    ) -> pa.Table:
         """`rows` of `events` that land, with what the table keeps of other fields.
+
+        Args:
+            exact: the event at an index with its numbers as literals, or None; called where a double may be rounded.
 
         Raises:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
@@ -111,7 +117,8 @@ class TableColumns:
         arrays = [self._evolved_column(index, events, extras) for index in range(len(self._evolved))]
         if evolve == "add_columns":
             self._report(extras, findings)
-        rows = rows.append_column(RESCUED_COLUMN, pa.array(map(rescued_text, extras), pa.string()))
+        texts = [rescued_text(extra, partial(exact, index)) for index, extra in enumerate(extras)]
+        rows = rows.append_column(RESCUED_COLUMN, pa.array(texts, pa.string()))
         for (evolved, _), array in zip(self._evolved, arrays, strict=True):
             rows = rows.append_column(evolved.name, array)
         return rows

@@ -21,6 +21,8 @@ from typing import Any
 
 import orjson
 
+from deltaworks.events.exact_numbers import exact_bytes, exact_value, has_rounded_number
+
 # Begins with a plain character: a look-behind instead would take eight times as long to find.
 _BETWEEN_OBJECTS = re.compile(rb"\}[ \t\r\n]*\{")
 _WHITE_SPACE = b" \t\r\n"
@@ -81,15 +83,21 @@ def _pieces(payload: bytes) -> list[bytes]:
 
 
 def _elements(value: Any, raw: bytes) -> Iterable[tuple[Any, bytes]]:
-    if type(value) is list:
+    if type(value) is not list:
+        return ((value, raw),)
+    if not has_rounded_number(raw):
         return [(element, dumped(element, raw)) for element in value]
-    return ((value, raw),)
+    try:
+        exact = exact_value(raw)
+    except (ValueError, RecursionError) as error:
+        return ((Malformed(raw, f"numbers in it cannot be told apart: {type(error).__name__}"), raw),)
+    return [(element, dumped(sent, raw)) for element, sent in zip(value, exact, strict=True)]
 
 
 def dumped(element: Any, whole: bytes) -> bytes:
     """An element's bytes; those of the whole array where it is nested too deeply to be written."""
     try:
-        return orjson.dumps(element)
+        return exact_bytes(element)
     except TypeError:
         return whole
 

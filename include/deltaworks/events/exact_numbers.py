@@ -1,0 +1,92 @@
+"""Numbers of JSON as they were sent, where reading them as a double made another number of them.
+
+orjson reads whole numbers beyond 64 bits, and any fraction, as doubles. To a measurement that is nothing; two ids that
+differ in their last digit become one. So where a double stands for an id, or goes into what is kept for people, the
+text is read once more, slowly, with every number as it is written. Where there is no such double nothing is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import orjson
+
+#: The doubles from here on are whole numbers that have lost neighbours: several numbers are read as one of them.
+FIRST_ROUNDED = 2.0**53
+# Numbers of so many characters that a double may not be them. Begins with what stands before a number, and not with a
+# look-behind, which would take eight times as long.
+_LONG_NUMBER = re.compile(rb"[:,\[ \t\r\n](-?\d[\d.]{15,}(?:[eE][+-]?\d+)?)")
+_LONG_IN_TEXT = re.compile(r"\d[\d.]{15}|\de[+-]?\d")
+
+
+class Literal(str):
+    """A number as it is written in JSON."""
+
+    __slots__ = ()
+
+
+def exact_value(text: str | bytes) -> Any:
+    """A JSON value with its numbers as literals.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, or nested more deeply than Python reads.
+    """
+    return json.loads(text, parse_int=Literal, parse_float=Literal)
+
+
+def exact_bytes(value: Any) -> bytes:
+    """A value as JSON, literals as they were.
+
+    Raises:
+        TypeError: it is nested too deeply to be written.
+    """
+    return orjson.dumps(value, default=_fragment, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+
+
+def _fragment(value: Any) -> orjson.Fragment:
+    if isinstance(value, Literal):
+        return orjson.Fragment(str(value))
+    raise TypeError(type(value).__name__)
+
+
+def literal_text(literal: str, value: float) -> str:
+    """What stands for a number where it is an id: the same for what was read as it was sent, its literal otherwise."""
+    return literal if literal.lstrip("-").isdigit() or _is_rounded(literal, value) else orjson.dumps(value).decode()
+
+
+def _is_rounded(literal: str, value: float) -> bool:
+    try:
+        return Decimal(literal) != Decimal(repr(value))
+    except InvalidOperation:  # an exponent beyond all bounds
+        return True
+
+
+def has_rounded_number(raw: bytes) -> bool:
+    """Whether some number in a JSON text is not what orjson reads it as. Also true for some texts in strings."""
+    return any(_is_changed(match[1]) for match in _LONG_NUMBER.finditer(raw))
+
+
+def _is_changed(number: bytes) -> bool:
+    try:
+        value = orjson.loads(number)
+    except orjson.JSONDecodeError:  # in a string
+        return False
+    return type(value) is float and _is_rounded(number.decode(), value)
+
+
+def may_be_rounded(text: str) -> bool:
+    """Whether JSON as orjson wrote it may hold a double that is not what was sent. Cheap, and often too careful."""
+    return _LONG_IN_TEXT.search(text) is not None
+
+
+def with_literals(part: dict[str, Any], exact: Any) -> dict[str, Any]:
+    """A part of an event with the values that the exact event has at the same places."""
+    if type(exact) is not dict:
+        return part
+    return {
+        name: with_literals(value, exact[name]) if type(value) is dict and name in exact else exact.get(name, value)
+        for name, value in part.items()
+    }
