@@ -19,7 +19,9 @@ FIRST_ROUNDED = 2.0**53
 # Numbers of so many characters that a double may not be them. Begins with what stands before a number, and not with a
 # look-behind, which would take eight times as long.
 _LONG_NUMBER = re.compile(rb"[:,\[ \t\r\n](-?\d[\d.]{15,}(?:[eE][+-]?\d+)?)")
-_LONG_IN_TEXT = re.compile(r"\d[\d.]{15}|\de[+-]?\d")
+# How orjson writes whole doubles that have lost neighbours.
+_ROUNDED_WHOLE = re.compile(r"\d{16}\.0|\de\+\d")
+_LONG_DIGITS = 19
 
 
 class Literal(str):
@@ -70,16 +72,20 @@ def has_rounded_number(raw: bytes) -> bool:
 
 
 def _is_changed(number: bytes) -> bool:
+    if len(number) < _LONG_DIGITS and number.isdigit():
+        return False
     try:
         value = orjson.loads(number)
     except orjson.JSONDecodeError:  # in a string
         return False
-    return type(value) is float and _is_rounded(number.decode(), value)
+    # Most doubles come as their shortest digits, which is cheaper to see than to compute with.
+    return type(value) is float and orjson.dumps(value) != number and _is_rounded(number.decode(), value)
 
 
 def may_be_rounded(text: str) -> bool:
-    """Whether JSON as orjson wrote it may hold a double that is not what was sent. Cheap, and often too careful."""
-    return _LONG_IN_TEXT.search(text) is not None
+    """Whether JSON as orjson wrote it may hold a whole number, an id perhaps, that is not what was sent."""
+    # Most texts hold neither, and looking for characters that stand as they are takes a thirtieth of the time.
+    return ("e+" in text or ".0" in text) and _ROUNDED_WHOLE.search(text) is not None
 
 
 def with_literals(part: dict[str, Any], exact: Any) -> dict[str, Any]:
