@@ -101,8 +101,8 @@ class EventReader:
         except (ValueError, RecursionError):
             # As what cannot be told apart: an id in them is refused, since it is not in these bytes.
             return [None] * len(elements)
-        found: list[Any] = exact if type(text) is str else self._inner_of(exact)
-        return found
+        sent: list[Any] = exact if type(text) is str else self._inner_of(exact)
+        return sent
 
     def _wrapped(self, element: Any) -> Any:
         for name in reversed(self._unwrap):
