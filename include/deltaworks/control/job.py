@@ -10,13 +10,13 @@ import importlib
 import json
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from deltaworks.control.guard import start_guard
+from deltaworks.control.redaction import traceback_without_values, without_values
 from deltaworks.errors import (
     ConcurrencyError,
     DeltaworksError,
@@ -80,7 +80,7 @@ def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
         code = main()
     except Exception as error:
         own = as_deltaworks_error(error)
-        traceback.print_exception(error)
+        sys.stderr.write(traceback_without_values(error))
         sys.stderr.flush()
         print(own.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
         return own.exit_code
@@ -181,7 +181,7 @@ def _is_outage(link: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in without_values(str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         # A Java error that no Python one stands for: what it says comes after where it was met.
         lines = [lines[1].removeprefix(": ")]

@@ -24,6 +24,7 @@ from deltaworks.specs.types import ColumnType, Struct, parse_type
 #: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
 ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
+_JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
 
 
 def read_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> ReadFields:
@@ -88,6 +89,11 @@ def leaves(extra: dict[str, Any], fields: ReadFields, above: Path = ()) -> list[
         else:
             paths.append(((*above, name), value))
     return paths
+
+
+def json_type(value: Any) -> str:
+    """The type of a value by JSON's own names."""
+    return _JSON_TYPES.get(type(value), "null")
 
 
 def put_back(extra: dict[str, Any], path: Path, value: Any) -> None:

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deltaworks.control.redaction import without_values
 from deltaworks.errors import ContractError
 from deltaworks.specs.rules import RuleSpec, open_duckdb, selected
 from deltaworks.specs.table import TableSpec
@@ -80,9 +81,9 @@ class RuleChecker:
         except duckdb.Error as error:
             raise ContractError(
                 "RULE_UNUSABLE",
-                f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {error}",
+                f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {without_values(str(error))}",
                 hint="Mend its check in pipeline.yaml, then start the stream again.",
-            ) from error
+            ) from None
         return verdict
 
 

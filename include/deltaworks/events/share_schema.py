@@ -58,8 +58,9 @@ def _fitted_file(
     for name in different:
         try:
             column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)
-        except pa.ArrowException as error:
-            raise _unfit(table, batch_id, f"{name}: {error}") from error
+        except pa.ArrowException:
+            # Arrow quotes the value that does not fit.
+            raise _unfit(table, batch_id, f"{name} has a value that does not fit {on_disk[name]}") from None
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     for name, value in file.partition.items():
         rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.string()))

@@ -14,7 +14,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.columns import Misfits, column
 from deltaworks.events.events import holders
 from deltaworks.events.evolution import EvolvedColumn, kind_of
-from deltaworks.events.extras import extra_fields, leaves, put_back, read_fields, rescued_text
+from deltaworks.events.extras import extra_fields, json_type, leaves, put_back, read_fields, rescued_text
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.values import from_text
 from deltaworks.events.origins import PARTITION_FIELD
@@ -66,6 +66,10 @@ class EventColumn:
         note(reasons, misfits, path)
         if self.required:
             note_missing(reasons, array, misfits, path)
+
+
+#: Producers choose the names of fields, and their length.
+_SHOWN_PATH = 200
 
 
 class TableColumns:
@@ -152,10 +156,12 @@ class TableColumns:
     def _refuse(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
         for index, extra in enumerate(extras):
             if extra:
+                # Errors go to logs, heartbeats and alerts, which hold no values of events.
                 path, value = leaves(extra, self._read_fields)[0]
+                name = ".".join(path)[:_SHOWN_PATH]
                 raise ContractError(
                     "FIELD_UNDECLARED",
-                    f"Table {self._table.name!r} takes no field {'.'.join(path)!r}, such as {repr(value)[:80]} in "
+                    f"Table {self._table.name!r} takes no field {name!r}, a value of JSON type {json_type(value)} in "
                     f"event {rows['_position'][index]} of file event {rows['_seq'][index]}; it declares evolve: fail.",
                     hint="Declare a column for it, or another `evolve`, then start the stream again.",
                 )

@@ -91,7 +91,9 @@ def test_fields_nested_too_deeply_to_be_written_end_nothing(make_spec: MakeSpec)
 
 
 def test_where_other_fields_are_refused_the_first_one_is_told(make_spec: MakeSpec) -> None:
-    with pytest.raises(ContractError, match=r"'params\.color', such as 'red' in event 1 of file event 1") as caught:
+    with pytest.raises(
+        ContractError, match=r"'params\.color', a value of JSON type string in event 1 of file event 1"
+    ) as caught:
         parse(spec_with(make_spec, "fail"), event(params={"level": 2}), EXTRA)
 
     assert caught.value.condition == "FIELD_UNDECLARED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -44,3 +45,23 @@ def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
     else:
         with pytest.raises(ContractError, match="SHARE_DOES_NOT_FIT"):
             fitted_share(lake, tables.handles["orders"], prepared(share), share)
+
+
+def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path
+) -> None:
+    spec = make_spec(
+        tables=[{"name": "orders", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]}]
+    )
+    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    tables = TableSet(lake, spec)
+    tables.open()
+    rows = pa.table({"_seq": [1], "_position": [0], "n": ["jane.doe@example.org"]})
+    file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
+    share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),))
+
+    with pytest.raises(ContractError) as refused:
+        fitted_share(lake, tables.handles["orders"], prepared(share), share)
+
+    assert "n has a value that does not fit" in refused.value.message
+    assert "jane" not in "".join(traceback.format_exception(refused.value))
