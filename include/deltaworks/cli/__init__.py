@@ -33,10 +33,9 @@ def main() -> None:
     try:
         app()
     except DeltaworksError as error:
-        from rich.console import Console
+        from deltaworks.cli.output import heading
 
-        console = Console(stderr=True, soft_wrap=True)
-        console.print(f"[bold red]{error.condition}[/] {error.message}", highlight=False)
+        heading(error.condition, error.message, style="bold red", error=True)
         if error.hint:
-            console.print(f"[bold]Next:[/] {error.hint}", highlight=False)
+            heading("Next:", error.hint, error=True)
         sys.exit(error.exit_code)

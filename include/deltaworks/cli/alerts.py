@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
 from deltaworks.alerts.notice import trial_notice
 from deltaworks.alerts.raising import alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
-from deltaworks.cli.context import catalog, console, use_settings
+from deltaworks.cli.context import catalog, use_settings
+from deltaworks.cli.output import line, listing_command
+from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 
@@ -18,17 +19,18 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> None:
+@listing_command
+def show(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
     shown = [alert for alert in alerts(objects) if ended or alert.standing.open]
-    table = Table("severity", "cause", "subject", "since", "summary", "runbook")
+    listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"))
     for alert in sorted(shown, key=lambda alert: (not alert.standing.open, alert.standing.severity, alert.cause)):
         since = alert.standing.since
         severity = alert.standing.severity if alert.standing.open else "resolved"
-        at = f"{since:%Y-%m-%d %H:%M}" if since else ""
-        table.add_row(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
-    console.print(table if shown else "No alert is open.")
+        at = Cell(since, f"{since:%Y-%m-%d %H:%M}" if since else "")
+        listing.add(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
+    return [listing] if shown else ["No alert is open.", listing]
 
 
 @app.command()
@@ -38,7 +40,7 @@ def send() -> None:
     objects = open_objects(environment.lake)
     settle_alerts(objects)
     result = send_notices(objects, open_channels(environment.alerts, environment.messaging))
-    console.print(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
+    line(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
     if result.failing:
         raise TransientError(
             "CHANNEL_FAILED",
@@ -58,9 +60,9 @@ def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on 
             channel.send(trial_notice())
         for problem in problems:
             problem_count += 1
-            console.print(f"{channel.name}: {problem.text}")
+            line(f"{channel.name}: {problem.text}")
         if not problems:
-            console.print(f"{channel.name}: well")
+            line(f"{channel.name}: well")
     if problem_count:
         raise typer.Exit(1)
 
@@ -79,4 +81,4 @@ def deadman() -> None:
             f"The health check has not run for {health_check.silent_seconds:.0f} s.",
             hint="Is the scheduler alive, and stream_health neither paused nor failing?",
         )
-    console.print(f"The health check ran {health_check.silent_seconds:.0f} s ago.")
+    line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

@@ -6,51 +6,49 @@ from collections.abc import Mapping
 from typing import Any
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import listing_command
+from deltaworks.control.listing import Cell, Listing, byte_count, count, instant
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
-from deltaworks.operations.base import readable_bytes
 from deltaworks.tables.lake import Lake
 
 _FILES_SHOWN = 50
 
 
+@listing_command
 def batches(
     pipeline: str,
     last: int = typer.Option(20, min=1, help="How many of the newest batches."),
     batch_id: int | None = typer.Option(None, "--id", min=0, help="One batch with all that is on record of it."),
-) -> None:
+) -> list[str | Listing]:
     """List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps."""
     project = catalog()
     spec, storage = project.pipeline(pipeline), project.environment.lake
     history = BatchHistory(Lake(storage), open_objects(storage), spec)
     if batch_id is not None:
-        _show(history.detail(batch_id))
-        return
-    listing = Table(
-        *("generation", "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds"),
-        *("epoch", "run"),
-    )
+        return _detail(history.detail(batch_id))
+    names = ("generation", "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds")
+    listing = Listing((*names, "epoch", "run"))
     for batch in history.recent(last):
-        listing.add_row(*_row(batch))
-    console.print(listing)
+        listing.add(*_row(batch))
+    return [listing]
 
 
-def _row(batch: BatchSummary) -> tuple[str, ...]:
+def _row(batch: BatchSummary) -> tuple[object, ...]:
     return (
-        str(batch.generation),
-        str(batch.batch_id),
+        batch.generation,
+        batch.batch_id,
         batch.state,
-        ", ".join(batch.held),
-        f"{batch.rows:,}",
-        f"{batch.quarantined:,}",
-        _offset(batch.start_offset),
-        _offset(batch.end_offset),
-        f"{batch.prepared_at:%Y-%m-%d %H:%M:%S}" if batch.prepared_at else "",
-        "" if batch.seconds is None else f"{batch.seconds:.1f}",
-        str(batch.owner_epoch),
+        Cell(list(batch.held), ", ".join(batch.held)),
+        count(batch.rows),
+        count(batch.quarantined),
+        Cell(batch.start_offset, _offset(batch.start_offset)),
+        Cell(batch.end_offset, _offset(batch.end_offset)),
+        instant(batch.prepared_at),
+        None if batch.seconds is None else Cell(batch.seconds, f"{batch.seconds:.1f}"),
+        batch.owner_epoch,
         batch.run,
     )
 
@@ -64,7 +62,7 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
     return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
 
 
-def _show(batch: BatchDetail) -> None:
+def _detail(batch: BatchDetail) -> list[str | Listing]:
     summary = batch.summary
     facts = {
         "batch": f"{summary.batch_id} of generation {summary.generation} "
@@ -77,24 +75,22 @@ def _show(batch: BatchDetail) -> None:
         "spec, code": f"{batch.spec_fingerprint}, {batch.code_version}",
         **{f"source {name}": str(value) for name, value in batch.source.items()},
     }
-    for name, value in facts.items():
-        console.print(f"{name:<26}{value}", highlight=False, markup=False)
-    steps = Table("table", "writer", "outcome", "rows", "files", "size", "version", "seconds")
+    of_batch = Listing(tuple(facts), layout="blocks", title="batch")
+    of_batch.add(*facts.values())
+    steps = Listing(("table", "writer", "outcome", "rows", "files", "size", "version", "seconds"), title="steps")
     for step in batch.steps:
-        steps.add_row(
+        steps.add(
             step.table_name,
             step.writer,
             step.outcome,
-            f"{step.rows:,}",
-            str(step.files),
-            readable_bytes(step.bytes),
-            "" if step.delta_version is None else str(step.delta_version),
-            "" if step.seconds is None else f"{step.seconds:.2f}",
+            count(step.rows),
+            step.files,
+            byte_count(step.bytes),
+            step.delta_version,
+            None if step.seconds is None else Cell(step.seconds, f"{step.seconds:.2f}"),
         )
-    console.print(steps)
-    files = Table("seq", "object", "size")
+    files = Listing(("seq", "object", "size"), title="objects")
     for file in batch.files[:_FILES_SHOWN]:
-        files.add_row(str(file.seq), file.key, readable_bytes(file.size))
-    console.print(files)
-    if len(batch.files) > _FILES_SHOWN:
-        console.print(f"(the first {_FILES_SHOWN} of {len(batch.files)} objects)")
+        files.add(file.seq, file.key, byte_count(file.size))
+    cut = len(batch.files) > _FILES_SHOWN
+    return [of_batch, steps, files, *([f"(the first {_FILES_SHOWN} of {len(batch.files)} objects)"] if cut else [])]

@@ -6,7 +6,8 @@ import boto3
 import typer
 from botocore.exceptions import ClientError
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line
 
 
 def collect(
@@ -30,7 +31,7 @@ def collect(
     client = boto3.session.Session().client("kinesis", **catalog().environment.messaging.boto3_options())
     if create_shards:
         _create(client, stream, create_shards)
-    console.print(f"POST http://{host}:{port}/v1/events puts events into {stream}. Ctrl-C ends it.", highlight=False)
+    line(f"POST http://{host}:{port}/v1/events puts events into {stream}. Ctrl-C ends it.")
     uvicorn.run(endpoint(Collector(StreamWriter(client, stream))), host=host, port=port, log_level="warning")
 
 

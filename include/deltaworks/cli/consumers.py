@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line, listing_command
+from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.specs.sources.records import KinesisSourceSpec
@@ -14,15 +15,16 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
-def list_consumers(pipeline: str) -> None:
+@listing_command
+def list_consumers(pipeline: str) -> Listing:
     """List the consumers of the pipeline's stream, those of others among them."""
     source, stream = _stream(pipeline)
-    listing = Table("consumer", "state", "registered", "")
+    listing = Listing(("consumer", "state", "registered", "whose"))
     for consumer in stream.consumers():
         mine = consumer.name == source.name_of_consumer(pipeline)
         created = consumer.created.isoformat(timespec="seconds")
-        listing.add_row(consumer.name, consumer.status, created, "this pipeline's" if mine else "")
-    console.print(listing)
+        listing.add(consumer.name, consumer.status, created, "this pipeline's" if mine else "")
+    return listing
 
 
 @app.command()
@@ -36,13 +38,13 @@ def deregister(
     name = name or source.name_of_consumer(pipeline)
     consumer = stream.consumer(name)
     if consumer is None:
-        console.print(f"{source.stream} has no consumer {name}: nothing to remove.")
+        line(f"{source.stream} has no consumer {name}: nothing to remove.")
         return
     if dry_run:
-        console.print(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
+        line(f"The consumer {name} of {source.stream} would be removed: --no-dry-run does it.")
         return
     stream.deregister_consumer(name)
-    console.print(f"The consumer {name} of {source.stream} is removed.")
+    line(f"The consumer {name} of {source.stream} is removed.")
 
 
 def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:

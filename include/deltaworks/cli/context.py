@@ -1,15 +1,11 @@
-"""What commands share: the settings of the environment, the catalog, a console."""
+"""What commands share: the settings of the environment and the catalog."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
-
-console = Console(soft_wrap=True)
 
 
 def use_settings() -> None:

@@ -3,64 +3,70 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import listing_command
+from deltaworks.control.listing import Cell, Listing, byte_count, instant
 from deltaworks.engine.file_answers import FileAnswer, FileAnswers, Reading
-from deltaworks.operations.base import readable_bytes
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
+@listing_command
 def list_files(
     relay: str,
     last: int = typer.Option(20, min=1, max=10_000, help="How many of the newest."),
     bucket: str = typer.Option("", help="Only objects of this bucket."),
     glob: str = typer.Option("", help="Only objects whose key fits, such as 'games/**/*.gz'."),
-) -> None:
+) -> Listing:
     """List the newest objects in a relay's file event log, and which batch of each pipeline has read them."""
     answers = FileAnswers(catalog(), relay)
-    listing = Table("seq", "object", "size", "by", "received", "read by")
+    listing = Listing(("seq", "object", "size", "by", "received", "read by"))
     for answer in answers.newest(last, bucket=bucket or None, glob=glob or None):
         event = answer.event
-        listing.add_row(
-            str(event["seq"]),
+        listing.add(
+            event["seq"],
             f"{event['bucket']}/{event['key']}",
-            readable_bytes(event["size"] or 0),
+            byte_count(event["size"] or 0),
             event["origin"] or "-",
-            f"{event['received_at']:%Y-%m-%d %H:%M:%S}" if event["received_at"] else "-",
-            ", ".join(map(_read_by, answer.readings)) or "no pipeline",
+            instant(event["received_at"], absent="-"),
+            Cell(
+                {reading.pipeline: reading.batch_id for reading in answer.readings},
+                ", ".join(map(_read_by, answer.readings)) or "no pipeline",
+            ),
         )
-    console.print(listing)
+    return listing
 
 
 @app.command()
-def show(relay: str, key: str, bucket: str = typer.Option("", help="Where several buckets have the key.")) -> None:
+@listing_command
+def show(
+    relay: str, key: str, bucket: str = typer.Option("", help="Where several buckets have the key.")
+) -> list[str | Listing]:
     """Show what became of one object, or why it was not read."""
     project = catalog()
     answers = FileAnswers(project, project.relay(relay).relay)
     object_answers = answers.about(key, bucket=bucket or None)
-    for answer in object_answers:
-        _show(answer)
+    parts: list[str | Listing] = [_facts(answer) for answer in object_answers]
     for message in answers.messages_about(key):
-        console.print(
+        parts.append(
             f"A message that names it is in the message quarantine ({message['reason']}) since "
-            f"{message['received_at']}: deltaworks files redrive {relay}.",
-            highlight=False,
+            f"{message['received_at']}: deltaworks files redrive {relay}."
         )
     if not object_answers:
-        console.print(
+        parts.append(
             f"{key} is in no file event of {relay}: no notification announced it, or the key is spelled differently."
         )
-        console.print(f"deltaworks files reconcile {relay} --prefix '{key}' says whether it lies in the bucket.")
+        parts.append(f"deltaworks files reconcile {relay} --prefix '{key}' says whether it lies in the bucket.")
+    return parts
 
 
 def _read_by(reading: Reading) -> str:
     return f"{reading.pipeline} {'waits' if reading.batch_id is None else f'batch {reading.batch_id}'}"
 
 
-def _show(answer: FileAnswer) -> None:
+def _facts(answer: FileAnswer) -> Listing:
     event = answer.event
     facts = {
         "object": f"{event['bucket']}/{event['key']}, {event['size']} bytes, etag {event['etag']}",
@@ -70,21 +76,18 @@ def _show(answer: FileAnswer) -> None:
         + (f", message {event['message_id']}" if event["message_id"] else ""),
         "logged": f"seq {event['seq']}, append {event['batch']}",
     }
-    for name, value in facts.items():
-        console.print(f"{name:<10}{value}", highlight=False, markup=False)
-    for reading in answer.readings:
-        console.print(f"{'read by':<10}{_outcome(reading)}", highlight=False, markup=False)
-    if not answer.readings:
-        console.print(f"{'read by':<10}no pipeline: none declares its place")
+    read = {f"read by {reading.pipeline}": _outcome(reading) for reading in answer.readings}
+    facts |= read or {"read by": "no pipeline: none declares its place"}
+    listing = Listing(tuple(facts), layout="blocks")
+    listing.add(*facts.values())
+    return listing
 
 
 def _outcome(reading: Reading) -> str:
     if reading.batch_id is None:
-        return f"{reading.pipeline}: not yet"
+        return "not yet"
     if reading.whole is not None:
-        return f"{reading.pipeline} in batch {reading.batch_id}: nothing, {reading.whole}"
+        return f"in batch {reading.batch_id}: nothing, {reading.whole}"
     rows = ", ".join(f"{count} in {table}" for table, count in reading.rows.items()) or "no rows"
     rejected = "".join(f", {count} {reason}" for reason, count in reading.rejected.items())
-    return f"{reading.pipeline} in batch {reading.batch_id}: {rows}" + (
-        f"; in quarantine{rejected}" if rejected else ""
-    )
+    return f"in batch {reading.batch_id}: {rows}" + (f"; in quarantine{rejected}" if rejected else "")

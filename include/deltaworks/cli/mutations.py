@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from rich.console import Console
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line, listing_command
+from deltaworks.control.listing import Listing
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -55,7 +56,7 @@ def resolve(
     form = Form.JSON if as_json else Form.CSV
     requests = read_request_file(file)
     if requests.ignored:
-        Console(stderr=True, soft_wrap=True).print(f"Ignored columns: {', '.join(requests.ignored)}", highlight=False)
+        line(f"Ignored columns: {', '.join(requests.ignored)}", error=True)
     rows, columns = (intervals_of, INTERVAL_COLUMNS) if every else (entities_of, ENTITY_COLUMNS)
     session = _session()
     with resolving(session, requests=requests.requests.num_rows):
@@ -63,9 +64,9 @@ def resolve(
 
 
 @app.command()
-def status(pipeline: str) -> None:
+@listing_command
+def status(pipeline: str) -> list[str | Listing]:
     """Show the last batches, the requests that wait, the age of the oldest, and the last pause of the stream."""
-    from deltaworks.cli.operations import listed
     from deltaworks.control.clock import utc_now
     from deltaworks.control.objects import open_objects
     from deltaworks.control.records.mutation import MutationBatches
@@ -81,17 +82,17 @@ def status(pipeline: str) -> None:
     fixed, ended = batches.numbers()
     recorded = [batches.end(number) for number in range(max(1, ended - _SHOWN + 1), ended + 1)]
     ends = [end for end in recorded if end is not None]
-    if ends:
-        console.print(listed(batch_listing(ends)))
+    parts: list[str | Listing] = [batch_listing(ends)]
     if fixed > ended:
-        console.print(f"Batch {fixed} was begun and has not ended; the next run completes it.")
+        parts.append(f"Batch {fixed} was begun and has not ended; the next run completes it.")
     if not waiting.requests:
-        console.print("No request waits.")
+        parts.append("No request waits.")
     else:
         minutes = waiting.age_seconds(utc_now()) / 60
-        console.print(f"{waiting.requests:,} requests wait, the oldest for {minutes:.0f} minutes.")
+        parts.append(f"{waiting.requests:,} requests wait, the oldest for {minutes:.0f} minutes.")
     if ends:
-        console.print(f"The last batch kept the stream from a table for {ends[-1].pause_seconds:.1f} s.")
+        parts.append(f"The last batch kept the stream from a table for {ends[-1].pause_seconds:.1f} s.")
+    return parts
 
 
 def entities_of(spark: SparkSession, file: RequestFile) -> Iterator[dict[str, Any]]:

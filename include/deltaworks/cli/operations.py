@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
-from deltaworks.operations.base import Listing, Operation, OperationContext, Report
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Form, chosen_form, data, form_parameters, line, show
+from deltaworks.control.listing import plain_record
+from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.options import OptionField, option_fields
 
@@ -22,7 +24,10 @@ def operation_command(declared: Operation) -> Callable[..., None]:
 
     def command(**values: Any) -> None:
         subject = values.pop(declared.scope)
-        show_report(run_operation(declared, catalog(), subject, values, say=_say))
+        form = chosen_form(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
+        # What an operation says while it works is not what it lists.
+        say = functools.partial(line, error=form != "table")
+        show_report(run_operation(declared, catalog(), subject, values, say=say), form=form)
 
     return _with_options(command, declared)
 
@@ -42,6 +47,7 @@ def _with_options(command: Callable[..., None], declared: Operation) -> Callable
         annotation=Annotated[str, typer.Argument(help=f"The {declared.scope}.", show_default=False)],
     )
     parameters = [subject, *(_parameter(field) for field in sorted(fields, key=lambda field: not field.positional))]
+    parameters += form_parameters()
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = f"{declared.summary}\n\n{declared.neighbours()}" if declared.command else declared.summary
@@ -72,24 +78,12 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     )
 
 
-def show_report(report: Report) -> None:
-    """Print a report, and end with its exit code where that is not 0."""
-    for part in report.readable():
-        if isinstance(part, str):
-            console.print(part, highlight=False, markup=False)
-        else:
-            console.print(listed(part))
+def show_report(report: Report, *, form: Form = "table") -> None:
+    """Print a report, as JSON its records; and end with its exit code where that is not 0."""
+    if form == "json" and report.results:
+        show([part for part in report.parts if isinstance(part, str)], form="csv")
+        data([plain_record(result) for result in report.results])
+    else:
+        show(report.readable(), form=form)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
-
-
-def listed(listing: Listing) -> Table:
-    """A listing as a table of a terminal."""
-    table = Table(*listing.headers)
-    for row in listing.rows:
-        table.add_row(*row)
-    return table
-
-
-def _say(line: str) -> None:
-    console.print(line, highlight=False, markup=False)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Answer, data, document, line, listing_command
+from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import ContractError
 
 if TYPE_CHECKING:
@@ -22,18 +23,18 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def check() -> None:
+@listing_command
+def check() -> list[str | Listing]:
     """Read every spec of the project; exits with 10 and says file, line and key where one is wrong."""
     from deltaworks.specs.catalog import load_catalog
 
     catalog = load_catalog()
-    table = Table("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint")
+    listing = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"))
     for name, spec in catalog.pipelines.items():
         source = f"{spec.source.kind} {spec.source.place()}"
-        counts = (str(len(section)) for section in (spec.tables, spec.live, spec.gold.tables))
-        table.add_row(name, spec.owner, source, *counts, spec.fingerprint())
-    console.print(table)
-    console.print(f"{len(catalog.pipelines)} pipelines and {len(catalog.relays)} relays are declared correctly.")
+        counts = (len(section) for section in (spec.tables, spec.live, spec.gold.tables))
+        listing.add(name, spec.owner, source, *counts, spec.fingerprint())
+    return [listing, f"{len(catalog.pipelines)} pipelines and {len(catalog.relays)} relays are declared correctly."]
 
 
 @app.command()
@@ -48,7 +49,7 @@ def show(pipeline: str) -> None:
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.dump(spec.as_mapping(), text)
-    console.print(text.getvalue(), highlight=False, markup=False)
+    document(text.getvalue())
 
 
 @app.command()
@@ -56,7 +57,7 @@ def schema() -> None:
     """Print the JSON Schema of pipeline.yaml, for editors."""
     from deltaworks.specs.json_schema import pipeline_json_schema
 
-    console.print_json(data=pipeline_json_schema())
+    data(pipeline_json_schema())
 
 
 @app.command()
@@ -76,16 +77,18 @@ def infer(
         parsed = parse_hints(hints)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--hints") from None
-    for line in _proposal_lines(propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)):
-        console.print(line, highlight=False, markup=False)
+    proposal = propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)
+    for text in _proposal_lines(proposal):
+        line(text)
 
 
 @app.command()
+@listing_command
 def diff(
     pipeline: str,
     accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
     reason: str = typer.Option("", help="Kept with the acceptance."),
-) -> None:
+) -> Answer:
     """Compare pipeline.yaml with what the stream last ran with, and show what each edit needs.
 
     Exits with 11 where the stream would refuse to start.
@@ -97,30 +100,32 @@ def diff(
     spec = project.pipeline(pipeline)
     records = PipelineHome.open(project.environment.lake, pipeline).specs
     if records.current() is None:
-        console.print(f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.")
-        return
+        return Answer(
+            [f"{pipeline} has not run yet: its first start takes pipeline.yaml as it is.", _change_listing([])]
+        )
     changes = records.changes(spec)
     if not changes:
-        console.print(f"{pipeline} last ran with pipeline.yaml as it is ({spec.fingerprint()}).")
-        return
-    _print_changes(changes)
+        unchanged = f"{pipeline} last ran with pipeline.yaml as it is ({spec.fingerprint()})."
+        return Answer([unchanged, _change_listing([])])
+    parts: list[str | Listing] = [_change_listing(changes)]
     if accept:
         accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
-        console.print(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
+        parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
     refused = unsafe(changes)
     try:
         records.check(spec)
     except ContractError as error:
-        console.print(f"The stream will [bold red]not start[/] on this: {', '.join(edit.field for edit in refused)}.")
-        raise typer.Exit(error.exit_code) from None
-    console.print("The stream will start on this.")
+        parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in refused)}.")
+        return Answer(parts, exit_code=error.exit_code)
+    return Answer([*parts, "The stream will start on this."])
 
 
-def _print_changes(changes: list[SpecChange]) -> None:
-    table = Table("field", "ran with", "declared", "effect", "what to do")
+def _change_listing(changes: list[SpecChange]) -> Listing:
+    listing = Listing(("field", "ran with", "declared", "effect", "what to do"))
     for change in changes:
-        table.add_row(change.field, _short(change.old), _short(change.new), str(change.effect), change.advice)
-    console.print(table)
+        old, new = (Cell(value, _short(value)) for value in (change.old, change.new))
+        listing.add(change.field, old, new, str(change.effect), change.advice)
+    return listing
 
 
 def _short(value: object, limit: int = 60) -> str:

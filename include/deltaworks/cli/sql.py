@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import duckdb
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import listing_command
+from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.tables.query import connect
 
 
+@listing_command
 def sql(
     query: str = typer.Argument("", help='A query, such as "SELECT * FROM games.daily_active_users".'),
     limit: int = typer.Option(100, help="Rows to print at most."),
-) -> None:
+) -> list[str | Listing]:
     """Run a query over the tables (`<pipeline>.<table>`); without one, list the tables."""
     connection, names = connect(catalog())
     if not query:
-        console.print("\n".join(names) or "There are no tables yet.")
-        return
+        tables = Listing(("table",), [(name,) for name in names])
+        return [tables] if names else ["There are no tables yet.", tables]
     try:
         result = connection.execute(query)
     except duckdb.Error as error:
         raise ConfigError(
             "SQL_REFUSED", str(error), hint="`deltaworks sql` without a query lists the tables."
         ) from error
-    columns = [column[0] for column in result.description or []]
-    listing = Table(*columns)
+    listing = Listing(_distinct([str(column[0]) for column in result.description or []]))
     rows = result.fetchmany(limit + 1)
     for row in rows[:limit]:
-        listing.add_row(*("" if value is None else str(value) for value in row))
-    console.print(listing)
-    if len(rows) > limit:
-        console.print(f"(the first {limit} rows; --limit gives more)")
+        listing.add(*row)
+    return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
+
+
+def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
+    """Names of columns that differ as fields of records do: a query may give one name twice."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for column in columns:
+        name, number = column, 1
+        while name.lower().replace(" ", "_") in taken:
+            number += 1
+            name = f"{column}_{number}"
+        taken.add(name.lower().replace(" ", "_"))
+        names.append(name)
+    return tuple(names)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import typer
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.heartbeat import read_heartbeat
@@ -34,9 +35,9 @@ def stop(
     with airflow_from_environment() as airflow:
         airflow.pause(job.dag_id)
     job.flag.set(by=getpass.getuser(), reason=reason)
-    console.print(f"Asked {name} to stop; waiting for its job to end.")
+    line(f"Asked {name} to stop; waiting for its job to end.")
     _wait_until_ended(job, wait_seconds)
-    console.print(f"{name} is stopped. `deltaworks start {name}` lets it continue where it ended.")
+    line(f"{name} is stopped. `deltaworks start {name}` lets it continue where it ended.")
 
 
 def start(name: str) -> None:
@@ -46,7 +47,7 @@ def start(name: str) -> None:
     job.backoff.reset()
     with airflow_from_environment() as airflow:
         airflow.unpause(job.dag_id)
-    console.print(f"{name} may run again; Airflow starts it within seconds.")
+    line(f"{name} may run again; Airflow starts it within seconds.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import data, heading, line, listing_command
+from deltaworks.cli.output import show as show_parts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.listing import Cell, Listing, byte_count, count, readable_bytes
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
 from deltaworks.maintenance.table_health.snapshots import Trend, read_snapshots, trends
-from deltaworks.operations.base import readable_bytes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -39,20 +39,17 @@ def register(app: typer.Typer) -> None:
     app.command()(trend)
 
 
+@listing_command
 def tables(
     pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
     control: bool = typer.Option(False, help="The engine's own tables too."),
     unreferenced: bool = _LIST_FOLDERS,
-    as_json: bool = _AS_JSON,
-) -> None:
+) -> list[str | Listing]:
     """List tables: score and what costs most of it, files, size, rows, and what maintenance would do and save."""
     project = catalog()
     if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
     reports = report_tables(project, pipeline=pipeline, control=control, list_folders=unreferenced, now=utc_now())
-    if as_json:
-        _print_json([as_record(report) for report in reports])
-        return
     columns = (
         "table",
         "kind",
@@ -65,13 +62,10 @@ def tables(
         "last",
         "maintenance would",
     )
-    listing = Table(*columns)
+    listing = Listing(columns, records=[as_record(report) for report in reports])
     for report in reports:
-        listing.add_row(*_row(report))
-    console.print(listing)
-    objects = open_objects(project.environment.lake)
-    for line in _held(objects, project, pipeline):
-        console.print(line, highlight=False)
+        listing.add(*_row(report))
+    return [listing, *_held(open_objects(project.environment.lake), project, pipeline)]
 
 
 def show(
@@ -90,28 +84,27 @@ def show(
             hint="`deltaworks tables --control` lists all, as PIPELINE.TABLE.",
         )
     if as_json:
-        _print_json(as_record(report))
+        data(as_record(report))
         return
-    console.print(f"[bold]{table}[/] ({report.kind}, {report.key})", highlight=False)
+    heading(table, f"({report.kind}, {report.key})")
     if report.error:
-        console.print(f"[bold red]error:[/] {report.error}", highlight=False)
+        heading("error:", report.error, style="bold red")
     if report.health is None:
-        console.print("" if report.error else "It has not been created yet.")
+        line("" if report.error else "It has not been created yet.")
         return
     health = report.health
-    for listing in (_scores(report), _facts(report, health), _operations(health), _partitions(health)):
-        console.print(listing)
+    show_parts([_scores(report), _facts(report, health), _operations(health), *_partitions(health)])
     if report.choice is not None:
-        console.print(f"[bold]maintenance would:[/] {_would(report)}", highlight=False)
+        heading("maintenance would:", _would(report))
 
 
+@listing_command
 def trend(
     which: str = typer.Argument("", metavar="[PIPELINE or PIPELINE.TABLE]", help="Only these tables."),
     days: int = typer.Option(14, min=1, help="How far back."),
     worst: int = typer.Option(8, min=1, help="How many tables the charts have, the worst first."),
     chart: Path | None = typer.Option(None, help="Write a page with charts here."),
-    as_json: bool = _AS_JSON,
-) -> None:
+) -> list[str | Listing]:
     """Show how tables grew and how their health changed, by the snapshots the nightly maintenance keeps."""
     project = catalog()
     pipeline, _, name = which.partition(".")
@@ -120,20 +113,21 @@ def trend(
     since = utc_now().date() - dt.timedelta(days=days)
     snapshots = read_snapshots(Lake(project.environment.lake), since=since, owner=pipeline, table=name)
     table_trends = trends(snapshots)
+    parts: list[str | Listing] = []
     if chart is not None:
         from deltaworks.maintenance.table_health.trend_chart import worst_tables, write_trend_chart
 
         written = write_trend_chart(chart, worst_tables(snapshots, worst))
-        typer.echo(f"Charts: {written}", err=as_json)
-    if as_json:
-        _print_json([dataclasses.asdict(table_trend) for table_trend in table_trends])
-        return
-    listing = Table("table", "score", "snapshots", "days", "files", "a day", "size", "a day", "log a day")
+        parts.append(f"Charts: {written}")
+    listing = Listing(
+        ("table", "score", "snapshots", "days", "files", "files a day", "size", "size a day", "log a day"),
+        records=[dataclasses.asdict(table_trend) for table_trend in table_trends],
+    )
     for table_trend in table_trends:
-        listing.add_row(*_trend_row(table_trend))
-    console.print(listing)
+        listing.add(*_trend_row(table_trend))
     if not table_trends:
-        console.print("There are no snapshots yet: the maintenance DAG makes one each night.")
+        parts.append("There are no snapshots yet: the maintenance DAG makes one each night.")
+    return [*parts, listing]
 
 
 def as_record(report: TableReport) -> dict[str, Any]:
@@ -156,28 +150,23 @@ def as_record(report: TableReport) -> dict[str, Any]:
     return record
 
 
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, default=str))
-
-
-def _row(report: TableReport) -> tuple[str, ...]:
+def _row(report: TableReport) -> tuple[object, ...]:
     name, health = f"{report.owner}.{report.name}", report.health
     if health is None:
-        state = f"[red]{report.error}[/]" if report.error else "not created yet"
-        return (name, report.kind, *["-"] * 7, state)
+        return (name, report.kind, *[Cell(None, "-")] * 7, report.error or "not created yet")
     dearest = report.score.costly[0] if report.score is not None and report.score.costly else None
     last = max(health.last_operations.values(), key=lambda operation: operation.version, default=None)
     return (
         name,
         report.kind,
-        "-" if report.score is None else str(report.score.value),
+        Cell(None, "-") if report.score is None else report.score.value,
         "" if dearest is None else f"{dearest.name}: {dearest.cost:g}",
-        f"{health.files:,}",
-        readable_bytes(health.bytes),
-        "?" if health.rows is None else f"{health.rows:,}",
-        str(health.partitions),
+        count(health.files),
+        byte_count(health.bytes),
+        Cell(None, "?") if health.rows is None else count(health.rows),
+        health.partitions,
         "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
-        f"[red]{report.error}[/]" if report.error else _would(report),
+        report.error or _would(report),
     )
 
 
@@ -191,18 +180,17 @@ def _would(report: TableReport) -> str:
     return f"{choice.reason}; saves {choice.files_saved:,} files for {cost}"
 
 
-def _scores(report: TableReport) -> Table:
-    listing = Table("part", "weight", "costs", "why")
+def _scores(report: TableReport) -> Listing:
     judged = report.score
+    title = "" if judged is None else f"score {judged.value}"
+    listing = Listing(("part", "weight", "costs", "why"), title=title)
     if judged is not None:
-        listing.title = f"score {judged.value}"
         for part in judged.parts:
-            listing.add_row(part.name, str(part.weight), f"{part.cost:g}", part.why)
+            listing.add(part.name, part.weight, f"{part.cost:g}", part.why)
     return listing
 
 
-def _facts(report: TableReport, health: TableHealth) -> Table:
-    listing = Table(show_header=False)
+def _facts(report: TableReport, health: TableHealth) -> Listing:
     marked = health.deletion_vector_rows
     facts = {
         "version": f"{health.version:,}",
@@ -223,32 +211,32 @@ def _facts(report: TableReport, health: TableHealth) -> Table:
     if report.unreferenced is not None:
         more = "" if report.unreferenced.complete else ", at least"
         facts["unneeded"] = f"{report.unreferenced.files:,} files, {readable_bytes(report.unreferenced.bytes)}{more}"
-    for name, fact in facts.items():
-        listing.add_row(name, fact)
+    listing = Listing(tuple(facts), layout="blocks")
+    listing.add(*facts.values())
     return listing
 
 
 def _histogram(health: TableHealth) -> Iterator[str]:
-    for count, bound in zip(health.size_histogram, [*SIZE_BOUNDS, None], strict=True):
-        if count:
+    for files, bound in zip(health.size_histogram, [*SIZE_BOUNDS, None], strict=True):
+        if files:
             where = f"below {readable_bytes(bound)}" if bound is not None else "larger"
-            yield f"{count:,} {where}"
+            yield f"{files:,} {where}"
 
 
-def _operations(health: TableHealth) -> Table:
-    listing = Table("last", "version", "at", "run")
+def _operations(health: TableHealth) -> Listing:
+    listing = Listing(("last", "version", "at", "run"))
     for last in sorted(health.last_operations.values(), key=lambda operation: -operation.version):
-        listing.add_row(last.operation, str(last.version), f"{last.at:%Y-%m-%d %H:%M:%S}", last.run or "")
+        listing.add(last.operation, str(last.version), f"{last.at:%Y-%m-%d %H:%M:%S}", last.run or "")
     return listing
 
 
-def _partitions(health: TableHealth) -> Table:
-    listing = Table("partition", "files", "small files", "size", "rows", "newest file")
+def _partitions(health: TableHealth) -> Iterator[str | Listing]:
+    listing = Listing(("partition", "files", "small files", "size", "rows", "newest file"))
     largest: list[PartitionHealth] = sorted(
         health.partition_health, key=lambda partition: (-partition.small_files, -partition.bytes)
     )
     for partition in largest[:_MOST_PARTITIONS]:
-        listing.add_row(
+        listing.add(
             "/".join(f"{name}={value}" for name, value in partition.partition) or "(all)",
             f"{partition.files:,}",
             f"{partition.small_files:,}",
@@ -256,9 +244,9 @@ def _partitions(health: TableHealth) -> Table:
             "?" if partition.rows is None else f"{partition.rows:,}",
             f"{partition.newest_file_at:%Y-%m-%d %H:%M}",
         )
+    yield listing
     if len(largest) > _MOST_PARTITIONS:
-        listing.caption = f"and {len(largest) - _MOST_PARTITIONS:,} more; --json has all"
-    return listing
+        yield f"and {len(largest) - _MOST_PARTITIONS:,} more; --json has all"
 
 
 def _trend_row(table_trend: Trend) -> tuple[str, ...]:
@@ -279,7 +267,7 @@ def _trend_row(table_trend: Trend) -> tuple[str, ...]:
 def _held(objects: ObjectStore, project: Catalog, pipeline: str) -> Iterator[str]:
     for name in project.pipelines:
         for record in PipelineHome(objects, name).held.read().values() if pipeline in ("", name) else ():
-            yield f"[bold yellow]held:[/] {name}.{_why(record)}"
+            yield f"held: {name}.{_why(record)}"
 
 
 def _why(record: HeldTable) -> str:

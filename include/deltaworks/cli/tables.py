@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from rich.table import Table
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Answer, line, listing_command
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
@@ -37,43 +38,41 @@ table_health.register(app)
 
 
 @app.command()
+@listing_command
 def check(
     pipeline: str = typer.Argument("", help="Only this pipeline."),
     table: str = typer.Argument("", help="Only this table of it."),
-) -> None:
+) -> Answer:
     """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
     from deltaworks.rework.recover.check import check_pipeline
 
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)
     damages = [damage for name in names for damage in check_pipeline(project, name, table=table)]
-    if not damages:
-        console.print("Nothing is damaged.")
-        return
-    listing = Table("pipeline", "what", "damage", "mended by")
+    listing = Listing(("pipeline", "what", "damage", "mended by"))
     for damage in damages:
-        listing.add_row(damage.pipeline, damage.what, damage.description, damage.repair)
-    console.print(listing)
-    raise typer.Exit(11)
+        listing.add(damage.pipeline, damage.what, damage.description, damage.repair)
+    return Answer([listing], exit_code=11) if damages else Answer(["Nothing is damaged.", listing])
 
 
 @app.command()
-def readers(pipeline: str) -> None:
+@listing_command
+def readers(pipeline: str) -> list[str | Listing]:
     """List who keeps VACUUM back from a pipeline's tables: streams, and readers with a version they keep."""
     project = catalog()
     spec = project.pipeline(pipeline)
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
-    listing = Table("table", "who", "needs the state of")
+    listing = Listing(("table", "who", "needs the state of"))
     for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
         for hold in holds_on(project, lake, home, table):
             since = "a version the log has lost" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
-            listing.add_row(table, hold.by, since)
-    console.print(listing)
+            listing.add(table, hold.by, since)
+    parts: list[str | Listing] = [listing]
     now = utc_now()
     for word in home.readers.read():
         state = "until" if word.counts_at(now) else "no more since"
-        line = f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}"
-        console.print(line, highlight=False)
+        parts.append(f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}")
+    return parts
 
 
 @app.command()
@@ -91,7 +90,7 @@ def keep(
         version = opened.version() if opened is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
     word = home.readers.keep(name, reader=reader, version=version, hours=hours)
-    console.print(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.", highlight=False)
+    line(f"{table} is kept from version {version} on for {reader}, until {word.until[:16]}.")
 
 
 @app.command()
@@ -100,7 +99,7 @@ def release(table: str = _TABLE, reader: str = _READER) -> None:
     project = catalog()
     pipeline, name = _named(project, table)
     there = PipelineHome.open(project.environment.lake, pipeline).readers.release(name, reader=reader)
-    console.print("Released." if there else f"{reader} keeps nothing of {table}.", highlight=False)
+    line("Released." if there else f"{reader} keeps nothing of {table}.")
 
 
 def _named(project: Catalog, table: str) -> tuple[str, str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import document, heading, line, listing
+from deltaworks.control.listing import Listing, json_text
 from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
 from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream_policy, wiring_policy
 
@@ -25,22 +24,22 @@ def wire(
     name = name or f"deltaworks-{relay.replace('_', '-')}"
     wiring = Wiring(project.environment.messaging, name=name, buckets=spec.buckets, prefix=prefix)
     wired = wiring.wire(dry_run=dry_run)
-    listing = Table("part", "name", "state" if dry_run else "was")
+    steps = Listing(("part", "name", "state" if dry_run else "was"))
     for step in wired.steps:
-        listing.add_row(step.kind, step.name, step.state)
-    console.print(listing)
+        steps.add(step.kind, step.name, step.state)
+    listing(steps)
     if dry_run and wired.to_do:
-        console.print(f"{wired.to_do} to do: --no-dry-run does it.")
+        line(f"{wired.to_do} to do: --no-dry-run does it.")
     elif wired.to_do:
-        console.print(f"{wired.to_do} done.")
+        line(f"{wired.to_do} done.")
     if wired.queue_url:
-        console.print(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}", highlight=False)
+        line(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}")
         queue = NotificationQueue(
             project.environment.messaging, wired.queue_url, visibility_seconds=spec.visibility_seconds
         )
         for warning in warnings_of(queue):
-            console.print(f"[bold yellow]{warning.condition}[/] {warning.message}", highlight=False)
-            console.print(f"[bold]Next:[/] {warning.hint}", highlight=False)
+            heading(warning.condition, warning.message, style="bold yellow")
+            heading("Next:", warning.hint)
     if policies:
         arns, partition = wiring.arns, wiring.partition
         for title, policy in {
@@ -56,5 +55,5 @@ def wire(
                 partition=partition,
             ),
         }.items():
-            console.print(f"\nPolicy of {title}:")
-            console.print_json(json.dumps(policy))
+            line(f"Policy of {title}:", style="bold")
+            document(json_text(policy))

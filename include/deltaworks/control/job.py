@@ -5,17 +5,15 @@ Foreign errors become DeltaworksErrors here and nowhere else, so that a retry po
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING
 
 from deltaworks.control.guard import start_guard
+from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
 from deltaworks.control.redaction import traceback_without_values, without_values
 from deltaworks.errors import (
     ConcurrencyError,
@@ -27,6 +25,7 @@ from deltaworks.errors import (
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic import BaseModel
 
 #: Delta's commit conflicts, by the names they have in Java, in Python and in Delta's own condition codes.
 _CONFLICT = re.compile(
@@ -89,31 +88,14 @@ def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
 
 def print_results(results: Sequence[DataclassInstance | BaseModel]) -> None:
     """Print the results of a job: one line per result for people, its texts last, then all as one line of JSON."""
-    records = [_plain(result) for result in results]
-    if records:
-        columns = [name for name, value in records[0].items() if not isinstance(value, dict | list | tuple)]
-        columns.sort(key=lambda name: name == "reason")
-        lines = [columns, *([_cell(record[name]) for name in columns] for record in records)]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-        for line in lines:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+    if results:
+        print(plain_text(listing_of(results)))  # noqa: T201
     print_result_line(results)
 
 
 def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
     """The results as one line of JSON, which the task of the job keeps."""
-    print(json.dumps([_plain(result) for result in results], default=_plain), flush=True)  # noqa: T201
-
-
-def _plain(value: Any) -> Any:
-    """A result, or a part of one, as JSON has it."""
-    if isinstance(value, BaseModel):
-        return value.model_dump()
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]
-
-
-def _cell(value: object) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    print(json.dumps([plain_record(result) for result in results], default=json_value), flush=True)  # noqa: T201
 
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:

@@ -6,12 +6,13 @@ heavier than the standard library: `deltaworks --help` and the scheduler read de
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from deltaworks.control.listing import Listing, listing_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,38 +85,6 @@ class Operation:
         return f"It may run beside: {', '.join(self.beside)}."
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A table of text: headers, and rows of as many cells."""
-
-    headers: tuple[str, ...]
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-
-    def add(self, *cells: object) -> None:
-        """Add a row."""
-        self.rows.append(tuple(str(cell) for cell in cells))
-
-
-def listing_of(results: Sequence[DataclassInstance]) -> Listing:
-    """Records of one kind as a listing of their plain fields, explanations last."""
-    columns = [
-        column.name
-        for column in dataclasses.fields(results[0])
-        if not isinstance(getattr(results[0], column.name), dict | list | tuple)
-    ]
-    columns.sort(key=lambda name: name == "reason")
-    listing = Listing(tuple(name.replace("_", " ") for name in columns))
-    for record in results:
-        listing.add(*(_cell(getattr(record, name)) for name in columns))
-    return listing
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What an operation did, or would do: for people, and the same as data.
@@ -135,16 +104,6 @@ class Report:
         if self.parts or not self.results:
             return list(self.parts)
         return [listing_of(self.results)]
-
-
-def readable_bytes(count: float) -> str:
-    """A count of bytes with a unit; one below zero keeps its sign."""
-    sign, count = ("-", -count) if count < 0 else ("", count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{sign}{count:.0f} {unit}" if unit == "B" else f"{sign}{count:.1f} {unit}"
-        count /= 1024
-    return f"{sign}{count:.1f} TiB"
 
 
 @dataclass(slots=True, kw_only=True)

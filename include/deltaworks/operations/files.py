@@ -6,8 +6,9 @@ import getpass
 
 from pydantic import Field
 
+from deltaworks.control.listing import Listing, readable_bytes
 from deltaworks.errors import ConfigError
-from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
 _SHOWN = 20

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
+from deltaworks.control.listing import plain_text, visible
 from deltaworks.control.provenance import airflow_run_id
-from deltaworks.operations.base import Listing, Operation, OperationContext, Report
+from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
 from deltaworks.operations.registry import operation
 
@@ -72,12 +73,5 @@ def _add(parser: argparse.ArgumentParser, field: OptionField) -> None:
 def print_report(report: Report) -> None:
     """The report as plain text, for a log; its results last, as one line of JSON."""
     for part in report.readable():
-        sys.stdout.write((part if isinstance(part, str) else plain(part)) + "\n")
+        sys.stdout.write((visible(part) if isinstance(part, str) else plain_text(part)) + "\n")
     print_result_line(report.results)
-
-
-def plain(listing: Listing) -> str:
-    """A listing as lines of aligned columns."""
-    lines = [listing.headers, *listing.rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(listing.headers))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.control.listing import Listing
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:

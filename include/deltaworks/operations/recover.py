@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
 from deltaworks.operations.restore import restored_parts
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from deltaworks.control.listing import Cell, Listing, instant
 from deltaworks.errors import ConfigError
-from deltaworks.operations.base import Listing, OperationContext, Report
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
     from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+
+#: Characters of a raw value that are shown where not all is.
+_SHOWN_CHARACTERS = 500
 
 
 class FilterOptions(Options):
@@ -39,6 +43,7 @@ class ShowOptions(ListOptions):
     """Options of the view of quarantined rows."""
 
     limit: int = Field(10, ge=1, le=1000, description="At most so many rows, the newest first.")
+    full: bool = Field(False, description="Raw values whole; otherwise their first 500 characters.")
 
 
 class ReplayOptions(FilterOptions):
@@ -53,21 +58,28 @@ def list_rows(context: OperationContext, options: ListOptions) -> Report:
     counts = _quarantine(context).counts(filter_of(options), all_rows=options.all)
     listing = Listing(("date", "reason", "event", "spec", "rows"))
     for row in counts:
-        cells = (row["code"], row["event_name"] or "-", row["spec_fingerprint"], row["rows"])
-        listing.add(row["quarantine_date"], *cells)
-    return Report(parts=[listing] if counts else [listing, "No open rows."])
+        name = Cell(row["event_name"], row["event_name"] or "-")
+        listing.add(row["quarantine_date"], row["code"], name, row["spec_fingerprint"], row["rows"])
+    return Report(parts=[listing] if counts else ["No open rows.", listing])
 
 
 def show_rows(context: OperationContext, options: ShowOptions) -> Report:
     """Print open rows with their reasons and their raw values."""
-    parts: list[str | Listing] = []
+    listing = Listing(("event", "object", "batch", "seq", "position", "at", "reasons", "raw"), layout="blocks")
     for row in _quarantine(context).rows(filter_of(options), limit=options.limit, all_rows=options.all):
-        place = f"batch {row['_batch_id']}, {row['object_key']} (seq {row['_seq']}, event {row['_position']})"
-        parts.append(f"{row['event_name'] or '-'} {place}, {row['_ingested_at']:%Y-%m-%d %H:%M:%S}")
-        parts += [f"  {reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"]]
-        cut = "" if row["raw_complete"] else f" (of {row['raw_bytes']} bytes)"
-        parts.append(f"  {json.dumps(row['raw'], ensure_ascii=False)}{cut}")
-    return Report(parts=parts)
+        reasons = "; ".join(f"{reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"])
+        place = (row["object_key"], row["_batch_id"], row["_seq"], row["_position"], instant(row["_ingested_at"]))
+        raw = Cell(row["raw"], _raw_text(row, full=options.full))
+        listing.add(row["event_name"], *place, Cell(row["reasons"], reasons), raw)
+    return Report(parts=[listing] if listing.cells else ["No open rows.", listing])
+
+
+def _raw_text(row: Mapping[str, Any], *, full: bool) -> str:
+    """The raw value as people read it: its beginning where it is long, and how much there is of it."""
+    raw = row["raw"] or ""
+    if len(raw) > _SHOWN_CHARACTERS and not full:
+        return f"{raw[:_SHOWN_CHARACTERS]}… (of {row['raw_bytes']:,} bytes; --full shows what is kept)"
+    return raw if row["raw_complete"] else f"{raw} (of {row['raw_bytes']:,} bytes)"
 
 
 def replay(context: OperationContext, options: ReplayOptions) -> Report:

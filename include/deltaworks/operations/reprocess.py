@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from deltaworks.control.listing import Listing, readable_bytes
 from deltaworks.errors import ConfigError
-from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from deltaworks.operations.base import Listing, OperationContext, Report, readable_bytes
+from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
 

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import console
+from deltaworks.cli.output import line, listing
+from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from generator.settings import GamesSettings
@@ -69,14 +69,14 @@ def empty_lake() -> None:
 
 def print_report(report: DemoReport) -> None:
     """The answers beside the truth, and how it went."""
-    answers = Table("pipeline", "question", "answer", "truth", "", title="Answers and truth")
+    answers = Listing(("pipeline", "question", "answer", "truth", "verdict"), title="Answers and truth")
     for answer in report.answers:
-        verdict = "[green]right[/]" if answer.right else "[bold red]WRONG[/]"
-        answers.add_row(answer.pipeline, answer.question, shown(answer.computed), shown(answer.truth), verdict)
-    console.print(answers)
-    facts = Table(show_header=False, title="How it went")
+        verdict = "right" if answer.right else "WRONG"
+        answers.add(answer.pipeline, answer.question, shown(answer.computed), shown(answer.truth), verdict)
+    listing(answers)
+    facts = Listing(("what", "how"), title="How it went")
     for freshness in report.freshness:
-        facts.add_row(
+        facts.add(
             f"{freshness.pipeline}: landing to gold",
             f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s "
             f"over {freshness.objects} objects "
@@ -84,25 +84,28 @@ def print_report(report: DemoReport) -> None:
         )
     if report.provenance is not None:
         provenance = report.provenance
-        facts.add_row(
+        facts.add(
             "commits naming pipeline, batch, run",
             f"{provenance.commits - len(provenance.unnamed)} of {provenance.commits}",
         )
-        for line in provenance.unnamed[:5]:
-            facts.add_row("  [red]not named[/]", line)
-    facts.add_row("list requests to the landing bucket", str(report.landing_lists))
-    facts.add_row("streams", report.health)
-    for line in report.maintenance:
-        facts.add_row("maintenance", line)
+        for commit in provenance.unnamed[:5]:
+            facts.add("  not named", commit)
+    facts.add("list requests to the landing bucket", str(report.landing_lists))
+    facts.add("streams", report.health)
+    for outcome in report.maintenance:
+        facts.add("maintenance", outcome)
     if report.memory is not None:
-        facts.add_row("peak memory", f"{report.memory.total_bytes / 2**30:.1f} GiB ({report.memory.measure})")
-    facts.add_row("seconds", ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items()))
-    facts.add_row("report", str(report.html))
-    console.print(facts)
+        facts.add("peak memory", f"{report.memory.total_bytes / 2**30:.1f} GiB ({report.memory.measure})")
+    facts.add("seconds", ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items()))
+    facts.add("report", str(report.html))
+    listing(facts)
     if report.addresses is not None:
-        console.print("Look around: `make up` starts it again with these tables; `make down` ends it.")
+        line("Look around: `make up` starts it again with these tables; `make down` ends it.")
         print_addresses(report.addresses)
-    console.print("[bold green]Every answer was right.[/]" if report.right else "[bold red]Something was wrong.[/]")
+    if report.right:
+        line("Every answer was right.", style="bold green")
+    else:
+        line("Something was wrong.", style="bold red")
 
 
 def shown(value: object) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line
+from deltaworks.cli.output import listing as show_listing
 from deltaworks.control import paths
-from deltaworks.operations.base import readable_bytes
+from deltaworks.control.listing import Listing, readable_bytes
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from sandbox.stack.home import StackHome
@@ -79,7 +80,7 @@ def partitioning(
             max_file_bytes=file_mib << 20,
             deletion_vectors=deletion_vectors,
             keep=keep,
-            progress=lambda line: console.print(line, highlight=False),
+            progress=line,
         )
     finally:
         spark.stop()
@@ -87,9 +88,9 @@ def partitioning(
     if chart is not None:
         from sandbox.experiments.partitioning_chart import write_chart
 
-        console.print(f"Charts: {write_chart(result, chart)}")
+        line(f"Charts: {write_chart(result, chart)}")
     if keep:
-        console.print(f"The tables are left at {environment.lake.uri(prefix)}.")
+        line(f"The tables are left at {environment.lake.uri(prefix)}.")
 
 
 def _environment_of(folder: Path | None) -> EnvironmentSpec:
@@ -100,51 +101,50 @@ def _environment_of(folder: Path | None) -> EnvironmentSpec:
 
 
 def _print(result: PartitioningResult) -> None:
-    console.print(_files(result))
-    console.print(_times(result))
-    console.print(_verdict(result))
-    console.print(
+    for shown in (_files(result), _times(result), _verdict(result)):
+        show_listing(shown)
+    line(
         "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
         "batches, one file for each organisation, OPTIMIZE after every "
         f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "
-        f"{len(result.sides[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows.",
-        highlight=False,
+        f"{len(result.sides[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows."
     )
 
 
-def _files(result: PartitioningResult) -> Table:
+def _files(result: PartitioningResult) -> Listing:
     from sandbox.experiments.file_sizes import PERCENTILES
 
-    listing = Table("layout", "organisations", "files", "size", *(f"p{point}" for point in PERCENTILES))
-    listing.title = "Files in the end"
+    points = (f"p{point}" for point in PERCENTILES)
+    listing = Listing(("layout", "organisations", "files", "size", *points), title="Files in the end")
     for side in result.sides:
         kinds: dict[str, FileSizes] = {"all": side.files.all, "huge": side.files.huge, "others": side.files.others}
         for kind, sizes in kinds.items():
             points = (readable_bytes(sizes.percentiles[point]) for point in PERCENTILES)
             who = f"{kind} ({sizes.orgs})"
-            listing.add_row(side.scheme.name, who, f"{sizes.files:,}", readable_bytes(sizes.bytes), *points)
+            listing.add(side.scheme.name, who, f"{sizes.files:,}", readable_bytes(sizes.bytes), *points)
     return listing
 
 
-def _times(result: PartitioningResult) -> Table:
-    listing = Table("seconds per round", *(side.scheme.name for side in result.sides))
-    listing.title = "What a round took"
+def _times(result: PartitioningResult) -> Listing:
+    sides = (side.scheme.name for side in result.sides)
+    listing = Listing(("seconds per round", *sides), title="What a round took")
     for name in sorted({name for side in result.sides for name in side.parts}):
-        listing.add_row(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.sides))
-    listing.add_row("load, once", *(f"{side.load_seconds:.1f}" for side in result.sides))
+        listing.add(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.sides))
+    listing.add("load, once", *(f"{side.load_seconds:.1f}" for side in result.sides))
     return listing
 
 
-def _verdict(result: PartitioningResult) -> Table:
+def _verdict(result: PartitioningResult) -> Listing:
     from sandbox.experiments.partitioning import PUBLISHED
 
     old, *new = result.sides
     headings = (f"{side.scheme.name} / old" for side in new)
-    listing = Table("operation", *(side.scheme.name for side in result.sides), *headings, "published, at most", "")
-    listing.title = "New layout against old"
+    sides = (side.scheme.name for side in result.sides)
+    headers = ("operation", *sides, *headings, "published, at most", "verdict")
+    listing = Listing(headers, title="New layout against old")
     for operation, published in PUBLISHED.items():
         ratios = [result.ratio(operation, side.scheme) for side in new]
-        listing.add_row(
+        listing.add(
             operation,
             *(f"{side.median(operation):.2f} s" for side in (old, *new)),
             *(f"{ratio:.3f}" for ratio in ratios),

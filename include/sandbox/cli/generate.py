@@ -8,7 +8,8 @@ from pathlib import Path
 
 import typer
 
-from deltaworks.cli.context import catalog, console
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import line
 from deltaworks.errors import ConfigError
 from generator.delivery import Sink
 from generator.engagement import generate_engagement, write_engagement
@@ -50,7 +51,7 @@ def generate(
         answers = generate_games(settings, _sink(post), pause_seconds=pause_seconds)
         if truth is not None:
             answers.write(truth)
-    console.print(
+    line(
         f"{answers.pieces:,} pieces in {answers.files:,} objects: {answers.accepted:,} events "
         f"({answers.distinct_events:,} distinct), {answers.quarantined:,} that will be quarantined."
     )
@@ -93,7 +94,7 @@ def engagement(
         answers = _send(settings)
         if truth is not None:
             answers.write(truth)
-    console.print(
+    line(
         f"{answers.activities:,} activities of {answers.rows.num_rows:,} events, {answers.requests:,} requests, "
         f"{answers.malformed:,} records that will be quarantined."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_open_rows_are_counted_by_reason_and_event(stage: Stage) -> None:
     output = run("list", "shop").output
 
     (line,) = [line for line in output.splitlines() if "type_mismatch" in line]
-    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+    assert line.split() == [
         "2023-11-14",
         "type_mismatch",
         "order",
@@ -49,10 +50,37 @@ def test_open_rows_are_counted_by_reason_and_event(stage: Stage) -> None:
 def test_a_row_is_shown_with_its_reasons_and_its_raw_value(stage: Stage) -> None:
     output = run("show", "shop", "--reason", "malformed").output
 
-    assert "k5 (seq 5, event 0)" in output
-    assert "malformed" in output
-    assert '"{bad"' in output
+    shown = dict(re.split(r"  +", line, maxsplit=1) for line in output.splitlines() if "  " in line)
+    assert (shown["object"], shown["seq"], shown["position"], shown["raw"]) == ("k5", "5", "0", "{bad")
+    assert shown["reasons"].startswith("malformed")
     assert "k1" not in output
+
+
+def test_a_long_raw_value_is_shown_by_its_beginning_and_whole_where_that_is_asked_for(stage: Stage) -> None:
+    long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
+    stage.ingest(spec("int"), long.encode())
+
+    shown, whole = run("show", "shop", "--limit", "1").output, run("show", "shop", "--limit", "1", "--full").output
+
+    assert long not in shown
+    assert "--full shows what is kept" in shown
+    assert long in whole
+    assert json.loads(run("show", "shop", "--limit", "1", "--json").output)[0]["raw"] == long
+
+
+@pytest.mark.parametrize(
+    "name", ["[/x]", "renovate[bot]", "[link=http://evil.example]m[/link]", "\x1b]0;pwned\x07\x1b[2J"]
+)
+def test_an_event_of_any_name_is_listed_and_shown_by_it(stage: Stage, name: str) -> None:
+    stage.ingest(spec("int"), json.dumps({"name": name, "time": 1_700_000_000, "level": "one"}).encode())
+
+    listed, shown = run("list", "shop").output, run("show", "shop", "--limit", "1").output
+
+    seen = name.replace("\x1b", "\\x1b").replace("\x07", "\\x07")
+    assert seen in listed
+    assert seen in shown
+    assert "\x1b" not in listed + shown
+    assert name in [row["event"] for row in json.loads(run("list", "shop", "--json").output)]
 
 
 def test_a_replay_is_a_dry_run_unless_it_is_to_be_applied(stage: Stage) -> None:

@@ -1,0 +1,161 @@
+"""What commands print, and the one place that prints: nothing a text says is taken for markup or acted on.
+
+Listings are tables on a terminal, whose wide columns are wrapped; aligned text in a pipe, with every name whole; and
+JSON or CSV where that is asked for, which every command that lists takes by `listing_command`. No other module of a
+command imports rich or writes to standard output: a test holds that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from deltaworks.control.listing import Listing, csv_text, json_text, plain_text, visible, visible_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Form = Literal["table", "json", "csv"]
+Part = str | Listing
+_AS_JSON = typer.Option("--json", help="Print JSON instead of a table: every field, nothing cut.")
+_AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command prints, and its exit code where that is not 0."""
+
+    parts: Sequence[Part]
+    exit_code: int = 0
+
+
+def line(text: str, *, style: str = "", error: bool = False) -> None:
+    """Print one line. A line end in it is shown as an escape: data cannot pretend to be a line of ours."""
+    _write(visible(text), style=style, error=error)
+
+
+def heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
+    """Print one line whose beginning is marked."""
+    from rich.text import Text
+
+    shown = Text(visible(title), style=style)
+    shown.append(f" {visible(text)}", style="not bold default")
+    _console(error).print(shown, soft_wrap=True)
+
+
+def document(text: str) -> None:
+    """Print a text of ours of several lines, such as YAML or JSON."""
+    _write(visible_lines(text))
+
+
+def data(value: Any) -> None:
+    """Print data as JSON."""
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def listing(shown: Listing) -> None:
+    """Print a listing for people: as a table on a terminal, as aligned text in a pipe."""
+    console = _console(error=False)
+    if shown.title:
+        line(shown.title, style="bold")
+    if not console.is_terminal or shown.layout == "blocks":
+        _write(plain_text(shown))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for header in shown.headers:
+        # Folded and not cut: a name that is half there is of no use.
+        table.add_column(Text(visible(header)), overflow="fold")
+    for row in shown.rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    console.print(table, soft_wrap=False)
+
+
+def show(parts: Sequence[Part], *, form: Form = "table") -> None:
+    """Print listings and sentences in their order; of another form than `table` the listings go to standard output,
+    alone as a list of records or by their titles, and the sentences to standard error.
+    """
+    if form == "table":
+        for part in parts:
+            if isinstance(part, str):
+                line(part)
+            elif part.cells or len(parts) == 1:  # beside sentences an empty table says nothing
+                listing(part)
+        return
+    for part in parts:
+        if isinstance(part, str) and part:
+            line(part, error=True)
+    listings = [part for part in parts if isinstance(part, Listing)]
+    if form == "csv":
+        sys.stdout.write("\n".join(csv_text(item) for item in listings))
+    elif len(listings) == 1:
+        data(listings[0].as_records())
+    else:
+        data({item.title or f"listing_{number}": item.as_records() for number, item in enumerate(listings, 1)})
+
+
+def listing_command(function: Callable[..., Listing | Sequence[Part] | Answer]) -> Callable[..., None]:
+    """A command of a function that returns what it lists: with `--json` and `--csv` beside the function's options."""
+
+    @functools.wraps(function)
+    def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
+        form = chosen_form(as_json=as_json, as_csv=as_csv)
+        answered = function(*args, **values)
+        answer = answered if isinstance(answered, Answer) else Answer(_parts(answered))
+        show(answer.parts, form=form)
+        if answer.exit_code:
+            raise typer.Exit(answer.exit_code)
+
+    signature = inspect.signature(function, eval_str=True)
+    parameters = [*signature.parameters.values(), *form_parameters()]
+    command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def form_parameters() -> tuple[inspect.Parameter, ...]:
+    """The options `--json` and `--csv` as parameters of a command."""
+    return tuple(
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+        for name, option in (("as_json", _AS_JSON), ("as_csv", _AS_CSV))
+    )
+
+
+def chosen_form(*, as_json: bool, as_csv: bool) -> Form:
+    """The form that the options ask for.
+
+    Raises:
+        typer.BadParameter: both are given.
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("give one of --csv and --json")
+    return "json" if as_json else "csv" if as_csv else "table"
+
+
+def _parts(answered: Listing | Sequence[Part]) -> Sequence[Part]:
+    return [answered] if isinstance(answered, Listing) else answered
+
+
+def _write(text: str, *, style: str = "", error: bool = False) -> None:
+    if not style:
+        stream = sys.stderr if error else sys.stdout
+        stream.write(text + "\n")
+        return
+    from rich.text import Text
+
+    _console(error).print(Text(text, style=style), soft_wrap=True)
+
+
+def _console(error: bool) -> Console:
+    from rich.console import Console
+
+    # Made anew for each use: standard output may have been replaced since.
+    return Console(stderr=error, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,236 @@
+"""What commands print is only shown: no text is markup, none acts on a terminal, and only one module prints at all."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import csv
+import io
+import json
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from deltaworks.cli import output
+from deltaworks.cli.commands import entries
+from deltaworks.control.listing import Cell, Listing, byte_count, count, listing_of, plain_text, visible
+from tests.unit.conftest import PROJECT_ROOT
+
+HOSTILE = (
+    "[/x]",
+    "renovate[bot]",
+    "[link=http://evil.example]purchase[/link]",
+    ":smile:",
+    "\x1b]0;pwned\x07\x1b[2Jx",
+    "\x9b31mred",
+    "abc\u202efdp.exe",
+    "one\nOK: nothing is wrong",
+    "\u2066left\u2069",
+    "lone \ud800 surrogate",
+    "a\rb",
+)
+texts = st.text(max_size=20) | st.sampled_from(HOSTILE)
+
+
+class Terminal(io.StringIO):
+    """Standard output as a terminal has it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(params=[Terminal, io.StringIO], ids=["terminal", "pipe"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[io.StringIO]:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    return request.param
+
+
+def said(kind: type[io.StringIO], *calls: Callable[[], None]) -> str:
+    """What these calls print to such a standard output."""
+    with contextlib.redirect_stdout(kind()) as stream:
+        for call in calls:
+            call()
+    return stream.getvalue()
+
+
+def acts(text: str) -> list[str]:
+    """Characters a terminal would act on or hide; line ends are layout."""
+    return [sign for sign in text if unicodedata.category(sign) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and sign != "\n"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), layout=st.sampled_from(["table", "blocks"]))
+def test_no_cell_is_markup_or_acts_on_a_terminal(kind: type[io.StringIO], cells: Any, layout: Any) -> None:
+    listing = Listing(("event", "object"), layout=layout)
+    for row in cells:
+        listing.add(*row)
+
+    shown = said(kind, lambda: output.show([listing, *(name for name, _ in cells)]))
+
+    assert not acts(shown)
+    for name, key in cells:
+        assert "".join(visible(name).split()) in "".join(shown.split())
+        assert kind is Terminal or visible(key).rstrip() in shown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_line_stays_one_line(kind: type[io.StringIO], text: str) -> None:
+    shown = said(kind, lambda: output.line(text), lambda: output.heading("COND", text))
+
+    assert shown == f"{visible(text)}\nCOND {visible(text)}\n"
+    assert not acts(shown)
+
+
+@given(text=st.text())
+def test_what_is_made_visible_can_be_printed_and_plain_text_stays_as_it_is(text: str) -> None:
+    shown = visible(text)
+
+    shown.encode()
+    assert not acts(shown)
+    assert visible(shown) == shown
+    if not acts(text) and "\n" not in text and all(unicodedata.category(sign) not in {"Co", "Cn"} for sign in text):
+        assert shown == text
+
+
+def test_names_are_whole_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.StringIO]) -> None:
+    listing = Listing(("table", "state"))
+    listing.add("github." + "x" * 120, "well")
+
+    shown = said(kind, lambda: output.show([listing]))
+
+    assert ("github." + "x" * 120 in shown) == (kind is io.StringIO)
+    assert shown.count("x") == 120, "nothing is cut"
+    assert "…" not in shown
+
+
+@given(rows=st.lists(st.tuples(st.text(), st.integers(), st.none() | st.booleans()), max_size=4))
+def test_json_and_csv_have_every_row_with_its_values(rows: Any) -> None:
+    listing = Listing(("event name", "rows", "held"))
+    for name, number, held in rows:
+        listing.add(name, count(number), held)
+
+    records = listing.as_records()
+
+    assert records == [{"event_name": name, "rows": number, "held": held} for name, number, held in rows]
+    read = list(csv.DictReader(io.StringIO(output.csv_text(listing))))
+    assert [(row["event_name"], row["rows"]) for row in read] == [(visible(name), str(n)) for name, n, _ in rows]
+    assert json.loads(output.json_text(records)) == records
+    assert not acts(output.json_text(records))
+
+
+def test_a_cell_reads_otherwise_for_people_than_for_programs() -> None:
+    listing = Listing(("rows", "size", "state"))
+    listing.add(count(12_345), byte_count(2_048), Cell(True, "yes"))
+
+    assert listing.rows == [("12,345", "2.0 KiB", "yes")]
+    assert listing.as_records() == [{"rows": 12_345, "size": 2_048, "state": True}]
+
+
+@pytest.mark.parametrize("headers", [("a day", "a_day"), ("", "note"), ("size", "Size")])
+def test_columns_of_one_name_are_refused(headers: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="two columns have one name"):
+        Listing(headers)
+
+
+def test_a_row_with_a_missing_cell_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+        Listing(("a", "b")).add("x")
+
+
+def test_no_results_are_an_empty_listing() -> None:
+    assert plain_text(listing_of([])) == ""
+
+
+def listed_by(*arguments: str) -> Any:
+    def function(number: int = 1) -> output.Answer:
+        """List numbers."""
+        listing = Listing(("number",))
+        listing.add(count(number))
+        return output.Answer([listing, "That is all."], exit_code=number % 2)
+
+    app = typer.Typer()
+    app.command()(output.listing_command(function))
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_listing_command_has_json_and_csv_beside_its_own_options() -> None:
+    people, as_json, as_csv = listed_by(), listed_by("--json", "--number", "2000"), listed_by("--csv")
+
+    assert people.stdout == "number\n1\nThat is all.\n"
+    assert json.loads(as_json.stdout) == [{"number": 2000}]
+    assert as_json.stderr == "That is all.\n"
+    assert as_csv.stdout == "number\n1\n"
+    assert (people.exit_code, as_json.exit_code) == (1, 0)
+    assert "give one of --csv and --json" in listed_by("--csv", "--json").output
+
+
+LISTING = {
+    "alerts show", "batches", "consumers list", "files list", "files show", "mutations status", "pipelines check",
+    "pipelines diff", "quarantine list", "quarantine show", "sql", "status", "tables check", "tables list",
+    "tables readers", "tables trend",
+}  # fmt: skip
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    for name, entry in entries().items():
+        command = entry.load()
+        if not hasattr(command, "commands"):
+            yield name, command
+            continue
+        context = typer.Context(command)
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
+            yield f"{name} {word}", below.loaded() if hasattr(below, "loaded") else below
+
+
+def test_every_command_that_lists_has_json_and_csv() -> None:
+    flags = {name: {flag for parameter in command.params for flag in parameter.opts} for name, command in commands()}
+
+    assert flags.keys() >= LISTING
+    assert [name for name in sorted(LISTING) if not {"--json", "--csv"} <= flags[name]] == []
+
+
+def modules_of_commands() -> list[Path]:
+    include = PROJECT_ROOT / "include"
+    everything = [*(include / "deltaworks").rglob("*.py"), *(include / "sandbox").rglob("*.py")]
+    return [path for path in everything if path != Path(output.__file__)]
+
+
+def prints(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.split(".")[0] == "rich")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich":
+            yield str(node.module)
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("print", "typer.echo", "typer.secho", "click.echo", "sys.stdout.write", "typer.style"):
+                yield called
+
+
+def test_no_other_module_of_a_command_prints() -> None:
+    found = {
+        str(path.relative_to(PROJECT_ROOT)): sorted(set(prints(ast.parse(path.read_text()))))
+        for path in modules_of_commands()
+        if "cli" in path.parts
+    }
+
+    assert {name: said for name, said in found.items() if said} == {}
+
+
+def test_rich_is_imported_where_commands_print_and_nowhere_else() -> None:
+    found = [
+        path.name
+        for path in modules_of_commands()
+        if any(said.startswith("rich") for said in prints(ast.parse(path.read_text())))
+    ]
+
+    assert found == []
