@@ -1,16 +1,78 @@
-"""The task that waits for a person: it has no answer of its own, and is not asked twice in vain."""
+"""The task that waits for a person: no answer of its own, not asked twice in vain, and its answer is on record."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.approval import Approval
+from deltaworks.errors import ContractError
+from deltaworks.operations.registry import operation
+from deltaworks.specs.approvals import ApprovalsSpec
+from tests.dags.test_mutation_dags import ENVIRONMENT
+from tests.dags.test_operation_dags import SHOP
 
-def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does() -> None:
-    from deltaworks.airflow.operation_dags import approval
+RUN = "manual__2026-01-01T00:00:00+00:00"
+PARAMS = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
-    task = approval(task_id="approve", subject="Delete 3 files?", body="all of them")
+
+class Question:
+    """A question of one run, asked and answered through the operator as Airflow calls it."""
+
+    def __init__(self, lake: Path, requester: str | None, **declared: Any) -> None:
+        from deltaworks.airflow.approvals import OperationApproval
+
+        storage = ENVIRONMENT.lake.model_copy(update={"root": f"file://{lake}"})
+        approvals = ApprovalsSpec.model_validate(declared)
+        environment = ENVIRONMENT.model_copy(update={"lake": storage, "approvals": approvals})
+        self.task = OperationApproval(
+            task_id="approve",
+            subject="vacuum shop?",
+            body="| orders | 7 |",
+            operation=operation("vacuum_tables"),
+            spec=SHOP,
+            environment=environment,
+            counted_by="count",
+        )
+        self.approvals = PipelineHome.open(storage, "shop").approvals
+        instance = SimpleNamespace(id=uuid.uuid4(), xcom_pull=lambda **_: [{"table": "orders", "files": 7}])
+        run = SimpleNamespace(run_id=RUN, triggering_user_name=requester)
+        self.context: Any = {
+            "ti": instance, "task_instance": instance, "dag_run": run, "params": PARAMS, "task": self.task
+        }  # fmt: skip
+
+    def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        """Ask; what Airflow was told of the question."""
+        from airflow.providers.standard.operators import hitl
+        from airflow.sdk.exceptions import TaskAwaitingInput
+
+        asked: list[dict[str, Any]] = []
+        monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **detail: asked.append(detail))
+        with pytest.raises(TaskAwaitingInput):
+            self.task.execute(self.context)
+        return asked[0]
+
+    def answer(self, by: str, option: str = "Approve") -> Any:
+        """Answer as the API of Airflow resumes the task."""
+        person = {"id": by, "name": by}
+        event = {
+            "chosen_options": [option], "params_input": {}, "responded_at": datetime.now(UTC),
+            "responded_by_user": person, "timedout": False,
+        }  # fmt: skip
+        return self.task.execute_complete(self.context, event)
+
+    def record(self) -> Approval:
+        return self.approvals.approved("vacuum_tables", RUN)
+
+
+def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does(tmp_path: Path) -> None:
+    task = Question(tmp_path, "ada").task
 
     assert task.defaults is None
     assert task.options == ["Approve", "Reject"]
@@ -21,21 +83,88 @@ def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does() ->
 
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])
 def test_a_default_answer_is_refused(answer: str) -> None:
-    from deltaworks.airflow.operation_dags import approval
+    from deltaworks.airflow.approvals import OperationApproval
 
     with pytest.raises(ValueError, match="no default answer"):
-        approval(task_id="approve", subject="Delete?", body="", defaults=answer)
+        OperationApproval(
+            task_id="approve", subject="Delete?", body="", operation=operation("restore"), spec=SHOP,
+            environment=ENVIRONMENT, counted_by="count", defaults=answer,
+        )  # fmt: skip
 
 
 def test_a_question_without_an_answer_is_not_asked_again_but_an_outage_is_got_over() -> None:
     from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
     from airflow.sdk import RetryAction
 
-    from deltaworks.airflow.operation_dags import ApprovalRetryPolicy
+    from deltaworks.airflow.approvals import ApprovalRetryPolicy
 
     policy = ApprovalRetryPolicy()
 
-    for final in (HITLTimeoutError("late"), HITLRejectException("no")):
+    for final in (HITLTimeoutError("late"), HITLRejectException("no"), ContractError("APPROVAL_REFUSED", "own")):
         assert policy.evaluate(final, 1, 3).action is RetryAction.FAIL
     assert policy.evaluate(ConnectionError("gone"), 1, 3).action is RetryAction.DEFAULT
     assert type(ApprovalRetryPolicy.deserialize(policy.serialize())) is ApprovalRetryPolicy
+
+
+def test_an_approval_keeps_who_asked_who_answered_and_the_figures_that_were_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question(tmp_path, "ada")
+    asked = question.ask(monkeypatch)
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        question.record()
+
+    question.answer("bo")
+
+    record = question.record()
+    assert not asked["assigned_users"], "without approvers whoever may answer in Airflow is asked"
+    assert (record.requested_by, record.approved_by, record.approver_id) == ("ada", "bo", "bo")
+    assert (record.shown, record.bounds) == ("| orders | 7 |", {"max_files": 7})
+    assert record.options["retention_hours"] == 48
+
+
+def test_a_rejection_leaves_no_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question(tmp_path, "ada")
+    question.ask(monkeypatch)
+
+    question.answer("bo", "Reject")
+
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        question.record()
+
+
+@pytest.mark.parametrize("requester", ["ada", None])
+def test_an_approval_by_who_asked_fails_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requester: str | None
+) -> None:
+    question = Question(tmp_path, requester)
+    question.ask(monkeypatch)
+
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
+        question.answer("ada")
+
+
+def test_where_one_person_is_all_there_are_they_may_be_declared_to_approve_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question(tmp_path, "admin", self_approval=True)
+    question.ask(monkeypatch)
+
+    question.answer("admin")
+
+    assert question.record().approved_by == "admin"
+
+
+def test_airflow_is_told_who_may_answer_without_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = ["ada", "bo", {"id": "17", "name": "cy"}]
+
+    asked = Question(tmp_path, "ada", approvers=people).ask(monkeypatch)
+
+    assert asked["assigned_users"] == [{"id": "bo", "name": "bo"}, {"id": "17", "name": "cy"}]
+
+
+def test_where_nobody_else_may_approve_nobody_is_asked(tmp_path: Path) -> None:
+    question = Question(tmp_path, "ada", approvers=["ada"])
+
+    with pytest.raises(ContractError, match="Nobody but ada, who asks for it, may approve vacuum_tables"):
+        question.task.execute(question.context)

@@ -4,25 +4,23 @@ One DAG an operation, and not one `operate__<pipeline>` with a choice: a form ca
 so one DAG would show some thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. Airflow's
 list finds `restore__games` by typing either word, and its tags show a pipeline's, or all of one kind.
 
-What cannot be taken back waits for a person's approval. There is no default answer: a question that nobody answers in
-time fails its task, after which nothing behind it runs. While it waits it holds no slot and no process.
+What cannot be taken back waits for a person's approval (`deltaworks.airflow.approvals`), and is done within the figures
+that were approved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import DAG, BaseOperator, RetryDecision, chain
-from airflow.sdk.bases.notifier import BaseNotifier
+from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
+from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
-from deltaworks.airflow.job_settings import JobRetryPolicy, by_hand_only, job_settings, process_settings
+from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_settings
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
@@ -32,15 +30,10 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
 COUNT, REQUESTED, APPROVE = "count", "requested", "approve"
 _COUNTED = f"ti.xcom_pull(task_ids='{COUNT}', key='{RESULTS_XCOM}')"
 #: Long enough for a reprocess of everything.
 _LONGEST = timedelta(hours=20)
-#: How long a question waits for its answer.
-ANSWER_WITHIN = timedelta(hours=10)
 _BODY = f"""
 {{% set results = {_COUNTED} or [] -%}}
 {{% set columns = (results[0].keys() if results else []) | list -%}}
@@ -142,9 +135,9 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
         params=operation_form(declared, spec),
         **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:
-        if declared.approval:
-            steps = _approved(declared, name, environment)
-            if declared.gold_follows and spec is not None and spec.gold.tables:
+        if declared.approval and spec is not None:
+            steps = _approved(declared, spec, environment)
+            if declared.gold_follows and spec.gold.tables:
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
@@ -152,72 +145,25 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
     return dag
 
 
-def _approved(declared: Operation, subject: str, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """Counted, approved by a person, and done within what was counted."""
-    bound: dict[str, Any] = {}
-    if "max_rows" in declared.options().model_fields:
-        # What was approved is the bound of what is done, unless the form named one.
-        counted = f"({_COUNTED} or []) | sum(attribute='rows_out')"
-        bound = {"max_rows": f"{{{{ params.max_rows if params.max_rows is not none else {counted} }}}}"}
+def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+    """Counted, approved by a person, and done within what was approved, to which the job holds itself."""
+    subject = spec.pipeline
     return [
         operation_task(declared.name, subject, environment, task_id=COUNT, values={"dry_run": True}, from_form=True),
         ShortCircuitOperator(task_id=REQUESTED, python_callable=_is_requested, **process_settings()),
-        approval(task_id=APPROVE, subject=f"{declared.command} {subject}?", body=_BODY),
-        operation_task(declared.name, subject, environment, values={"dry_run": False, **bound}, from_form=True),
+        OperationApproval(
+            task_id=APPROVE,
+            subject=f"{declared.command} {subject}?",
+            body=_BODY,
+            operation=declared,
+            spec=spec,
+            environment=environment,
+            counted_by=COUNT,
+        ),
+        operation_task(declared.name, subject, environment, values={"dry_run": False}, from_form=True),
     ]
 
 
 def _is_requested(params: dict[str, Any], **_: Any) -> bool:
     """Whether the form requests more than a count."""
     return not params["dry_run"]
-
-
-class ApprovalRetryPolicy(JobRetryPolicy):
-    """Retries after an outage; a rejected question, or one without an answer in time, is not repeated."""
-
-    def evaluate(
-        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
-    ) -> RetryDecision:
-        if isinstance(exception, HITLTimeoutError | HITLRejectException):
-            return RetryDecision.fail(reason="it was not approved")
-        return super().evaluate(exception, try_number, max_tries, context)
-
-
-def approval(
-    *,
-    task_id: str,
-    subject: str,
-    body: str,
-    answer_within: timedelta = ANSWER_WITHIN,
-    notifiers: Sequence[BaseNotifier] = (),
-    **settings: Any,
-) -> ApprovalOperator:
-    """The task that asks. Approved, what follows runs; rejected, what follows is skipped and the run ends without it.
-
-    Put a task before it that counts what would be done, and let the body say what it counted.
-
-    Args:
-        subject: the question in one line; may be a template.
-        body: what a person needs to know to decide, in Markdown; may be a template.
-        answer_within: less than the DAG's own time-out, so that the question fails and not the whole run.
-        notifiers: called when the question is open.
-        settings: further ones of the operator, `assigned_users` among them.
-
-    Raises:
-        ValueError: a default answer is given.
-    """
-    if settings.pop("defaults", None) is not None:
-        raise ValueError(f"{task_id}: an approval has no default answer")
-    return ApprovalOperator(
-        task_id=task_id,
-        subject=subject,
-        body=body,
-        response_timeout=answer_within,
-        notifiers=list(notifiers),
-        pool=names.POOL_SPARK_JOBS,
-        retries=2,
-        retry_delay=timedelta(seconds=30),
-        retry_exponential_backoff=2.0,
-        retry_policy=ApprovalRetryPolicy(),
-        **settings,
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.approval import Approvals
 from deltaworks.control.records.generations import GenerationRecord
 from deltaworks.control.records.held import HeldRecords
 from deltaworks.control.records.mutation import MutationBatches
@@ -66,6 +67,11 @@ class PipelineHome:
     def mutations(self) -> MutationBatches:
         """Batches of updates and deletes."""
         return MutationBatches(self.objects, self.pipeline)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """What people approved."""
+        return Approvals(self.objects, self.pipeline)
 
     @cached_property
     def held(self) -> HeldRecords:

@@ -79,6 +79,11 @@ def rollback_end(pipeline: str, ordinal: int) -> str:
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
 
 
+def approval(pipeline: str, name: str) -> str:
+    """The object that says what was asked of a person about an operation in one run, and what they answered."""
+    return pipeline_control(pipeline, f"approvals/{name}.json")
+
+
 def held_table(pipeline: str, name: str) -> str:
     """The object that says that a table is held."""
     return pipeline_control(pipeline, f"held/{name}.json")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def vacuum_tables(
     below_minimum: str = "",
     mode: Mode | None = None,
     tables: Sequence[str] | None = None,
+    max_files: int | None = None,
 ) -> list[VacuumResult]:
     """Delete the files that a pipeline's tables no longer need, those of mutations and quarantine included.
 
@@ -98,20 +100,24 @@ def vacuum_tables(
             promised time travel count all the same.
         mode: by default `lite`, and `full` once a week and where the log does not suffice.
         tables: names of tables; by default all.
+        max_files: count first, and delete nothing where the tables together would lose more files.
 
     Raises:
-        ConfigError: VACUUM_RETENTION_TOO_SHORT, TABLE_UNKNOWN, READER_UNREADABLE.
+        ConfigError: VACUUM_RETENTION_TOO_SHORT, VACUUM_TOO_LARGE, TABLE_UNKNOWN, READER_UNREADABLE.
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
     """
     spec = catalog.pipeline(pipeline)
     hours = spec.maintenance.vacuum_retention_hours if retention_hours is None else retention_hours
     check_retention(hours, below_minimum=below_minimum)
     names = _selected(spec, tables)
-    run = _Run(spark, catalog, spec, dry_run=dry_run, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
+    run_of = partial(_Run, spark, catalog, spec, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
+    counting, run = run_of(dry_run=True), run_of(dry_run=False)
     if dry_run:
-        return [run.table(name) for name in names]
+        return [counting.table(name) for name in names]
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     with exclusive_maintenance(home, work="VACUUM") as lock:
+        if max_files is not None:
+            _refuse_too_large([counting.table(name) for name in names], max_files)
         results = []
         for name in names:
             lock.check()
@@ -121,6 +127,17 @@ def vacuum_tables(
             elif results[-1].mode:
                 resolve_not_vacuumed(home, name)
     return results
+
+
+def _refuse_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
+    files = sum(result.files for result in counted)
+    if files > max_files:
+        tables = ", ".join(f"{result.table} {result.files:,}" for result in counted if result.files)
+        raise ConfigError(
+            "VACUUM_TOO_LARGE",
+            f"VACUUM would delete {files:,} files ({tables}), more than {max_files:,}. Nothing was deleted.",
+            hint="Files have come out of use since they were counted: count again, then give a higher bound.",
+        )
 
 
 class _Run:

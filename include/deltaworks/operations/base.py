@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.listing import Listing, listing_of
@@ -42,6 +42,7 @@ class Operation:
             table asks for one.
         destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
         approval: under Airflow it counts first, and a person approves the count before it is done.
+        bounds: of what needs approval, the options that bound it, with the field of its results that they bound.
         gold_follows: under Airflow gold tables are built after it, since they are of rows that went.
         beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
         family: the tag under which Airflow's list shows it.
@@ -57,6 +58,7 @@ class Operation:
     needs_spark: bool = False
     destructive: bool = False
     approval: bool = False
+    bounds: Mapping[str, str] = field(default_factory=dict)
     gold_follows: bool = False
     beside: tuple[Neighbour, ...] = ALL_JOBS
     family: str = "operations"

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import print_result_line, run_job
 from deltaworks.control.listing import plain_text, visible
 from deltaworks.control.provenance import airflow_run_id
+from deltaworks.operations.approved import approved_options
 from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
 from deltaworks.operations.registry import operation
@@ -39,16 +41,26 @@ def run_operation(
 ) -> Report:
     """Run an operation with these values of its options; None takes the default.
 
+    What needs approval is held to it where Airflow runs it.
+
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN or RELAY_UNKNOWN for the subject.
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     options = read_options(declared.options(), {key: value for key, value in values.items() if value is not None})
     if declared.scope == "pipeline":
         catalog.pipeline(subject)
     else:
         catalog.relay(subject)
-    context = OperationContext(operation=declared, catalog=catalog, subject=subject, run_id=airflow_run_id(), say=say)
-    return declared.load()(context, options)
+    run = airflow_run_id()
+    context = OperationContext(operation=declared, catalog=catalog, subject=subject, run_id=run, say=say)
+    if not (declared.approval and run) or getattr(options, "dry_run", False):
+        return declared.load()(context, options)
+    options, approval = approved_options(declared, catalog, subject, options, run=run)
+    say(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
+    report = declared.load()(context, options)
+    PipelineHome.open(catalog.environment.lake, subject).approvals.use(approval)
+    return report
 
 
 def parser_of(declared: Operation) -> argparse.ArgumentParser:

@@ -151,6 +151,7 @@ class VacuumOptions(Options):
     allow_below_minimum: Annotated[str | None, _SHORT] = Field(
         None, description="Why less than 168 h is to be kept; it is written into the tables' logs."
     )
+    max_files: int | None = Field(None, ge=0, description="Refuse to delete more files than this.")
     dry_run: bool = Field(True, description="Only list what would be deleted.")
 
 
@@ -168,5 +169,6 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
             retention_hours=options.retention_hours,
             below_minimum=options.allow_below_minimum or "",
             mode=options.mode,
+            max_files=options.max_files,
         )
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from deltaworks.specs.approvals import ApprovalsSpec
 from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -100,4 +101,5 @@ class EnvironmentSpec(Spec):
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec()
     alerts: AlertsSpec = AlertsSpec()
+    approvals: ApprovalsSpec = ApprovalsSpec()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)

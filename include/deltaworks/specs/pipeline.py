@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from deltaworks.specs.approvals import Approvers
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
@@ -129,6 +130,9 @@ class PipelineSpec(Spec):
     description: Annotated[str, AT_ONCE]
     owner: Annotated[str, AT_ONCE]
     tags: Annotated[tuple[str, ...], AT_ONCE] = ()
+    approvers: Annotated[Approvers, AT_ONCE] = Field(
+        default=(), description="who may approve what operations delete; without any, those of the environment"
+    )
     source: SourceSpec
     unwrap: Annotated[UnwrapSpec | None, OTHER_MEANING] = None
     event: EventSpec

@@ -11,6 +11,11 @@ REWORK: Final = (
     *raised_as(
         ConfigError,
         Trouble(
+            "VACUUM_TOO_LARGE",
+            "VACUUM would delete more files than were approved, or than `--max-files` allows; nothing was deleted",
+            "count again; then approve, or give a higher bound",
+        ),
+        Trouble(
             "START_OVER_UNBOUNDED",
             "no bound on the rows that may be given up",
             "give `--max-rows`; the message has the number",
@@ -81,6 +86,26 @@ REWORK: Final = (
     ),
     *raised_as(
         ContractError,
+        Trouble(
+            "APPROVAL_MISSING",
+            "no person's answer is on record for what an operation would delete; nothing was done",
+            "trigger the operation anew and answer its question",
+        ),
+        Trouble(
+            "APPROVAL_REFUSED",
+            "an approval is of the requester, of somebody who may not approve, or of other options; nothing was done",
+            "have another person approve; `approvals` of the environment and `approvers` of the pipeline say who may",
+        ),
+        Trouble(
+            "APPROVAL_OVER",
+            "an approval was used before, or is older than a day; nothing was done",
+            "trigger the operation anew",
+        ),
+        Trouble(
+            "APPROVAL_UNREADABLE",
+            "the record of an approval is torn or of another release",
+            "trigger the operation anew, and have it approved",
+        ),
         Trouble(
             "SWAP_UNVERIFIED",
             "a table does not show what was swapped into it; nothing was removed",

@@ -1,0 +1,143 @@
+"""The task that asks a person before something is deleted, and keeps question and answer where the job looks.
+
+There is no default answer: a question that nobody answers in time fails its task, after which nothing behind it runs.
+While it waits it holds no slot and no process. The answer counts for the job by the record in the lake, not by the
+state of this task, which anybody may set who may edit task instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import RetryDecision
+from airflow.sdk.bases.notifier import BaseNotifier
+
+from deltaworks.airflow import names
+from deltaworks.airflow.job_settings import JobRetryPolicy
+from deltaworks.airflow.operators import RESULTS_XCOM
+from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.approval import Approval
+from deltaworks.errors import ContractError
+from deltaworks.operations.approved import figures, refuse_approver, requested
+from deltaworks.operations.base import Operation
+from deltaworks.operations.options import read_options
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: How long a question waits for its answer.
+ANSWER_WITHIN = timedelta(hours=10)
+
+
+class ApprovalRetryPolicy(JobRetryPolicy):
+    """Retries after an outage; a rejected question, or one without an answer in time, is not repeated."""
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        if isinstance(exception, HITLTimeoutError | HITLRejectException):
+            return RetryDecision.fail(reason="it was not approved")
+        return super().evaluate(exception, try_number, max_tries, context)
+
+
+class OperationApproval(ApprovalOperator):
+    """Asks whether an operation is to be done. Approved, what follows runs; rejected, what follows is skipped.
+
+    Airflow itself turns away whoever is not among the approvers, where these are declared, and the requester among
+    them. An approval by the requester that Airflow takes, since nobody is declared, fails this task.
+
+    Args:
+        counted_by: the task whose results the question shows.
+        answer_within: less than the DAG's own time-out, so that the question fails and not the whole run.
+        notifiers: called when the question is open.
+
+    Raises:
+        ValueError: a default answer is given.
+        ContractError: APPROVAL_REFUSED.
+    """
+
+    def __init__(
+        self,
+        *,
+        operation: Operation,
+        spec: PipelineSpec,
+        environment: EnvironmentSpec,
+        counted_by: str,
+        answer_within: timedelta = ANSWER_WITHIN,
+        notifiers: Sequence[BaseNotifier] = (),
+        **settings: Any,
+    ) -> None:
+        if settings.pop("defaults", None) is not None:
+            raise ValueError(f"{settings.get('task_id')}: an approval has no default answer")
+        super().__init__(
+            response_timeout=answer_within,
+            notifiers=list(notifiers),
+            pool=names.POOL_SPARK_JOBS,
+            retries=2,
+            retry_delay=timedelta(seconds=30),
+            retry_exponential_backoff=2.0,
+            retry_policy=ApprovalRetryPolicy(),
+            **settings,
+        )
+        self.operation = operation
+        self.approvers = spec.approvers or environment.approvals.approvers
+        self.self_approval = environment.approvals.self_approval
+        self._pipeline = spec.pipeline
+        self._lake = environment.lake
+        self._counted_by = counted_by
+
+    def execute(self, context: Context) -> None:
+        """Keep the question with its figures, and ask."""
+        run, model = context["dag_run"], self.operation.options()
+        params = context["params"]
+        options = read_options(model, {name: params.get(name) for name in model.model_fields})
+        counted = context["ti"].xcom_pull(task_ids=self._counted_by, key=RESULTS_XCOM) or []
+        question = Approval(
+            operation=self.operation.name,
+            subject=self._pipeline,
+            run=run.run_id,
+            requested_by=run.triggering_user_name or "",
+            asked_at=iso_now(),
+            shown=self.body or "",
+            options=requested(self.operation, options),
+            bounds=figures(self.operation, options, counted),
+        )
+        self._home().approvals.ask(question)
+        self.assigned_users = self._assigned(question)
+        super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Keep the answer; an approval by somebody who must not give it fails."""
+        answer = super().execute_complete(context, event)
+        if answer["chosen_options"] == [self.APPROVE]:
+            person = answer["responded_by_user"] or {"id": "", "name": ""}
+            approval = self._home().approvals.answer(
+                self.operation.name, context["dag_run"].run_id, approver_id=person["id"], approved_by=person["name"]
+            )
+            refuse_approver(approval, self.approvers, self_approval=self.self_approval)
+        return answer
+
+    def _assigned(self, question: Approval) -> Any:
+        """The people Airflow takes an answer from; None where nobody is declared."""
+        if not self.approvers:
+            return None
+        others = [
+            person for person in self.approvers if self.self_approval or not person.is_named(question.requested_by)
+        ]
+        if not others:
+            raise ContractError(
+                "APPROVAL_REFUSED",
+                f"Nobody but {question.requested_by}, who asks for it, may approve {question.operation}.",
+                hint="Declare another approver, or have another person trigger it.",
+            )
+        return [{"id": person.id, "name": person.name or person.id} for person in others]
+
+    def _home(self) -> PipelineHome:
+        return PipelineHome.open(self._lake, self._pipeline)

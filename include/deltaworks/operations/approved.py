@@ -1,0 +1,86 @@
+"""Holds an operation that Airflow runs to what a person approved: by whom, for what, and how much at most.
+
+The job looks itself, at the record that the task which asked has written. On the command line nobody is asked: whoever
+runs a command has the keys of the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.approval import Approval
+from deltaworks.errors import ContractError
+from deltaworks.operations.base import Operation
+from deltaworks.operations.options import Options
+
+if TYPE_CHECKING:
+    from deltaworks.specs.approvals import Approvers
+    from deltaworks.specs.catalog import Catalog
+
+
+def requested(declared: Operation, options: Options) -> dict[str, Any]:
+    """What is asked for, as an approval keeps it: the options but for those that bound or only count."""
+    return options.model_dump(mode="json", exclude={"dry_run", *declared.bounds})
+
+
+def figures(declared: Operation, options: Options, counted: list[Mapping[str, Any]]) -> dict[str, int]:
+    """The bounds that were counted, by option: the sum over the records of a count, or less where the form says so."""
+    bounds = {}
+    for option, field in declared.bounds.items():
+        total, given = sum(int(record.get(field) or 0) for record in counted), getattr(options, option)
+        bounds[option] = total if given is None else min(total, given)
+    return bounds
+
+
+def approved_options(
+    declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str
+) -> tuple[Options, Approval]:
+    """The options within the bounds that were approved, and the approval.
+
+    Args:
+        run: the id of the Airflow run.
+
+    Raises:
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, it is of somebody who
+            must not give it, or of something else.
+    """
+    record = PipelineHome.open(catalog.environment.lake, subject).approvals.approved(declared.name, run)
+    refuse_approver(record, approvers_of(catalog, subject), self_approval=catalog.environment.approvals.self_approval)
+    if record.options != requested(declared, options):
+        raise _refused(record, "it is of other options than those of this job")
+    bounds = {}
+    for option, approved in record.bounds.items():
+        given = getattr(options, option)
+        bounds[option] = approved if given is None else min(approved, given)
+    return options.model_copy(update=bounds), record
+
+
+def approvers_of(catalog: Catalog, pipeline: str) -> Approvers:
+    """Who may approve operations of a pipeline; empty where nobody is declared."""
+    return catalog.pipeline(pipeline).approvers or catalog.environment.approvals.approvers
+
+
+def refuse_approver(approval: Approval, approvers: Approvers, *, self_approval: bool) -> None:
+    """Refuse an approval of the requester, or of somebody who is not among the approvers.
+
+    Raises:
+        ContractError: APPROVAL_REFUSED.
+    """
+    if not approval.approved_by and not approval.approver_id:
+        raise _refused(approval, "no person gave it")
+    if not self_approval and approval.own:
+        who = f"{approval.requested_by} asked for it" if approval.requested_by else "it is not on record who asked"
+        raise _refused(approval, f"{who}, and nobody approves what they asked for")
+    if approvers and not any(person.is_named(approval.approver_id, approval.approved_by) for person in approvers):
+        names = ", ".join(person.name or person.id for person in approvers)
+        raise _refused(approval, f"{approval.approved_by} is none of the approvers ({names})")
+
+
+def _refused(approval: Approval, why: str) -> ContractError:
+    return ContractError(
+        "APPROVAL_REFUSED",
+        f"The approval of {approval.operation} {approval.subject} does not count: {why}.",
+        hint="Trigger it anew and have another person approve it; `approvals` of the environment says who may.",
+    )

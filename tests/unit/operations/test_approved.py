@@ -1,0 +1,261 @@
+"""What people approve bounds the job: by whom, for what, how much at most, and once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control import provenance
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.approval import Approval
+from deltaworks.errors import ContractError
+from deltaworks.operations import job
+from deltaworks.operations.approved import approved_options, figures, requested
+from deltaworks.operations.base import Operation, OperationContext, Report
+from deltaworks.operations.options import read_options
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.upkeep import VacuumOptions
+from deltaworks.specs.approvals import ApprovalsSpec
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+VACUUM = operation("vacuum_tables")
+RUN = "manual__2026-01-01T00:00:00+00:00"
+FORM = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "tables": "orders"}
+REFUSALS = "APPROVAL_(MISSING|REFUSED|OVER)"
+
+
+@dataclass
+class Stage:
+    """A pipeline in an environment, and what people do about its operations."""
+
+    catalog: Catalog
+
+    @property
+    def home(self) -> PipelineHome:
+        return PipelineHome.open(self.catalog.environment.lake, "shop")
+
+    def declare(self, *, approvers: list[Any] | None = None, self_approval: bool = False, own: Any = ()) -> None:
+        spec = ApprovalsSpec.model_validate({"approvers": approvers or [], "self_approval": self_approval})
+        environment = self.catalog.environment.model_copy(update={"approvals": spec})
+        shop = self.catalog.pipelines["shop"]
+        shop = PipelineSpec.model_validate(shop.model_dump() | {"approvers": own})
+        self.catalog = Catalog(environment, {}, {"shop": shop}, Path())
+
+    def ask(self, *, by: str = "ada", form: dict[str, Any] | None = None, files: int = 7) -> None:
+        options = read_options(VacuumOptions, form or FORM)
+        self.home.approvals.ask(
+            Approval(
+                operation="vacuum_tables",
+                subject="shop",
+                run=RUN,
+                requested_by=by,
+                asked_at=iso_now(),
+                shown="| orders | 7 |",
+                options=requested(VACUUM, options),
+                bounds=figures(VACUUM, options, [{"table": "orders", "files": files}]),
+            )
+        )
+
+    def approve(self, by: str = "bo", person_id: str = "") -> Approval:
+        return self.home.approvals.answer("vacuum_tables", RUN, approver_id=person_id or by, approved_by=by)
+
+    def options(self, **form: Any) -> VacuumOptions:
+        given_options = read_options(VacuumOptions, {**FORM, **form, "dry_run": False})
+        bounded, _ = approved_options(VACUUM, self.catalog, "shop", given_options, run=RUN)
+        assert isinstance(bounded, VacuumOptions)
+        return bounded
+
+
+@pytest.fixture
+def stage(make_spec: Callable[..., PipelineSpec], tmp_path: Any) -> Stage:
+    lake = StorageSpec(root=f"file://{tmp_path}")
+    environment = EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec())
+    return Stage(Catalog(environment, {}, {"shop": make_spec()}, Path()))
+
+
+def test_what_another_person_approved_is_done_within_its_figures(stage: Stage) -> None:
+    stage.ask()
+    stage.approve()
+
+    assert stage.options().max_files == 7
+    assert stage.options(max_files=3).max_files == 3
+    assert stage.options(max_files=9).max_files == 7
+
+
+def test_without_an_answer_nothing_is_done_whatever_the_state_of_a_task(stage: Stage) -> None:
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        stage.options()
+    stage.ask()
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        stage.options()
+
+
+def test_nobody_approves_what_they_asked_for_unless_that_is_declared(stage: Stage) -> None:
+    stage.ask(by="ada")
+    stage.approve("ada")
+
+    with pytest.raises(ContractError, match="ada asked for it, and nobody approves what they asked for"):
+        stage.options()
+    stage.declare(self_approval=True)
+    assert stage.options().max_files == 7
+
+
+def test_who_asks_under_a_name_does_not_approve_under_the_id_of_it(stage: Stage) -> None:
+    stage.ask(by="ada")
+    stage.approve("Ada Lovelace", person_id="ada")
+
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
+        stage.options()
+
+
+def test_where_it_is_not_on_record_who_asked_nobody_can_be_told_apart(stage: Stage) -> None:
+    stage.ask(by="")
+    stage.approve("bo")
+
+    with pytest.raises(ContractError, match="not on record who asked"):
+        stage.options()
+
+
+@pytest.mark.parametrize("declared", [["bo"], [{"id": "17", "name": "bo"}]])
+def test_only_those_who_are_declared_may_approve(stage: Stage, declared: list[Any]) -> None:
+    stage.declare(approvers=declared)
+    stage.ask()
+    stage.approve("cy")
+
+    with pytest.raises(ContractError, match=r"cy is none of the approvers \(bo\)"):
+        stage.options()
+    stage.approve("bo", person_id="17" if isinstance(declared[0], dict) else "bo")
+    assert stage.options().max_files == 7
+
+
+def test_approvers_of_a_pipeline_stand_instead_of_those_of_the_environment(stage: Stage) -> None:
+    stage.declare(approvers=["bo"], own=["cy"])
+    stage.ask()
+    stage.approve("bo")
+
+    with pytest.raises(ContractError, match=r"bo is none of the approvers \(cy\)"):
+        stage.options()
+
+
+@pytest.mark.parametrize("changed", [{"tables": "clicks"}, {"retention_hours": 24}, {"mode": "full"}])
+def test_an_approval_is_of_what_was_asked_for_and_of_nothing_else(stage: Stage, changed: dict[str, Any]) -> None:
+    stage.ask()
+    stage.approve()
+
+    with pytest.raises(ContractError, match="other options"):
+        stage.options(**changed)
+
+
+def test_a_question_that_is_asked_again_takes_the_answer_back(stage: Stage) -> None:
+    stage.ask()
+    stage.approve()
+    stage.ask()
+
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        stage.options()
+
+
+def test_an_approval_of_yesterday_is_over(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaworks.control.records import approval
+
+    stage.ask()
+    stage.approve()
+    monkeypatch.setattr(approval, "utc_now", lambda: utc_now() + dt.timedelta(hours=25))
+
+    with pytest.raises(ContractError, match="APPROVAL_OVER"):
+        stage.options()
+
+
+@pytest.mark.parametrize("other", ["restore", "start_over"])
+def test_the_approval_of_one_operation_is_none_of_another(stage: Stage, other: str) -> None:
+    stage.ask()
+    stage.approve()
+
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        stage.home.approvals.approved(other, RUN)
+
+
+def done(context: OperationContext, options: VacuumOptions) -> Report:
+    """Stands for a VACUUM: it reports what it was allowed to."""
+    return Report(parts=[f"at most {options.max_files}, dry run {options.dry_run}"])
+
+
+@pytest.mark.parametrize("under_airflow", [True, False])
+def test_the_job_holds_itself_to_the_approval_where_airflow_runs_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
+) -> None:
+    if under_airflow:
+        monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
+    monkeypatch.setattr(Operation, "load", lambda self: done)
+
+    def run(**values: Any) -> Any:
+        return job.run_operation(VACUUM, stage.catalog, "shop", FORM | values, say=lambda _: None).parts[0]
+
+    assert run(dry_run=True) == "at most None, dry run True"
+    if not under_airflow:
+        assert run(dry_run=False) == "at most None, dry run False"
+        return
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        run(dry_run=False)
+    stage.ask()
+    stage.approve()
+    assert run(dry_run=False) == "at most 7, dry run False"
+    with pytest.raises(ContractError, match="was used at"):
+        run(dry_run=False)
+
+
+def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
+    tries: list[int | None] = []
+
+    def failing_once(context: OperationContext, options: VacuumOptions) -> Report:
+        tries.append(options.max_files)
+        if len(tries) == 1:
+            raise OSError("the storage is away")
+        return Report()
+
+    monkeypatch.setattr(Operation, "load", lambda self: failing_once)
+    monkeypatch.setattr(Operation, "options", lambda self: VacuumOptions)
+    stage.ask()
+    stage.approve()
+    with pytest.raises(OSError, match="away"):
+        job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, say=lambda _: None)
+
+    job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, say=lambda _: None)
+
+    assert tries == [7, 7]
+
+
+@given(
+    counted=st.lists(st.integers(0, 100), max_size=4),
+    asked=st.none() | st.integers(0, 200),
+    later=st.none() | st.integers(0, 400),
+)
+def test_no_job_may_do_more_than_was_counted_or_asked_for(
+    counted: list[int], asked: int | None, later: int | None
+) -> None:
+    options = VacuumOptions(max_files=asked)
+
+    (bound,) = figures(VACUUM, options, [{"files": files} for files in counted]).values()
+
+    assert bound <= sum(counted)
+    assert asked is None or bound <= asked
+
+
+@pytest.mark.parametrize("name", [declared.name for declared in OPERATIONS.values() if declared.approval])
+def test_every_bound_is_an_option_and_a_field_of_what_is_counted(name: str) -> None:
+    declared = operation(name)
+
+    assert set(declared.bounds) <= set(declared.options().model_fields)
+    assert declared.bounds or name == "recover_table", "only a table that is gone has nothing to lose"
