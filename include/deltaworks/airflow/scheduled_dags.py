@@ -108,6 +108,8 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
         # Before OPTIMIZE, which then finds what they left.
         steps.append(operation_task("mutate_tables", pipeline, environment, values={"dry_run": False}))
         steps.append(operation_task("purge_deleted", pipeline, environment, values=_SWITCH))
+    # Before OPTIMIZE, which then rewrites none of it, and VACUUM, which then counts it.
+    steps.append(operation_task("expire_quarantine", pipeline, environment, values=_SWITCH))
     if spec.maintenance.optimize:
         steps.append(_optimize_task(spec, environment))
     steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES | _SWITCH))

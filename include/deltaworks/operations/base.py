@@ -58,7 +58,7 @@ class Operation:
     needs_spark: bool = False
     destructive: bool = False
     approval: bool = False
-    bounds: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, str] = field(default_factory=dict, hash=False)
     gold_follows: bool = False
     beside: tuple[Neighbour, ...] = ALL_JOBS
     family: str = "operations"

@@ -67,6 +67,15 @@ _OPERATIONS = (
         family="maintenance",
     ),
     Operation(
+        name="expire_quarantine",
+        command="quarantine expire",
+        summary="Remove rows and messages that have lain in quarantine for longer than is declared.",
+        run="deltaworks.operations.upkeep:expire",
+        destructive=True,
+        beside=("stream", "mutations", "gold"),
+        family="maintenance",
+    ),
+    Operation(
         name="learn_input",
         command="pipelines learn-input",
         summary="Learn from the progress table how much input is usual at each hour, for the health check.",

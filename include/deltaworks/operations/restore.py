@@ -267,16 +267,16 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}.")
     if options.dry_run:
         parts.append(
-            f"Nothing was changed. Objects that are gone: `deltaworks reprocess {pipeline} --from-start --exact`.\n"
-            f"To do it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run"
+            f"Nothing was changed. Objects that are gone: `deltaworks reprocess {pipeline} --from-start --exact`."
         )
+        parts.append(f"To do it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run")
     else:
         hours = context.catalog.pipeline(pipeline).maintenance.vacuum_retention_hours
         parts.append(
             f"{result.recreated} tables were recreated now. Their rows are readable by time travel until a VACUUM that "
-            f"comes {hours} h or more after this.\nThe next start reads the source from the beginning: "
-            f"deltaworks start {pipeline}"
+            f"comes {hours} h or more after this."
         )
+        parts.append(f"The next start reads the source from the beginning: deltaworks start {pipeline}")
     lines = [f"{table.table}: {table.rows} rows" for table in result.tables]
     summary = StartOverSummary(
         pipeline=pipeline,

@@ -111,6 +111,19 @@ def control_tables(context: OperationContext, options: ControlTableOptions) -> R
     return Report(results=keep_control_tables(context.catalog, context.subject, dry_run=options.dry_run))
 
 
+class ExpiryOptions(Options):
+    """Options of the expiry of quarantine."""
+
+    dry_run: bool = Field(True, description="Only count.")
+
+
+def expire(context: OperationContext, options: ExpiryOptions) -> Report:
+    """Remove rows that lay in quarantine for longer than declared, open ones too. Idempotent."""
+    from deltaworks.rework.quarantine.expire import expire_quarantine
+
+    return Report(results=expire_quarantine(context.catalog, context.subject, dry_run=options.dry_run))
+
+
 class LearnOptions(Options):
     """Learning the usual input takes no options."""
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.approvals import Approvers
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
-from deltaworks.specs.effects import AT_ONCE, NEXT_START, OTHER_MEANING, Edit, Effect, NamedItems, Presence
+from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS, MutationsSpec
@@ -77,9 +77,12 @@ class EventSpec(Spec):
 
 
 class QuarantineSpec(Spec):
-    """How much of a row that did not fit is kept."""
+    """How much of a row that did not fit is kept, and for how long."""
 
     retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
+    retain_days: Annotated[int | None, NEXT_UPKEEP] = Field(
+        default=30, ge=1, description="after which maintenance removes rows, landed or not; null keeps them for ever"
+    )
 
 
 class StreamSpec(Spec):

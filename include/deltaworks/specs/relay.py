@@ -60,6 +60,9 @@ class RelaySpec(Spec):
     overwrites: Overwrites = "latest"
     listing: ListingSpec | None = None
     clean: CleanSpec | None = None
+    messages_retain_days: int | None = Field(
+        default=30, ge=1, description="after which messages of no use are removed; null keeps them for ever"
+    )
     append_seconds: float = Field(default=2.0, gt=0, description="longest wait before what was received is appended")
     max_events_per_append: int = Field(default=1000, ge=1)
     receive_threads: int = Field(default=2, ge=1, le=32)

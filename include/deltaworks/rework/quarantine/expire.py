@@ -1,0 +1,132 @@
+"""Removes what has lain in quarantine for longer than is declared: rows that did not fit, and messages of no use.
+
+Raw values are kept for a replay, and may say more of people than any column does. After `quarantine.retain_days` a row
+goes, whether it was landed by a replay, or is open still: a promise to forget does not depend on somebody's work. How
+many open ones went is told. The rows can be read by time travel until a VACUUM after the table's retention; the table
+of messages is vacuumed here, which no other job does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import user_metadata
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.maintenance.alerts import exclusive_maintenance
+from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.sources.objects.log import message_quarantine_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.tables.lake import Lake, rows_of
+
+OPERATION = "expire_quarantine"
+#: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
+_KEPT_HOURS = 168
+_INSTANT = 'Timestamp(Microsecond, Some("UTC"))'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryResult:
+    """Rows of one table that were removed (in a dry run: would be); `open` of them no replay had landed."""
+
+    table: str
+    dry_run: bool
+    rows: int = 0
+    open: int = 0
+    before: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def expire_quarantine(
+    catalog: Catalog, pipeline: str, *, dry_run: bool = True, now: dt.datetime | None = None
+) -> list[ExpiryResult]:
+    """Remove what is older than declared from a pipeline's quarantine, and from the message quarantine of its relay.
+
+    Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
+
+    Raises:
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
+    """
+    spec, lake, now = catalog.pipeline(pipeline), Lake(catalog.environment.lake), now or utc_now()
+    run = _Expiry(lake, pipeline, dry_run=dry_run, now=now)
+    relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
+
+    def results() -> list[ExpiryResult]:
+        of_rows = run.rows(spec.quarantine.retain_days)
+        return [of_rows] if relay is None else [of_rows, run.messages(relay.relay, relay.messages_retain_days)]
+
+    if dry_run:
+        return results()
+    with exclusive_maintenance(PipelineHome.open(catalog.environment.lake, pipeline), work="the expiry of quarantine"):
+        return results()
+
+
+class _Expiry:
+    """One run over the tables of a pipeline."""
+
+    def __init__(self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._dry_run = dry_run
+        self._now = now
+
+    def rows(self, days: int | None) -> ExpiryResult:
+        started, key = time.monotonic(), PipelineHome.open(self._lake.storage, self._pipeline).table(QUARANTINE)
+        table = self._lake.open(key)
+        if table is None or days is None:
+            return self._left(QUARANTINE, days)
+        # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
+        before = (self._now - dt.timedelta(days=days)).date()
+        old = rows_of(table, columns=["_seq"], filters=pc.field("quarantine_date") < before)
+        older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
+        still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows if old.num_rows else 0
+        if old.num_rows and not self._dry_run:
+            self._delete(table, f"quarantine_date < CAST('{before.isoformat()}' AS DATE)", before.isoformat())
+        return ExpiryResult(
+            table=QUARANTINE,
+            dry_run=self._dry_run,
+            rows=old.num_rows,
+            open=still_open,
+            before=before.isoformat(),
+            seconds=time.monotonic() - started,
+        )
+
+    def messages(self, relay: str, days: int | None) -> ExpiryResult:
+        started, name = time.monotonic(), f"message_quarantine of {relay}"
+        table = self._lake.open(message_quarantine_key(relay))
+        if table is None or days is None:
+            return self._left(name, days)
+        before = self._now - dt.timedelta(days=days)
+        old = rows_of(table, columns=["batch"], filters=pc.field("received_at") < before)
+        text = before.isoformat()
+        if not self._dry_run:
+            if old.num_rows:
+                self._delete(table, f"received_at < arrow_cast('{text}', '{_INSTANT}')", text)
+            table.vacuum(_KEPT_HOURS, dry_run=False, commit_properties=self._properties(text))
+        return ExpiryResult(
+            table=name,
+            dry_run=self._dry_run,
+            rows=old.num_rows,
+            open=old.num_rows,
+            before=text,
+            seconds=time.monotonic() - started,
+        )
+
+    def _left(self, name: str, days: int | None) -> ExpiryResult:
+        reason = "it is kept for ever, as declared" if days is None else "it does not exist yet"
+        return ExpiryResult(table=name, dry_run=self._dry_run, reason=reason)
+
+    def _delete(self, table: DeltaTable, condition: str, before: str) -> None:
+        table.delete(condition, commit_properties=self._properties(before))
+
+    def _properties(self, before: str) -> CommitProperties:
+        metadata = user_metadata(pipeline=self._pipeline, batch=0, operation=OPERATION, before=before)
+        return CommitProperties(custom_metadata={"userMetadata": metadata})

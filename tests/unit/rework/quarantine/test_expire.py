@@ -1,0 +1,123 @@
+"""What did not fit is forgotten after its days, open or landed, and nothing younger with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control import paths
+from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConcurrencyError
+from deltaworks.rework.quarantine.expire import ExpiryResult, expire_quarantine
+from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.sources.objects.log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.log import commit_history
+from tests.unit.rework.replay_stage import ARRIVED_US, Stage, orders, shop
+
+ARRIVED = dt.datetime.fromtimestamp(ARRIVED_US / 1e6, tz=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+def spec(level: str = "int", days: int | None = 30) -> PipelineSpec:
+    return shop(orders(level), quarantine={"retain_days": days})
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
+    stage.ingest(spec(), *(json.dumps(line).encode() for line in lines))
+    return stage
+
+
+def expire(stage: Stage, *, after: dt.timedelta, dry_run: bool = False, days: int | None = 30) -> ExpiryResult:
+    (result,) = expire_quarantine(stage.catalog(spec(days=days)), "shop", dry_run=dry_run, now=ARRIVED + after)
+    return result
+
+
+def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: Stage) -> None:
+    assert expire(stage, after=30 * DAY).rows == 0
+    counted = expire(stage, after=31 * DAY, dry_run=True)
+    assert (counted.rows, counted.open) == (3, 3)
+    assert len(stage.rows("quarantine")) == 3
+
+    done = expire(stage, after=31 * DAY)
+
+    assert (done.rows, done.open) == (3, 3)
+    assert stage.rows("quarantine") == []
+    assert len(stage.rows("orders")) == 1, "no other table loses a row"
+    assert expire(stage, after=31 * DAY).rows == 0
+
+
+def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: Stage) -> None:
+    replay_quarantine(stage.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False)
+
+    done = expire(stage, after=31 * DAY)
+
+    assert (done.rows, done.open) == (3, 1)
+    assert len(stage.rows("orders")) == 3
+    assert not +stage.open_places()
+
+
+def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
+    kept = expire(stage, after=10_000 * DAY, days=None)
+
+    assert (kept.rows, kept.reason) == (0, "it is kept for ever, as declared")
+    assert len(stage.rows("quarantine")) == 3
+
+
+def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: Stage) -> None:
+    expire(stage, after=31 * DAY)
+
+    table = stage.lake.open(paths.table("shop", "quarantine"))
+    assert table is not None
+    (newest, *_) = commit_history(stage.lake, paths.table("shop", "quarantine"), newest=table.version(), limit=1)
+    assert newest.metadata["operation"] == "expire_quarantine"
+    assert newest.metadata["before"] == (ARRIVED + DAY).date().isoformat()
+    stage.ingest(spec(), b"{bad")
+    assert len(stage.rows("quarantine")) == 1, "the stream goes on appending"
+
+
+def test_two_runs_of_maintenance_do_not_meet(stage: Stage) -> None:
+    with (
+        maintenance_lock(open_objects(stage.environment.lake), "shop", work="a test"),
+        pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"),
+    ):
+        expire(stage, after=31 * DAY)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ages=st.lists(st.integers(0, 60), min_size=1, max_size=6), days=st.integers(1, 40))
+def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
+    tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
+) -> None:
+    stage, key = Stage(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
+    table = stage.lake.ensure(key, MESSAGE_QUARANTINE_SCHEMA, user_metadata="{}")
+    rows = [
+        {"message_id": str(at), "body": "b", "reason": "r", "received_at": ARRIVED - age * DAY, "batch": 1}
+        for at, age in enumerate(ages)
+    ]
+    messages = pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)
+    stage.lake.append(table, key, messages, step=Step("landing/message_quarantine", 1), user_metadata="{}")
+    relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), messages_retain_days=days)
+    catalog = Catalog(stage.environment, {"landing": relay}, {"shop": spec()}, stage.landing)
+
+    counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
+    done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
+
+    left = stage.lake.rows(key)
+    assert left is not None
+    assert sorted(left.column("message_id").to_pylist()) == [str(at) for at, age in enumerate(ages) if age <= days]
+    assert counted.rows == done.rows == len(ages) - left.num_rows
