@@ -57,7 +57,6 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
         "keep_control_tables",
         "learn_input",
     ]
-    for_one += ["keep_control_tables", "learn_input"]
     for_one += ["snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
     for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
     assert parsed["dags"] == sorted(
@@ -176,7 +175,7 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
         "keep_control_tables",
         "learn_input",
     ]
-    always += ["keep_control_tables", "learn_input", "snapshot_health"]
+    always.append("snapshot_health")
     assert order == [*always, "rebuild_gold"]
     assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1]
     assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always

@@ -48,6 +48,11 @@ class People(AirflowApi):
             time.sleep(1)
         raise AssertionError(f"{run_id} has not taken the answer {option!r} to {task_id} within {seconds:.0f} s")
 
+    def mark_successful(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Set the state of a task by hand, as the button of the UI does, without what comes before and after it."""
+        body = {"new_state": "success"}
+        self._request("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", json=body)
+
     def occupied(self, pool: str) -> tuple[int, int]:
         """How many slots of a pool are taken, and how many it has."""
         found = self._get(f"/pools/{pool}")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from deltaworks.airflow import names
-from deltaworks.errors import ConfigError
+from deltaworks.control.home import PipelineHome
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.tables.lake import Lake
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_people import People, Slot
@@ -91,6 +92,22 @@ def test_a_task_that_fails_is_told_until_a_run_of_it_succeeds_and_a_no_deletes_n
 
 
 @pytest.mark.timeout(520)
+def test_a_question_that_is_marked_as_successful_is_no_answer_and_deletes_nothing(
+    stage: Stage, aged: AgedFiles, people: People
+) -> None:
+    before = data_files(stage)
+    people.trigger(VACUUM, conf=SHORT | REASON, run_id="marked")
+    await_question(people, VACUUM, "marked", ASKS)
+
+    people.mark_successful(VACUUM, "marked", ASKS)
+
+    assert people.wait_for_run(VACUUM, "marked", timeout_seconds=NIGHT_SECONDS).state == "failed"
+    assert state_of(people, VACUUM, "marked", ASKS) == "success"
+    assert state_of(people, VACUUM, "marked", DELETES) == "failed"
+    assert data_files(stage) == before
+
+
+@pytest.mark.timeout(520)
 def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     stage: Stage, aged: AgedFiles, people: People
 ) -> None:
@@ -112,6 +129,9 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert first.state == "success"
     assert before - data_files(stage) == aged.deletable
     assert sorted(stage.rows()) == rows
+    approval = PipelineHome.open(stage.catalog.environment.lake, "clicks").approvals
+    with pytest.raises(ContractError, match="APPROVAL_OVER"):
+        approval.approved("vacuum_tables", "first")
 
     second = people.wait_for_run(VACUUM, "second", timeout_seconds=NIGHT_SECONDS)
     assert second.state == "success"

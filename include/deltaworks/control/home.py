@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.approval import Approvals
 from deltaworks.control.records.generations import GenerationRecord
 from deltaworks.control.records.held import HeldRecords
 from deltaworks.control.records.mutation import MutationBatches
@@ -23,6 +22,7 @@ from deltaworks.control.records.start_over import StartOvers
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
+    from deltaworks.control.records.approval import Approvals
     from deltaworks.control.records.specs import SpecRecords
 
 
@@ -70,7 +70,9 @@ class PipelineHome:
 
     @cached_property
     def approvals(self) -> Approvals:
-        """What people approved."""
+        """What people approved. Its module is of use to operations alone, and not to streams."""
+        from deltaworks.control.records.approval import Approvals
+
         return Approvals(self.objects, self.pipeline)
 
     @cached_property

@@ -29,8 +29,8 @@ def figures(declared: Operation, options: Options, counted: list[Mapping[str, An
     """The bounds that were counted, by option: the sum over the records of a count, or less where the form says so."""
     bounds = {}
     for option, field in declared.bounds.items():
-        total, given = sum(int(record.get(field) or 0) for record in counted), getattr(options, option)
-        bounds[option] = total if given is None else min(total, given)
+        total, bound = sum(int(record.get(field) or 0) for record in counted), getattr(options, option)
+        bounds[option] = total if bound is None else min(total, bound)
     return bounds
 
 
@@ -52,8 +52,8 @@ def approved_options(
         raise _refused(record, "it is of other options than those of this job")
     bounds = {}
     for option, approved in record.bounds.items():
-        given = getattr(options, option)
-        bounds[option] = approved if given is None else min(approved, given)
+        bound = getattr(options, option)
+        bounds[option] = approved if bound is None else min(approved, bound)
     return options.model_copy(update=bounds), record
 
 
