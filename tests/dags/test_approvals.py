@@ -14,7 +14,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
 from deltaworks.operations.registry import operation
-from deltaworks.specs.approvals import ApprovalsSpec
+from deltaworks.specs.environment import ApprovalsSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
 

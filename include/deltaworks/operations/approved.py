@@ -16,8 +16,8 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
-    from deltaworks.specs.approvals import Approvers
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.environment import Approvers
 
 
 def requested(declared: Operation, options: Options) -> dict[str, Any]:

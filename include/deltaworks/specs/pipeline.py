@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.approvals import Approvers
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
+from deltaworks.specs.environment import Approvers
 from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS, MutationsSpec

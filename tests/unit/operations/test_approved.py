@@ -23,9 +23,8 @@ from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, operation
 from deltaworks.operations.upkeep import VacuumOptions
-from deltaworks.specs.approvals import ApprovalsSpec
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment import ApprovalsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
