@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class BatchReport:
     """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
 
-    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned. `objects_missing` were gone before they
-    could be read; some of them are named.
+    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
+    beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
     """
 
     batch_id: int
@@ -64,6 +64,7 @@ class BatchReport:
     commit_seconds: float
     complete_seconds: float
     rule_warnings: str | None = None
+    over_budget: str | None = None
     objects_missing: int = 0
     ranges_lost: int = 0
     missing_examples: tuple[str, ...] = ()
@@ -297,6 +298,7 @@ class BatchProcessor:
             commit_seconds=commit_seconds,
             complete_seconds=time.monotonic() - started - commit_seconds,
             rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
+            over_budget=json.dumps(over) if (over := prepared.source.get("over_budget")) else None,
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),

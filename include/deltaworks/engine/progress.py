@@ -63,6 +63,7 @@ PROGRESS_SCHEMA = arrow_schema(
         "dropped": "long",
         "rule_warnings": "string",
         "ranges_lost": "long",
+        "over_budget": "string",
     }
 )
 _QUEUE_ROWS = 1_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import reprlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ _EXACT_TYPES = {
     "float": frozenset({int, float}),
     "double": frozenset({int, float}),
 }
+_SHOWN_CHARACTERS = 80
 #: How many values are looked at one by one for one that does not fit.
 _BLOCK = 256
 _INTEGER_BITS = {"int": 31, "long": 63}
@@ -47,12 +49,13 @@ _DIGITS_OF_A_DOUBLE = 15
 
 
 class Misfit(Exception):
-    """A value that does not fit; `code` says how."""
+    """A value that does not fit; `code` says how, `path` which field or budget it is about, where that is said."""
 
-    def __init__(self, code: ReasonCode, detail: str) -> None:
+    def __init__(self, code: ReasonCode, detail: str, *, path: str = "") -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.path = path
 
 
 Misfits = dict[int, Misfit]
@@ -135,19 +138,32 @@ def _one_by_one(values: Sequence[Any], target: pa.DataType, converter: Converter
             misfits[index] = misfit
             good = None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            misfits[index] = Misfit(ReasonCode.TYPE_MISMATCH, f"{_shown(value)} is no {target}: {error}")
+            misfits[index] = Misfit(ReasonCode.TYPE_MISMATCH, f"{shown(value)} is no {target}: {error}")
             good = None
         converted.append(good)
     return pa.array(converted, target), misfits
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def shown(value: Any) -> str:
+    """A value for people: its first characters. Its depth and its length are bounded before it is written."""
+    text = _DESCRIPTION.repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def _description() -> reprlib.Repr:
+    description = reprlib.Repr()
+    description.maxlevel = 8
+    description.maxlist = description.maxdict = description.maxtuple = _SHOWN_CHARACTERS
+    # One character more than is shown, so that reprlib never leaves out the middle of what would be shown whole.
+    description.maxstring = description.maxlong = description.maxother = 2 * _SHOWN_CHARACTERS
+    return description
+
+
+_DESCRIPTION = _description()
 
 
 def _mismatch(value: Any, kind: object) -> Misfit:
-    return Misfit(ReasonCode.TYPE_MISMATCH, f"{_shown(value)} is no {kind}")
+    return Misfit(ReasonCode.TYPE_MISMATCH, f"{shown(value)} is no {kind}")
 
 
 def instant_us(value: Any, unit: TimeUnit) -> int:
@@ -168,7 +184,7 @@ def instant_us(value: Any, unit: TimeUnit) -> int:
     else:
         micros = _epoch_us(value, unit)
     if not _EARLIEST_US <= micros <= _LATEST_US:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} lies outside the years 1900 to 9999")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} lies outside the years 1900 to 9999")
     return micros
 
 
@@ -181,7 +197,7 @@ def _epoch_us(value: Any, unit: TimeUnit) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _mismatch(value, unit)
     if abs(value) > 1e15:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} lies outside the years 1900 to 9999")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} lies outside the years 1900 to 9999")
     return round(value * _PER_UNIT_US[unit])
 
 
@@ -231,9 +247,9 @@ def _integer(value: Any, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
         raise _mismatch(value, "whole number")
     if not -(1 << bits) <= value < 1 << bits:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} needs more than {bits + 1} bits")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} needs more than {bits + 1} bits")
     if isinstance(value, float) and abs(value) >= FIRST_ROUNDED:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} may have lost digits as a number with a fraction")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} may have lost digits as a number with a fraction")
     return int(value)
 
 
@@ -247,7 +263,7 @@ def _number(value: Any, width: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         # An infinity would also be no JSON where it became a bound in a file's statistics.
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} is too large a number")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} is too large a number")
     return number
 
 
@@ -255,7 +271,7 @@ def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _mismatch(value, kind)
     if isinstance(value, float) and not _tells_its_digits(value):
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} may have lost digits as a number: send it as a text")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} may have lost digits as a number: send it as a text")
     try:
         # repr gives the shortest digits that read back as the same double: 4.99 stays 4.99.
         number = decimal.Decimal(value if isinstance(value, str) else repr(value))
@@ -263,7 +279,7 @@ def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     except decimal.InvalidOperation:
         raise _mismatch(value, kind) from None
     if scaled != number or len(scaled.as_tuple().digits) > kind.precision:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{_shown(value)} does not fit {kind}")
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} does not fit {kind}")
     return scaled
 
 

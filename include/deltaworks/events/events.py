@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.columns import Misfit, Misfits
+from deltaworks.events.budget import Budget, Exceeded, OverBudget, beyond
+from deltaworks.events.columns import Misfit, Misfits, shown
 from deltaworks.events.exact_numbers import Literal, exact_value, has_rounded_number, literal_text
 from deltaworks.events.formats.json import Malformed, dumped
 from deltaworks.events.reasons import ReasonCode
@@ -48,6 +49,15 @@ def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]
     return [value if type(value) is dict else _ABSENT for value in values]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: one read from bytes that are no UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def checked_event(value: Any) -> dict[str, Any]:
     """The value of a payload as an event.
 
@@ -58,13 +68,21 @@ def checked_event(value: Any) -> dict[str, Any]:
         return value
     if isinstance(value, Malformed):
         raise Misfit(ReasonCode.MALFORMED, value.detail)
+    if isinstance(value, OverBudget):
+        raise Misfit(ReasonCode.OVER_BUDGET, value.detail, path=value.budget)
     raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
 
 
 class EventReader:
-    """Reads single events. Stateless once built."""
+    """Reads single events. Stateless once built.
 
-    def __init__(self, spec: PipelineSpec) -> None:
+    Args:
+        note_over_budget: called with the name of a budget that arrays inside wrappers go beyond.
+    """
+
+    def __init__(self, spec: PipelineSpec, *, note_over_budget: Callable[[str], None] | None = None) -> None:
+        self._budget = spec.source.budget
+        self._note_over_budget = note_over_budget
         self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
         self._unwrap_text = ".".join(self._unwrap)
         self._inner_of = reader_of(self._unwrap)
@@ -74,17 +92,24 @@ class EventReader:
 
     def spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
         """The values with their bytes; a wrapper that holds an array becomes one value an element."""
-        return self._spread(values) if self._unwrap else values
+        if not self._unwrap:
+            return values
+        budget = Budget(self._budget, size=0, note=self._note_over_budget)
+        return budget.bounded(self._spread(values, budget), b"")
 
-    def _spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
+    def _spread(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:
         for value, raw in values:
             text = inner = self._inner_of(value)
             # The first character tells, but for white space: no copy is made of what is nearly always an object.
             if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                 try:
+                    budget.hold_json(inner)
                     inner = orjson.loads(inner)
                 except orjson.JSONDecodeError:
                     inner = None  # a misfit when the event is read
+                except Exceeded as over:
+                    yield beyond(over, raw), raw
+                    continue
             if type(inner) is not list:
                 yield value, raw
                 continue
@@ -151,7 +176,9 @@ class EventReader:
             return self._constant_name
         name = self._name_of(event)
         if type(name) is str and name:
-            return name
+            if name.isascii() or is_unicode(name):
+                return name
+            raise Misfit(ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {shown(name)} is no text in UTF-8")
         raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
 
 
@@ -166,6 +193,8 @@ class IdReader:
 
     def read(self, events: Sequence[dict[str, Any]], exact: Callable[[int], Any]) -> tuple[list[str | None], Misfits]:
         """The id of each event; None where a part of it is missing, and for all where none is declared.
+
+        One that cannot be written, since it is no UTF-8, is given as it is: as a text it is a misfit.
 
         Args:
             exact: the event at an index with its numbers as literals, or None; called for ids that are doubles.
@@ -203,7 +232,10 @@ def _digest(texts: tuple[str | None, ...]) -> str | None:
     if None in texts:
         return None
     # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
-    return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
+    try:
+        return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
+    except TypeError:
+        return next(text for text in texts if text is not None and not is_unicode(text))
 
 
 def _id_text(value: Any) -> str | None:

@@ -8,6 +8,7 @@ of a struct, fields that are not declared are extra. Null is never extra.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +17,13 @@ import orjson
 from deltaworks.events.columns import Misfit
 from deltaworks.events.exact_numbers import exact_bytes, may_be_rounded, with_literals
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ReasonCode, readable
 from deltaworks.specs.pipeline import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
+#: What stands in a text for a byte that is no UTF-8, and halves of characters.
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")
 #: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
 ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
@@ -117,20 +120,21 @@ def rescued_text(extra: dict[str, Any], exact: Callable[[], Any]) -> str | None:
     except TypeError:
         return text
     except Misfit:
-        return orjson.dumps(dict.fromkeys(extra, "(nested too deeply to be kept)")).decode()
+        return json_text(dict.fromkeys(extra, "(nested too deeply to be kept)"))
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON.
+    """A value as JSON. Bytes of its texts that are no UTF-8 are written out, as `\\xNN`.
 
     Raises:
         Misfit: it is nested too deeply to be written.
     """
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # nested deeper than orjson writes, though it reads it
+    except TypeError:  # nested deeper than orjson writes, though it reads it; or a text is no UTF-8
         pass
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (RecursionError, TypeError, ValueError) as error:
         raise Misfit(ReasonCode.MALFORMED, f"a field that no column takes cannot be kept: {error}") from None
+    return _NO_CHARACTER.sub(lambda match: "\\" + readable(match[0]), text)

@@ -31,12 +31,14 @@ class Findings:
     """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
 
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
+    `over_budget`: payloads that went beyond a budget, by its name.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
     new_fields: dict[str, dict[Path, set[str]]] = field(default_factory=dict)
     objects_rejected: Counter[str] = field(default_factory=Counter)
     objects_missing: list[str] = field(default_factory=list)
+    over_budget: Counter[str] = field(default_factory=Counter)
     failure: DeltaworksError | None = None
 
     def note_field(self, table: str, path: Path, kind: str) -> None:
@@ -51,10 +53,15 @@ class Findings:
         if reason == OBJECT_MISSING and len(self.objects_missing) < MOST_EXAMPLES:
             self.objects_missing.append(key)
 
+    def note_over_budget(self, budget: str) -> None:
+        """A payload that went beyond this budget."""
+        self.over_budget[budget] += 1
+
     def add(self, other: Findings) -> None:
         """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
         self.rule_warnings.update(other.rule_warnings)
         self.objects_rejected.update(other.objects_rejected)
+        self.over_budget.update(other.over_budget)
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
             for path, kinds in paths.items():
@@ -71,6 +78,8 @@ class Findings:
             facts["objects_rejected"] = dict(sorted(self.objects_rejected.items()))
         if self.objects_missing:
             facts["objects_missing"] = self.objects_missing
+        if self.over_budget:
+            facts["over_budget"] = dict(sorted(self.over_budget.items()))
         return facts
 
     def as_record(self) -> dict[str, Any]:
@@ -84,6 +93,7 @@ class Findings:
             ],
             "objects_rejected": dict(self.objects_rejected),
             "objects_missing": self.objects_missing,
+            "over_budget": dict(self.over_budget),
             "failure": self.failure and self.failure.as_record() | {"kind": _kind_of(self.failure)},
         }
 
@@ -94,6 +104,7 @@ class Findings:
             rule_warnings=Counter(record["rule_warnings"]),
             objects_rejected=Counter(record["objects_rejected"]),
             objects_missing=list(record["objects_missing"]),
+            over_budget=Counter(record["over_budget"]),
             failure=_failure(record["failure"]),
         )
         for table, path, kinds in record["new_fields"]:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deltaworks.events.budget import OpenPartitions
 from deltaworks.events.columns import Misfit, column
 from deltaworks.events.events import EventReader, IdReader, Router, holders
 from deltaworks.events.evolution import Evolved
@@ -95,9 +96,10 @@ class Parser:
 
     def __init__(self, spec: PipelineSpec, *, evolved: Evolved | None = None, chunk_events: int = 20_000) -> None:
         self.findings = Findings()
-        self._reader = EventReader(spec)
+        self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
         self._router = Router(spec)
-        self._frame = framer(spec.source)
+        self._frame = framer(spec.source, note_over_budget=self.findings.note_over_budget)
+        self._partitions = OpenPartitions.of(spec, self.findings.note_over_budget)
         # In text an epoch is digits, and digits are read fastest as numbers.
         of_text = spec.source.format in TEXT_FORMATS
         self._times_as_text = of_text and spec.event.time.unit != "iso8601"
@@ -139,7 +141,7 @@ class Parser:
                         yield from self._finish(chunk, stamp)
                         chunk = Chunk()
             except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
-                chunk.rejected.append(self._whole(payload, Reason(misfit.code, "", misfit.detail)))
+                chunk.rejected.append(self._whole(payload, Reason(misfit.code, misfit.path, misfit.detail)))
         yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
@@ -167,7 +169,7 @@ class Parser:
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
         except Misfit as misfit:
-            reason = Reason(misfit.code, "", misfit.detail)
+            reason = Reason(misfit.code, misfit.path, misfit.detail)
             chunk.rejected.append(_rejected(payload, position, raw, name, (reason,)))
             return
         index = len(chunk.events)
@@ -193,6 +195,7 @@ class Parser:
                 noted.extend(reason for reason in of_row if reason not in noted)
         if self._rules:
             self._hold_to_rules(chunk, converted, reasons)
+        self._hold_to_partitions(chunk, converted, reasons)
         for name, table in converted.items():
             rows = chunk.rows_by_table[name]
             fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
@@ -233,6 +236,16 @@ class Parser:
             if landing:
                 self.findings.rule_warnings[rule_name] += landing
 
+    def _hold_to_partitions(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
+        """Note the reasons of events that would go to one partition too many of a table."""
+        for name, table in converted.items():
+            rows, fitting = chunk.rows_by_table[name], table
+            if reasons:
+                fitting = table.filter(pa.array([row not in reasons for row in rows]))
+                rows = [row for row in rows if row not in reasons]
+            for place, reason in self._partitions.beyond(name, fitting):
+                reasons.setdefault(rows[place], []).append(reason)
+
     def _envelope(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons]:
         """The envelope columns of all events of the chunk, and the reasons of events without time or id."""
         reasons: Reasons = {}
@@ -246,9 +259,10 @@ class Parser:
         note_missing(reasons, times, misfits, self._time_text)
         self._note_age(reasons, times, stamp)
         texts, misfits = self._ids.read(events, partial(self._exact_event, chunk.raws))
-        ids = pa.array(texts, pa.string())
-        note(reasons, misfits, self._id_text)
+        ids, unreadable = column(texts, Primitive("string"))
         if self._ids.paths:
+            misfits |= unreadable
+            note(reasons, misfits, self._id_text)
             note_missing(reasons, ids, misfits, self._id_text)
         count = len(events)
         arrays = [

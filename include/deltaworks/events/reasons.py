@@ -21,6 +21,7 @@ class ReasonCode(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     UNKNOWN_EVENT = "unknown_event"
     TOO_LARGE = "too_large"
+    OVER_BUDGET = "over_budget"
     TOO_OLD = "too_old"
     TOO_FAR_IN_FUTURE = "too_far_in_future"
     RULE = "rule"
@@ -95,6 +96,16 @@ class Rejected:
     record: Mapping[str, Any] | None = None
 
 
+def readable(text: str) -> str:
+    """The text, with what cannot be written of it as `\\xNN`, or as its escape where it stands for no byte."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
 def quarantine_rows(
     rejected: Sequence[Rejected], *, batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
 ) -> pa.Table:
@@ -102,7 +113,10 @@ def quarantine_rows(
     instant = pa.scalar(ingested_at_us, pa.int64())
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
     reasons = [
-        [{"code": str(reason.code), "path": reason.path, "detail": reason.detail} for reason in row.reasons]
+        [
+            {"code": str(reason.code), "path": readable(reason.path), "detail": readable(reason.detail)}
+            for reason in row.reasons
+        ]
         for row in rejected
     ]
     raws = [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected]
@@ -113,7 +127,7 @@ def quarantine_rows(
         raws,
         [len(row.raw) for row in rejected],
         [_is_complete(row, raw, retain_raw_bytes) for row, raw in zip(rejected, raws, strict=True)],
-        [row.key for row in rejected],
+        [readable(row.key) for row in rejected],
         [fingerprint] * len(rejected),
         times,
         [batch_id] * len(rejected),

@@ -1,61 +1,236 @@
-"""Finds the events in an Avro object container: each record is one, its values as JSON has them."""
+"""Finds the events in an Avro object container: each record is one, its values as JSON has them.
+
+The container is walked here, block by block: how many records one announces, and how large it grows when it is
+inflated, are held to the budgets before it is. Its records are read by fastavro, one after another.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import fastavro
 import orjson
+from fastavro.read import LOGICAL_READERS
 
+from deltaworks.events.budget import VALUE_BYTES, Budget, Event, Exceeded, beyond
 from deltaworks.events.columns import Misfit
-from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.values import plain
+from deltaworks.events.decompression import LargeContent
+from deltaworks.events.formats.avro_codecs import CODECS
+from deltaworks.events.formats.avro_schema import Cost, cost_of
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.values import event_of
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_LONGEST_NUMBER = 10
+_MOST_SCHEMA_BYTES = 4 << 20
 
 
-def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
-    """Every record; one `Malformed` for each block that cannot be read, and one for what lies behind a torn one.
+class _Torn(ValueError):
+    """The container does not go on as one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """What the header says: its bytes with the codec replaced by none, and where the first block begins."""
+
+    schema: Any
+    codec: str
+    cost: Cost
+    sync: bytes
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where the content of a block lies, and how many records it announces."""
+
+    records: int
+    begin: int
+    end: int
+
+
+def values(payload: bytes, budget: Budget) -> Iterator[Event]:
+    """Every record; one `Malformed` for each block that cannot be read, and one for what lies behind a torn one; one
+    `OverBudget` for each block that would take too much memory.
 
     Raises:
-        Misfit: the object is no Avro container, or its header cannot be read, which has the schema and the codec.
+        Misfit: the object is no Avro container; its header cannot be read, which has the schema and the codec; or its
+            schema has no bound.
+        Exceeded: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
         raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as an Avro container does")
     try:
-        blocks = fastavro.block_reader(io.BytesIO(payload))
+        container = _container(payload)
+        reader = _BlockReader(container, budget)
+    except Misfit:
+        raise
     except Exception as error:  # whatever the bytes of a damaged header lead the reader into
         raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_described(error)}") from None
-    if not isinstance(blocks.writer_schema, dict) or blocks.writer_schema.get("type") != "record":
-        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
-    return _records(blocks)
+    budget.announce(sum(block.records for block in _blocks(payload, container) if isinstance(block, _Block)))
+    for number, block in enumerate(_blocks(payload, container)):
+        if isinstance(block, _Torn):
+            yield Malformed(b"", f"block {number} and what follows cannot be read: {block}"), b""
+            return
+        name = f"block {number} of {block.records} records"
+        yield from reader.events(payload[block.begin : block.end], block.records, name)
 
 
-def _records(blocks: Any) -> Iterator[tuple[Any, bytes]]:
-    number = 0
+class _BlockReader:
+    """Reads the records of blocks by one schema, which is parsed once.
+
+    fastavro gets a container that never ends: blocks are put behind its header as they come, inflated.
+    """
+
+    def __init__(self, container: _Container, budget: Budget) -> None:
+        header = {"avro.schema": orjson.dumps(container.schema), "avro.codec": b"null"}
+        parts = [MAGIC, _written(len(header))]
+        for key, value in header.items():
+            parts += [_written(len(key)), key.encode(), _written(len(value)), value]
+        self._feed = io.BytesIO(b"".join([*parts, b"\0", container.sync]))
+        self._container = container
+        self._budget = budget
+        self._blocks = fastavro.block_reader(self._feed, handle_unicode_errors="surrogateescape")
+
+    def events(self, content: bytes, count: int, name: str) -> Iterator[Event]:
+        """The records of a block: all of them or none, since where one is damaged so may be those before it.
+
+        Raises:
+            Exceeded: max_values.
+        """
+        try:
+            records = self._records(self._inflated(content, count), count)
+        except LargeContent as error:
+            over = self._budget.exceeded("max_held_bytes", f"{name} {error}, for what its values may take")
+            yield beyond(over), b""
+        except Exceeded as over:
+            if over.path != "max_held_bytes":
+                raise
+            yield beyond(over), b""
+        except Exception as error:  # whatever the bytes lead the codec or the reader into
+            yield Malformed(b"", f"{name} cannot be read: {_described(error)}"), b""
+        else:
+            yield from map(event_of, records)
+
+    def _inflated(self, content: bytes, count: int) -> bytes:
+        cost = self._container.cost
+        # However many items arrays have, they come out of the content.
+        most_bytes = self._budget.max_held_bytes // (VALUE_BYTES * cost.values_per_byte + 2)
+        inflated = CODECS[self._container.codec](content, most_bytes)
+        if count * cost.least_bytes > len(inflated):
+            raise _Torn(f"it has {len(inflated)} bytes, and a record at least {cost.least_bytes}")
+        values_made = count * cost.values + len(inflated) * cost.values_per_byte
+        self._budget.hold(len(inflated), values_made)
+        self._budget.make(values_made)
+        return inflated
+
+    def _records(self, content: bytes, count: int) -> list[Any]:
+        self._feed.seek(0)
+        self._feed.truncate()
+        self._feed.write(b"".join((_written(count), _written(len(content)), content, self._container.sync)))
+        self._feed.seek(0)
+        block = next(self._blocks)
+        records = list(block)
+        if block.bytes_.tell() != len(content):
+            raise _Torn(f"{len(content) - block.bytes_.tell()} bytes are left behind its records")
+        return records
+
+
+def _or_as_it_is(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader of a logical type that gives what stands for a value it has no room for, such as an instant beyond the
+    year 9999: a misfit of the column that it is for, and of no other record."""
+
+    def tolerant(value: Any, *schemas: Any) -> Any:
+        try:
+            return read(value, *schemas)
+        except (ArithmeticError, ValueError):
+            return value
+
+    return tolerant
+
+
+LOGICAL_READERS.update({name: _or_as_it_is(read) for name, read in LOGICAL_READERS.items()})
+
+
+def _container(payload: bytes) -> _Container:
+    """The header of a container.
+
+    Raises:
+        Misfit: the schema is no record, or has no bound.
+        Exception: the header is damaged.
+    """
+    place, metadata = len(MAGIC), {}
     while True:
+        count, place = _number(payload, place)
+        if count == 0:
+            break
+        if count < 0:
+            _, place = _number(payload, place)
+        for _ in range(abs(count)):
+            key, place = _text(payload, place)
+            metadata[key], place = _text(payload, place)
+    sync = payload[place : place + _SYNC_BYTES]
+    if len(sync) < _SYNC_BYTES:
+        raise _Torn("it ends inside its header")
+    written = metadata[b"avro.schema"]
+    if len(written) > _MOST_SCHEMA_BYTES:
+        raise _Torn(f"its schema has {len(written)} bytes")
+    schema = orjson.loads(written)
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
+    codec = metadata.get(b"avro.codec", b"null").decode()
+    if codec not in CODECS:
+        raise _Torn(f"its codec {codec[:40]!r} is none that is read: {', '.join(CODECS)}")
+    return _Container(schema, codec, cost_of(schema), sync, place + _SYNC_BYTES)
+
+
+def _blocks(payload: bytes, container: _Container) -> Iterator[_Block | _Torn]:
+    """The blocks, as their heads say, and what is wrong where one is torn; nothing follows then."""
+    place = container.start
+    while place < len(payload):
         try:
-            block = next(blocks)
-        except StopIteration:
+            records, begin = _number(payload, place)
+            size, begin = _number(payload, begin)
+        except _Torn as error:
+            yield error
             return
-        except Exception as error:  # where the next block begins is not known any more
-            yield Malformed(b"", f"block {number} and what follows cannot be read: {_described(error)}"), b""
+        end = begin + size
+        if records < 0 or size < 0 or payload[end : end + _SYNC_BYTES] != container.sync:
+            yield _Torn("its end is not where its head says")
             return
-        try:
-            records = list(block)
-        except Exception as error:
-            yield (
-                Malformed(b"", f"block {number} of {block.num_records} records cannot be read: {_described(error)}"),
-                b"",
-            )
-            records = []
-        number += 1
-        for record in records:
-            event = plain(record)
-            yield event, orjson.dumps(event, default=str)
+        yield _Block(records, begin, end)
+        place = end + _SYNC_BYTES
+
+
+def _number(payload: bytes, place: int) -> tuple[int, int]:
+    """The number at a place, and where it ends."""
+    number = 0
+    for index, byte in enumerate(payload[place : place + _LONGEST_NUMBER]):
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), place + index + 1
+    raise _Torn("it ends inside a number, or a number has no end")
+
+
+def _text(payload: bytes, place: int) -> tuple[bytes, int]:
+    size, place = _number(payload, place)
+    if not 0 <= size <= len(payload) - place:
+        raise _Torn("it ends inside its header")
+    return payload[place : place + size], place + size
+
+
+def _written(number: int) -> bytes:
+    """A number that is not negative, as Avro writes it."""
+    number, parts = number << 1, bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
 
 
 def _described(error: Exception) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
+from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
 from deltaworks.events.columns import Misfit
-from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.text import bytes_of, lines_of
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.text import bytes_of, lines_of, too_long
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 
@@ -28,21 +29,18 @@ class CsvFramer:
         self._null = frozenset(spec.null_values)
         csv.field_size_limit(sys.maxsize)
 
-    def values(self, payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
         """Every record as its fields, the header excepted.
 
         Raises:
             Misfit: the header cannot be read.
+            Exceeded: max_scans: too much was read in vain, in search of the end of a quote.
         """
-        records = self._records(lines_of(payload))
-        if not self._spec.header:
-            return self._named(records, self._spec.columns)
-        header = next(records, None)
-        return iter(()) if header is None else self._named(records, _names(header[0]))
-
-    def _named(
-        self, records: Iterator[tuple[list[str] | Malformed, bytes]], names: tuple[str, ...]
-    ) -> Iterator[tuple[Any, bytes]]:
+        records = self._records(_Feed(lines_of(payload), budget), budget)
+        names = self._spec.columns
+        if self._spec.header:
+            header = next(records, None)
+            names = () if header is None else _names(header[0])
         for record, raw in records:
             if isinstance(record, Malformed):
                 yield record, raw
@@ -52,9 +50,8 @@ class CsvFramer:
                 fields = zip(names, record, strict=True)
                 yield {name: value for name, value in fields if value not in self._null}, raw
 
-    def _records(self, lines: list[str]) -> Iterator[tuple[list[str] | Malformed, bytes]]:
+    def _records(self, feed: _Feed, budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
         """Every record with its bytes; blank lines are none."""
-        feed = _Feed(lines)
         reader = self._reader(feed)
         while True:
             feed.begin()
@@ -63,8 +60,9 @@ class CsvFramer:
             except StopIteration:
                 return
             except csv.Error as error:
-                raw = bytes_of(feed.only_first().rstrip("\r\n"))
-                yield Malformed(raw, str(error)), raw
+                line = feed.only_first().rstrip("\r\n")
+                raw = bytes_of(line)
+                yield too_long(line, budget) or (Malformed(raw, str(error)), raw)
                 reader = self._reader(feed)
                 continue
             if record:
@@ -77,31 +75,49 @@ class CsvFramer:
 class _Feed:
     """Gives a CSV reader its lines, and knows which of them the record under way has taken."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: Iterator[str], budget: Budget) -> None:
         self._lines = lines
-        self._first = self._next = 0
+        self._budget = budget
+        self._again: deque[str] = deque()
+        self._taken: list[str] = []
+        self._length = 0
 
     def __iter__(self) -> _Feed:
         return self
 
     def __next__(self) -> str:
-        if self._next >= len(self._lines) or self._next - self._first >= MOST_LINES:
+        if len(self._taken) >= MOST_LINES or self._length > self._budget.max_event_bytes:
             raise StopIteration
-        self._next += 1
-        return self._lines[self._next - 1]
+        line = self._again.popleft() if self._again else next(self._lines)
+        self._taken.append(line)
+        self._length += len(line)
+        if self._length > self._budget.max_event_bytes:
+            # No event is so long: it is not taken apart.
+            raise csv.Error(f"a record has more than {self._budget.max_event_bytes} characters")
+        return line
 
     def begin(self) -> None:
         """A record begins with the next line."""
-        self._first = self._next
+        self._taken, self._length = [], 0
 
     def taken(self) -> str:
         """The lines of the record."""
-        return "".join(self._lines[self._first : self._next])
+        return "".join(self._taken)
 
     def only_first(self) -> str:
-        """Give back all lines of the record but its first, which is returned."""
-        self._next = self._first + 1
-        return self._lines[self._first]
+        """Give back all lines of the record but its first, which is returned.
+
+        Raises:
+            Exceeded: max_scans.
+        """
+        first, *others = self._taken
+        self._again.extendleft(reversed(others))
+        try:
+            self._budget.scan(self._length + ATTEMPT_BYTES)
+        except Exceeded as over:
+            over.rest = bytes_of("".join((first, *self._again, *self._lines)))
+            raise
+        return first
 
 
 def _names(header: list[str] | Malformed) -> tuple[str, ...]:

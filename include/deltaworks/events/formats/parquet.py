@@ -1,56 +1,154 @@
-"""Finds the events in a Parquet object: each row is one, its values as JSON has them."""
+"""Finds the events in a Parquet object: each row is one, its values as JSON has them.
+
+What the footer says of rows, values and sizes is held to the budgets before a page is read. Rows are then read a few
+at a time, texts as their dictionaries, whose lengths tell what the rows take before they are made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from deltaworks.events.budget import Budget, Event, Exceeded, beyond
 from deltaworks.events.columns import Misfit
-from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.values import plain
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.values import event_of
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"
+#: Levels of a value. Python's stack holds some hundred of them on the way to JSON.
+_MOST_LEVELS = 64
+_TEXT_TYPES = frozenset({"NONE", "STRING", "ENUM", "JSON", "BSON"})
 _ROWS_AT_ONCE = 10_000
+#: What the texts of rows that are made at once take.
+_TEXT_BYTES_AT_ONCE = 16 << 20
 
 
-def values(payload: bytes) -> Iterator[tuple[Any, bytes]]:
-    """Every row; one `Malformed` for each group of rows that cannot be read.
+def values(payload: bytes, budget: Budget) -> Iterator[Event]:
+    """Every row; one `Malformed` for each row that has no form as an event, and for the rest of each group of rows that
+    cannot be read; one `OverBudget` for each group that would take too much memory.
 
     Raises:
         Misfit: the object is no Parquet, or cut off: its end says where everything is.
+        Exceeded: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
         raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as Parquet does")
     try:
-        file = pq.ParquetFile(pa.BufferReader(payload), page_checksum_verification=True)
+        file = pq.ParquetFile(pa.BufferReader(payload))
+        texts = _text_columns(file.metadata)
+        with_dictionaries = pq.ParquetFile(
+            pa.BufferReader(payload), metadata=file.metadata, read_dictionary=texts, page_checksum_verification=True
+        )
+        target = _without_nanoseconds(file.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
-    return _rows(file)
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    budget.announce(sum(group.num_rows for group in groups))
+    budget.make(sum(_values_in(group) for group in groups))
+    for number, group in enumerate(groups):
+        yield from _rows(with_dictionaries, target, number, group, budget)
 
 
-def _rows(file: pq.ParquetFile) -> Iterator[tuple[Any, bytes]]:
-    for group in range(file.num_row_groups):
-        try:
-            table = file.read_row_group(group)
-        except (pa.ArrowException, OSError) as error:
-            yield Malformed(b"", f"row group {group} of {file.num_row_groups} cannot be read: {error}"), b""
-            continue
-        for batch in _microseconds(table).to_batches(max_chunksize=_ROWS_AT_ONCE):
-            for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                event = plain(row)
-                yield event, orjson.dumps(event, default=str)
+def _values_in(group: Any) -> int:
+    return sum(group.column(number).num_values for number in range(group.num_columns))
 
 
-def _microseconds(table: pa.Table) -> pa.Table:
-    """Instants to the microsecond, which is what Python's have room for."""
-    for index, field in enumerate(table.schema):
+def _text_columns(metadata: Any) -> list[str]:
+    """The columns that texts and bytes are in, by their paths.
+
+    Raises:
+        Misfit: a column lies too deep.
+    """
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    for column in columns:
+        if column.path.count(".") > _MOST_LEVELS:
+            raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its columns are nested more than {_MOST_LEVELS} deep")
+    return [
+        column.path
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _TEXT_TYPES
+    ]
+
+
+def _without_nanoseconds(schema: pa.Schema) -> pa.Schema:
+    """The schema with instants to the microsecond, which is what Python's have room for."""
+    for index, field in enumerate(schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            target = pa.timestamp("us", tz=field.type.tz)
-            table = table.set_column(index, field.name, pc.cast(table.column(index), target, safe=False))
-    return table
+            schema = schema.set(index, field.with_type(pa.timestamp("us", tz=field.type.tz)))
+    return schema
+
+
+def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: Any, budget: Budget) -> Iterator[Event]:
+    """The rows of a group."""
+    try:
+        # Pages are inflated one by one, and none is larger than its group.
+        budget.hold(group.total_byte_size // 2, 0)
+        # Items of lists are in one row or another.
+        values_a_row = -(-_values_in(group) // max(1, group.num_rows * group.num_columns))
+        for batch in file.iter_batches(max(1, _ROWS_AT_ONCE // max(1, values_a_row)), row_groups=[number]):
+            for part in _parts(batch):
+                yield from _events(part.cast(target, safe=False))
+    except Exceeded as over:
+        yield beyond(over), b""
+    except (pa.ArrowException, OSError) as error:
+        yield Malformed(b"", f"row group {number} of {file.num_row_groups} cannot be read: {error}"), b""
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows, as many at a time as have texts of a bounded length: a dictionary has a text once for all of them."""
+    if rows.num_rows > 1 and sum(map(_text_bytes, rows.columns)) > _TEXT_BYTES_AT_ONCE:
+        half = rows.num_rows // 2
+        yield from _parts(rows.slice(0, half))
+        yield from _parts(rows.slice(half))
+    else:
+        yield rows
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """What the texts of an array take, each as often as it is there."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary) if len(array.dictionary) else pa.array([], pa.int32())
+        return pc.sum(lengths.take(array.indices)).as_py() or 0
+    if pa.types.is_struct(kind):
+        return sum(map(_text_bytes, array.flatten()))
+    if pa.types.is_map(kind):
+        return _text_bytes(_within(array, array.keys)) + _text_bytes(_within(array, array.items))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _text_bytes(_within(array, array.values))
+    return 0
+
+
+def _within(array: pa.Array, items: pa.Array) -> pa.Array:
+    """The items that a slice of lists has."""
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return items.slice(first, last - first)
+
+
+def _events(rows: pa.RecordBatch) -> Iterator[Event]:
+    """The rows as events; where one of them cannot be made, it is looked for, and the others are made without it."""
+    try:
+        made = rows.to_pylist(maps_as_pydicts="lossy")
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if rows.num_rows == 1:
+            raw = event_of(dict(zip(rows.schema.names, map(_shown, rows.columns), strict=True)))[1]
+            yield Malformed(raw, f"a row has a value that is none: {error}"), raw
+            return
+        half = rows.num_rows // 2
+        yield from _events(rows.slice(0, half))
+        yield from _events(rows.slice(half))
+        return
+    yield from map(event_of, made)
+
+
+def _shown(cell: pa.Array) -> Any:
+    """The only value of an array, for people."""
+    try:
+        return cell.to_pylist(maps_as_pydicts="lossy")[0]
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        return f"({cell.type}: {error})"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
+from deltaworks.events.budget import Budget, Event
 from deltaworks.events.columns import Misfit
 from deltaworks.events.formats import avro, json, parquet
 from deltaworks.events.formats.csv import CsvFramer
@@ -14,15 +14,23 @@ from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 
-Framer = Callable[[bytes], Iterator[tuple[Any, bytes]]]
+Framer = Callable[[bytes], Iterator[Event]]
+#: A framer of one form: it counts what it does against the budget of the payload.
+BudgetedFramer = Callable[[bytes, Budget], Iterator[Event]]
 
-FORMATS: Mapping[str, Callable[[PayloadSpec], Framer]] = {
+FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
     "json": lambda source: json.values,
     "csv": lambda source: CsvFramer(source.csv).values,
     "tsv": lambda source: FieldLineFramer(source.tsv).values,
     "text": lambda source: LineFramer(source.pattern or "").values,
     "parquet": lambda source: parquet.values,
     "avro": lambda source: avro.values,
+}
+#: What stands between values, in forms whose values can be counted before they are made.
+_MARKS: Mapping[str, Callable[[PayloadSpec], tuple[bytes, ...]]] = {
+    "json": lambda source: (b",", b"[", b"{"),
+    "csv": lambda source: (source.csv.delimiter.encode(), b"\n"),
+    "tsv": lambda source: (b"\t", b"\n"),
 }
 #: How files of other forms begin. None of them is a text, so nothing that can be read is refused for it.
 _OTHER_FORMS = (
@@ -44,21 +52,29 @@ _OTHER_FORMS = (
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def framer(source: PayloadSpec | DeltaSourceSpec) -> Framer:
-    """What finds the events of a payload, by the source's format.
+def framer(source: PayloadSpec | DeltaSourceSpec, *, note_over_budget: Callable[[str], None] | None = None) -> Framer:
+    """What finds the events of a payload, by the source's format and within its budgets.
 
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
+
+    Args:
+        note_over_budget: called with the name of a budget, once for each payload that goes beyond it.
     """
-    find = json.values if isinstance(source, DeltaSourceSpec) else FORMATS[source.format](source)
+    # The rows of a Delta table come as JSON.
+    of_table = isinstance(source, DeltaSourceSpec)
+    find = json.values if of_table else FORMATS[source.format](source)
+    marks = () if of_table or source.format not in _MARKS else _MARKS[source.format](source)
     text_is_expected = source.format not in ("parquet", "avro")
 
-    def events_of(payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    def events_of(payload: bytes) -> Iterator[Event]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
             raise Misfit(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
         if text_is_expected:
             _refuse_other_forms(payload, source.format)
-        return find(payload)
+        budget = Budget(source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, note=note_over_budget)
+        budget.count_values(payload, marks)
+        return budget.bounded(find(payload, budget), payload if text_is_expected else b"")
 
     return events_of
 

@@ -8,24 +8,33 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from deltaworks.events.formats.json import Malformed
+from deltaworks.events.budget import Budget, Event
+from deltaworks.events.formats.json_recovery import Malformed
 
 #: What stands for the whole line where lines are read by a pattern.
 LINE_FIELD = "line"
-_BYTE_ORDER_MARK = "\ufeff"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def lines_of(payload: bytes) -> list[str]:
-    """The lines with their ends. Bytes that are no UTF-8 stay what they are, and make a misfit where they are used."""
-    text = payload.decode("utf-8", "surrogateescape").removeprefix(_BYTE_ORDER_MARK)
-    return list(io.StringIO(text, newline=""))
+def lines_of(payload: bytes) -> Iterator[str]:
+    """The lines with their ends, one after another. Bytes that are no UTF-8 stay what they are, and make a misfit where
+    they are used."""
+    content = io.BytesIO(payload.removeprefix(_BYTE_ORDER_MARK))
+    return io.TextIOWrapper(content, "utf-8", "surrogateescape", newline="")
 
 
 def bytes_of(text: str) -> bytes:
     """What the text was made of."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def too_long(text: str, budget: Budget) -> Event | None:
+    """What stands for a line that is longer than any event: it is not taken apart."""
+    if len(text) <= budget.max_event_bytes:
+        return None
+    raw = bytes_of(text)
+    return Malformed(raw, f"the line has more than {budget.max_event_bytes} characters"), raw
 
 
 class LineFramer:
@@ -34,15 +43,17 @@ class LineFramer:
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
 
-    def values(self, payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
         """Every line that is not blank, as its fields."""
         for line in lines_of(payload):
             text = line.rstrip("\r\n")
             if not text.strip():
                 continue
-            raw, match = bytes_of(text), self._pattern.fullmatch(text)
-            if match is None:
-                yield Malformed(raw, "the line does not match the pattern"), raw
-                continue
-            fields = {name: value for name, value in match.groupdict().items() if value}
-            yield {LINE_FIELD: text} | fields, raw
+            yield too_long(text, budget) or self._event(text)
+
+    def _event(self, text: str) -> Event:
+        raw, match = bytes_of(text), self._pattern.fullmatch(text)
+        if match is None:
+            return Malformed(raw, "the line does not match the pattern"), raw
+        fields = {name: value for name, value in match.groupdict().items() if value}
+        return {LINE_FIELD: text} | fields, raw

@@ -7,11 +7,11 @@ that begin with `#` say nothing. Where a date and a time are fields, `datetime` 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from deltaworks.events.budget import Budget, Event
 from deltaworks.events.columns import Misfit
-from deltaworks.events.formats.json import Malformed
-from deltaworks.events.formats.text import bytes_of, lines_of
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.text import bytes_of, lines_of, too_long
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import TsvSpec
 
@@ -28,27 +28,24 @@ class FieldLineFramer:
         self._columns = spec.columns
         self._null = frozenset(spec.null_values)
 
-    def values(self, payload: bytes) -> Iterator[tuple[Any, bytes]]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
         """Every line of fields as an event.
 
         Raises:
             Misfit: a line of fields comes before any names.
         """
-        names = self._columns
-        lines: list[tuple[tuple[str, ...], str]] = []
+        names: tuple[str, ...] | None = self._columns or None
         for line in lines_of(payload):
             text = line.rstrip("\r\n")
-            if text.startswith(_FIELDS):
+            if text.startswith(_FIELDS) and len(text) <= budget.max_event_bytes:
                 names = self._columns or tuple(text.removeprefix(_FIELDS).split())
-                continue
-            if text.strip() and not text.startswith(_DIRECTIVE):
-                if not names:
+            elif text.strip() and not text.startswith(_DIRECTIVE):
+                if names is None:
                     detail = "no #Fields line names the fields, and the declaration has no columns"
                     raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, detail)
-                lines.append((names, text))
-        return (self._event(names, text) for names, text in lines)
+                yield too_long(text, budget) or self._event(names, text)
 
-    def _event(self, names: tuple[str, ...], text: str) -> tuple[Any, bytes]:
+    def _event(self, names: tuple[str, ...], text: str) -> Event:
         raw, fields = bytes_of(text), text.split("\t")
         if len(fields) != len(names):
             return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw

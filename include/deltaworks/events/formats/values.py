@@ -6,11 +6,15 @@ import datetime as dt
 import decimal
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 
+from deltaworks.events.budget import Event
+from deltaworks.events.columns import shown
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.reasons import readable
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _DIGITS_OF_A_DOUBLE = 15
@@ -65,6 +69,16 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     written = _WRITTEN.get(type(value))
     return value if written is None else written(value)
+
+
+def event_of(record: Mapping[str, Any]) -> Event:
+    """A record of typed values as an event with its bytes; `Malformed` where one of its values has no such form."""
+    try:
+        event = plain(record)
+        return event, orjson.dumps(event, default=str)
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raw = readable(shown(record)).encode()
+        return Malformed(raw, f"a record cannot be written as JSON: {error}"), raw
 
 
 def _decimal(value: decimal.Decimal) -> float | str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Bytes, Name, Spec
 from deltaworks.specs.effects import FIRST_START, NEXT_START, OTHER_FORM, OTHER_LOG, SAME_PLACE
+from deltaworks.specs.sources.payload import BudgetSpec
 
 
 class DeltaSourceSpec(Spec):
@@ -28,6 +29,7 @@ class DeltaSourceSpec(Spec):
     max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
+    budget: BudgetSpec = BudgetSpec()
     format: Annotated[Literal["json"], OTHER_FORM] = "json"
 
     @model_validator(mode="after")

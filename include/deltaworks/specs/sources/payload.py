@@ -44,6 +44,27 @@ class TsvSpec(Spec):
     null_values: tuple[str, ...] = ("-",)
 
 
+class BudgetSpec(Spec):
+    """What a payload may cost; what of it lies beyond goes to quarantine.
+
+    Counts and sizes, never seconds: the same payload always comes to the same rows. What is held is estimated.
+    """
+
+    max_scans: Annotated[int, NEXT_START] = Field(
+        default=20, ge=2, description="how often the bytes of a payload may be looked at, on average"
+    )
+    max_records: Annotated[int, NEXT_START] = Field(default=10_000_000, ge=1, description="events in a payload")
+    max_values: Annotated[int, NEXT_START] = Field(
+        default=1_000_000_000, ge=1, description="values of fields in a payload"
+    )
+    max_held_bytes: Annotated[Bytes, NEXT_START] = Field(
+        default=2 << 30, description="what values that are decoded at once may take in memory"
+    )
+    max_partitions: Annotated[int, NEXT_START] = Field(
+        default=1_000, ge=1, description="partitions of a table that a task of a batch writes to"
+    )
+
+
 class PayloadSpec(Spec):
     """How the events in an object or a record are written."""
 
@@ -53,6 +74,7 @@ class PayloadSpec(Spec):
     pattern: Annotated[str | None, OTHER_READING] = None
     compression: Annotated[Compression, NEXT_START] = "auto"
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
+    budget: BudgetSpec = BudgetSpec()
 
     @model_validator(mode="after")
     def _pattern_for_text(self) -> Self:

@@ -1,0 +1,250 @@
+"""What one payload may cost: how often its bytes are looked at, what is made of them, how many partitions it touches.
+
+A few bytes can be made to cost minutes or gigabytes. Every framer counts what it does against the budgets that the
+source declares. What lies beyond one becomes a single row in quarantine that names the budget; events that came before
+it land. Only counts and sizes decide, never a clock or a process's memory, so that a payload that is read again comes
+to the same rows. A payload that is beyond a budget before it gave an event is one row as a whole, and can be replayed;
+the rest of a payload is read again by a reprocess of its object.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.columns import Misfit
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import BudgetSpec
+
+#: What a decoded value takes in Python, with its place in what holds it: some 50 bytes for a number or a short text,
+#: 200 for an object of one field.
+VALUE_BYTES = 100
+#: What looking at a place costs, however soon it shows that nothing can be read from there.
+ATTEMPT_BYTES = 128
+#: So much may be looked at in a payload however small it is: a few broken events are looked at many times over.
+_LEAST_SCANNED_BYTES = 64 << 10
+
+PARTITIONS = "max_partitions"
+#: An event as a framer gives it: its value and its bytes.
+Event = tuple[Any, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class OverBudget:
+    """What lies beyond a budget, in place of an event. `raw` is empty where its bytes cannot be told apart."""
+
+    raw: bytes
+    budget: str
+    detail: str
+
+
+class Exceeded(Misfit):
+    """A payload has gone beyond a budget; `rest` is what was not read of it, where its framer can tell."""
+
+    def __init__(self, budget: str, detail: str) -> None:
+        super().__init__(ReasonCode.OVER_BUDGET, detail, path=budget)
+        self.rest = b""
+
+
+class Budget:
+    """Counts what one payload costs. Of one payload and one thread.
+
+    Args:
+        size: bytes of the payload.
+        max_event_bytes: a piece of text that is longer is no event, and need not be looked at.
+        note: told the name of each budget that the payload goes beyond, once.
+    """
+
+    __slots__ = ("_left_bytes", "_left_values", "_limits", "_note", "_noted", "_scannable", "_size", "max_event_bytes")
+
+    def __init__(
+        self,
+        limits: BudgetSpec | None = None,
+        *,
+        size: int,
+        max_event_bytes: int = 16 << 20,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        self._limits = limits or BudgetSpec()
+        self._size = size
+        self._scannable = max(_LEAST_SCANNED_BYTES, self._limits.max_scans * size)
+        self._left_bytes = self._scannable
+        self._left_values = self._limits.max_values
+        self._note = note
+        self._noted: set[str] = set()
+        self.max_event_bytes = max_event_bytes
+
+    @property
+    def max_held_bytes(self) -> int:
+        """What may be held decoded at once."""
+        return self._limits.max_held_bytes
+
+    def scan(self, count: int) -> None:
+        """Count bytes that were looked at.
+
+        Raises:
+            Exceeded: max_scans.
+        """
+        self._left_bytes -= count
+        if self._left_bytes < 0:
+            detail = f"its {self._size} bytes were looked at {self._limits.max_scans} times over, and are not read yet"
+            raise self.exceeded("max_scans", detail)
+
+    def make(self, count: int) -> None:
+        """Count values that are about to be made.
+
+        Raises:
+            Exceeded: max_values.
+        """
+        self._left_values -= count
+        if self._left_values < 0:
+            raise self.exceeded("max_values", f"it holds more than {self._limits.max_values} values")
+
+    def announce(self, records: int) -> None:
+        """Refuse a payload that says itself how many records it has, before the first is read.
+
+        Raises:
+            Exceeded: max_records.
+        """
+        if records > self._limits.max_records:
+            detail = f"it holds {records} records; at most {self._limits.max_records} are read"
+            raise self.exceeded("max_records", detail)
+
+    def may_exceed(self, size: int) -> bool:
+        """Whether so many bytes of text can hold so many values that the values have to be counted."""
+        return size * (VALUE_BYTES + 2) > self._limits.max_held_bytes
+
+    def hold(self, size: int, values: int) -> None:
+        """Refuse what would take too much memory decoded: so many bytes, in so many values.
+
+        Raises:
+            Exceeded: max_held_bytes.
+        """
+        held = 2 * size + VALUE_BYTES * values
+        if held > self._limits.max_held_bytes:
+            detail = f"{values} values in {size} bytes take {held} bytes or so; at most {self._limits.max_held_bytes}"
+            raise self.exceeded("max_held_bytes", detail)
+
+    def hold_json(self, text: bytes | str) -> None:
+        """`hold` for JSON, whose commas and brackets tell how many values it has at most.
+
+        Raises:
+            Exceeded: max_held_bytes.
+        """
+        if self.may_exceed(len(text)):
+            marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+            self.hold(len(text), 1 + sum(text.count(mark) for mark in marks))  # type: ignore[arg-type]
+
+    def count_values(self, payload: bytes, marks: Sequence[bytes]) -> None:
+        """`make` for all values of a text, which a mark stands before or behind.
+
+        Raises:
+            Exceeded: max_values.
+        """
+        if len(payload) > self._limits.max_values:
+            self.make(sum(payload.count(mark) for mark in marks))
+
+    def exceeded(self, budget: str, detail: str) -> Exceeded:
+        """What to raise, noted: the payload has gone beyond a budget."""
+        if budget not in self._noted and self._note is not None:
+            self._noted.add(budget)
+            self._note(budget)
+        return Exceeded(budget, detail)
+
+    def bounded(self, events: Iterator[Event], payload: bytes) -> Iterator[Event]:
+        """The events of the payload as far as its budgets reach; then one `OverBudget` for what is left.
+
+        `payload` stands for what is left where there are too many events: one of them would be taken for the rest.
+
+        Raises:
+            Misfit: nothing of the payload can be read; `Exceeded` among them.
+        """
+        for first in events:
+            yield first
+            break
+        try:
+            yield from itertools.islice(events, self._limits.max_records - 1)
+            for _ in events:
+                over = self.exceeded("max_records", f"it holds more than {self._limits.max_records} records")
+                over.rest = payload
+                raise over
+        except Exceeded as over:
+            yield beyond(over), over.rest
+
+
+def beyond(over: Exceeded, raw: bytes | None = None) -> OverBudget:
+    """What stands for the events that are not read; `raw` are their bytes, where that is not all that is left."""
+    return OverBudget(over.rest if raw is None else raw, over.path, over.detail)
+
+
+class OpenPartitions:
+    """The partitions that a task writes to, by table; those that came first, up to a bound.
+
+    A file is written for each of them, and every later job opens each of those files. Of one thread.
+    """
+
+    def __init__(
+        self, partition_by: Mapping[str, Mapping[str, tuple[str, ...]]], most: int, note: Callable[[str], None]
+    ) -> None:
+        self._partition_by = partition_by
+        self._open: dict[str, set[tuple[Any, ...]]] = {}
+        self._most = most
+        self._note = note
+        self._noted_seq: int | None = None
+
+    @classmethod
+    def of(cls, spec: PipelineSpec, note: Callable[[str], None]) -> Self:
+        """As a pipeline declares its tables: rows of one also make partitions of the tables that announce them."""
+        partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
+        for table in spec.tables:
+            by, data = table.partition_by, table.name
+            if table.announces is not None:
+                by = tuple(name for name in by if name not in NOTIFICATION_COLUMNS)
+                data = table.announces.table
+            if by:
+                partition_by.setdefault(data, {})[table.name] = by
+        return cls(partition_by, spec.source.budget.max_partitions, note)
+
+    def beyond(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
+        """Rows of `table` that one partition too many would take, by their place, and why.
+
+        The partitions of all others are open from then on.
+        """
+        if not rows.num_rows:
+            return []
+        opening = self._partition_by.get(table, {})
+        return [row for name, by in opening.items() for row in self._beyond(name, by, rows)]
+
+    def _beyond(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
+        present = self._open.setdefault(table, set())
+        new = [key for key in _distinct(rows, by) if key not in present]
+        room = self._most - len(present)
+        present.update(new[:room])
+        if len(new) <= room:
+            return []
+        refused = frozenset(new[room:])
+        detail = f"{table}: the task has rows of {self._most} other partitions ({', '.join(by)}) already"
+        reason = Reason(ReasonCode.OVER_BUDGET, PARTITIONS, detail)
+        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
+        places = [place for place, key in enumerate(keys) if key in refused]
+        for seq in pc.unique(rows.column("_seq").take(pa.array(places))).to_pylist():
+            # Payloads come one behind the other, in any number of chunks.
+            if seq != self._noted_seq:
+                self._note(PARTITIONS)
+                self._noted_seq = seq
+        return [(place, reason) for place in places]
+
+
+def _distinct(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """The values of these columns, each once, in the order of the rows that have them first."""
+    if len(by) == 1:
+        return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]
+    groups = rows.select(list(by)).group_by(list(by), use_threads=False).aggregate([])
+    return list(zip(*(groups.column(name).to_pylist() for name in by), strict=True))

@@ -1,0 +1,176 @@
+"""Reads JSON values from where something is broken, until the bytes behind can be cut into objects again.
+
+What is broken becomes one `Malformed` piece, up to the next place from which a complete value can be read that does not
+look like the inside of a broken one. A broken value is looked at once more, by its brackets: what was open where it
+broke is as broken as it is, so none of that is tried again, however deep it is nested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import orjson
+
+from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
+
+WHITE_SPACE = b" \t\r\n"
+_INSIDE_A_VALUE = frozenset(',:]}"')
+#: A text, which may lack its end, or a bracket.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
+_NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
+#: Open brackets that are remembered of a broken value.
+_MOST_OPEN = 100_000
+_decoder = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Bytes that are no event of the declared form, and why."""
+
+    raw: bytes
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why no value can be read: at which place, None where the reader gave up somewhere inside."""
+
+    detail: str
+    at: int | None
+
+
+class Recovery:
+    """Reads value by value from one piece of a payload on, taking in its followers while a value goes on in them.
+
+    Args:
+        start: where the piece begins.
+        between: matches where an object ends and the next begins, from the last byte of the first.
+
+    `end` is where the fast pass can go on, once all values were taken.
+    """
+
+    def __init__(self, payload: bytes, start: int, budget: Budget, between: re.Pattern[bytes]) -> None:
+        self.end = start
+        self._payload = payload
+        self._start = start
+        self._budget = budget
+        self._between = between
+        self._window_end = start
+        # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes behind `start`.
+        self._text = ""
+        self._hopeless: set[int] = set()
+
+    def values(self) -> Iterator[Event]:
+        """The values, and `Malformed` for what lies between them, each with its bytes.
+
+        Raises:
+            Exceeded: max_scans, max_held_bytes; its `rest` is all from the first byte that was not given.
+        """
+        position, broken, given = 0, "", 0
+        try:
+            self._widen()
+            position = given = self._behind_white_space(0)
+            while 0 <= position < len(self._text):
+                end, problem = self._value_end(position)
+                if end is None or (broken and self._text[end : end + 1] in _INSIDE_A_VALUE):
+                    broken = broken or problem.detail
+                    position = self._next_attempt(position, end, problem)
+                    continue
+                yield from self._broken(broken, given, position)
+                broken = ""
+                yield _value(self._bytes(position, end))
+                self.end = self._start + end
+                if self._is_cut():
+                    return
+                position = given = self._behind_white_space(end)
+        except Exceeded as over:
+            over.rest = self._payload[self._start + given :]
+            raise
+        yield from self._broken(broken, given, len(self._text))
+        self.end = self._window_end
+
+    def _widen(self) -> None:
+        """Take in as much again, up to where pieces are cut: no number or name is torn there."""
+        wanted = max(self._window_end, 2 * self._window_end - self._start - 1)
+        between = self._between.search(self._payload, wanted)
+        end = between.start() + 1 if between else len(self._payload)
+        self._budget.scan(end - self._window_end)
+        self._text = self._payload[self._start : end].decode("latin-1")
+        self._window_end = end
+        self._budget.hold_json(self._text)
+
+    def _value_end(self, position: int) -> tuple[int | None, _Problem]:
+        """Where the value at `position` ends, or what is wrong with it."""
+        while True:
+            try:
+                end = _decoder.raw_decode(self._text, position)[1]
+            except RecursionError:
+                self._budget.scan(ATTEMPT_BYTES)
+                return None, _Problem("nested too deeply", None)
+            except json.JSONDecodeError as error:
+                goes_on = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
+                self._budget.scan(ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
+                if not goes_on or self._window_end == len(self._payload):
+                    return None, _Problem(f"{error.msg} at byte {error.pos - position}", error.pos)
+                # Doubling keeps the work in proportion to what is read in the end.
+                self._widen()
+            else:
+                self._budget.scan(end - position)
+                return end, _Problem("", end)
+
+    def _next_attempt(self, position: int, end: int | None, problem: _Problem) -> int:
+        """Where to look for a value next, or -1. What a value holds that is inside a broken one is broken as well."""
+        if end is not None:
+            return self._text.find("{", end)
+        behind = self._look_at_brackets(position, problem.at)
+        attempt = self._text.find("{", position + 1 if behind is None else behind)
+        while attempt in self._hopeless:
+            self._hopeless.discard(attempt)
+            attempt = self._text.find("{", attempt + 1)
+        return attempt
+
+    def _look_at_brackets(self, position: int, until: int | None) -> int | None:
+        """Remember what is open at `until` in the value at `position`. Where it is too deep, return where it ends."""
+        while True:
+            end, still_open = len(self._text) if until is None else until, []
+            for token in _TOKEN.finditer(self._text, position, end):
+                at, mark = token.start(), self._text[token.start()]
+                if mark in "{[":
+                    still_open.append(at)
+                elif mark in "}]":
+                    still_open.pop()
+                if (until is None and not still_open) or len(still_open) > _MOST_OPEN:
+                    self._budget.scan(at - position)
+                    return at + 1
+            self._budget.scan(end - position)
+            if until is not None or self._window_end == len(self._payload):
+                # Found open again, each of them would be looked at as far as here.
+                self._hopeless.update(still_open[1:])
+                return None
+            self._widen()
+
+    def _is_cut(self) -> bool:
+        """Whether a piece ends where the last value does."""
+        return self.end == self._window_end or self._between.match(self._payload, self.end - 1) is not None
+
+    def _behind_white_space(self, position: int) -> int:
+        text = _NOT_WHITE_SPACE.search(self._text, position)
+        return text.start() if text else len(self._text)
+
+    def _broken(self, detail: str, begin: int, end: int) -> Iterator[Event]:
+        if detail:
+            raw = self._bytes(begin, end).strip(WHITE_SPACE)
+            yield Malformed(raw, detail), raw
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        return self._payload[self._start + begin : self._start + end]
+
+
+def _value(raw: bytes) -> Event:
+    try:
+        return orjson.loads(raw), raw
+    except orjson.JSONDecodeError as error:
+        return Malformed(raw, str(error)), raw

@@ -1,0 +1,435 @@
+"""Payloads that are made to stop a stream: none of them raises, and each costs what its size allows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import tracemalloc
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deltaworks.events.findings import Findings
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.specs.pipeline import PipelineSpec
+
+STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+GOOD = b'{"n":"good","t":1700000000,"id":"g","c":"x"}'
+MIB = 1 << 20
+
+
+def spec(form: str = "json", *, event: dict[str, Any] | None = None, **source: Any) -> PipelineSpec:
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "format": form} | source,
+            "event": {"name": {"path": "n"}, "time": {"path": "t", "unit": "epoch_seconds"}, "id": "id"}
+            | (event or {}),
+            "tables": [
+                {
+                    "name": "events",
+                    "catch_all": True,
+                    "evolve": "rescue",
+                    "columns": [{"name": "c", "path": "c", "type": "string"}],
+                }
+            ],
+        }
+    )
+
+
+class Landed:
+    """What a parser makes of payloads: rows by table, and what it noted."""
+
+    def __init__(self, declared: PipelineSpec, *payloads: bytes) -> None:
+        parser = Parser(declared)
+        self.rows: dict[str, list[dict[str, Any]]] = {"events": [], "quarantine": []}
+        inputs = [Payload(seq, f"k{seq}", data) for seq, data in enumerate(payloads, start=1)]
+        for table, rows in parser.parse(inputs, STAMP):
+            self.rows[table].extend(rows.to_pylist())
+        self.findings: Findings = parser.findings
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self.rows["events"]
+
+    def reasons(self) -> list[tuple[int, str, str]]:
+        """Position, code and path of what is in quarantine."""
+        return [
+            (row["_position"], row["reasons"][0]["code"], row["reasons"][0]["path"]) for row in self.rows["quarantine"]
+        ]
+
+
+class TestNestedJson:
+    @pytest.mark.parametrize("depth", [100, 900, 970, 990, 1_000, 1_015, 1_030, 5_000])
+    @pytest.mark.parametrize("field", ["c", "t", "id", "n", "other"])
+    def test_a_value_however_deep_costs_its_own_event_at_most(self, depth: int, field: str) -> None:
+        event = json.dumps({"n": "deep", "t": 1700000000, "id": "d", "c": "x"} | {field: "@"})
+        deep = event.replace('"@"', "[" * depth + "]" * depth).encode()
+
+        landed = Landed(spec(), GOOD + deep + GOOD)
+
+        assert [row["event_id"] for row in landed.events if row["event_id"] != "d"] == ["g", "g"]
+        assert len(landed.events) + len(landed.rows["quarantine"]) == 3
+
+    def test_what_is_said_of_a_deep_value_is_short(self) -> None:
+        (row,) = Landed(spec(), b'{"n":"a","t":1,"id":"i","c":' + b"[" * 990 + b"]" * 990 + b"}").rows["quarantine"]
+        assert len(row["reasons"][0]["detail"]) < 200
+
+
+class TestBytesThatAreNoText:
+    HEADER = b"n,t,id,c"
+    ROW = (b"good", b"1700000000", b"1", b"a")
+
+    @pytest.mark.parametrize(("place", "path"), [(0, ""), (1, "t"), (2, "id"), (3, "c")])
+    @pytest.mark.parametrize("ids", ["id", ["id", "c"]])
+    def test_a_field_of_csv_costs_its_record(self, place: int, path: str, ids: Any) -> None:
+        fields = [*self.ROW]
+        fields[place] = b"\xff" + fields[place]
+        payload = b"\n".join((self.HEADER, b",".join(self.ROW), b",".join(fields), b",".join(self.ROW), b""))
+
+        landed = Landed(spec("csv", event={"id": ids}), payload)
+
+        assert [row["_position"] for row in landed.events] == [0, 2]
+        assert [(position, code) for position, code, _ in landed.reasons()] == [(1, "type_mismatch")]
+        assert "\\xff" in landed.rows["quarantine"][0]["raw"]
+
+    def test_a_field_that_no_column_takes_is_kept_as_far_as_it_can_be_written(self) -> None:
+        payload = self.HEADER + b",o\xfe\n" + b",".join(self.ROW) + b",x\xffy\n"
+        (row,) = Landed(spec("csv"), payload).events
+        assert json.loads(row["_rescued"]) == {"o\\xfe": "x\\xffy"}
+
+    def test_a_repeated_name_in_the_header_costs_the_object(self) -> None:
+        landed = Landed(spec("csv"), self.HEADER + b",\xff,\xff\n1,2,3,4,5,6\n", b"n,t,id,c\ngood,1700000000,1,a\n")
+        assert landed.reasons() == [(-1, "malformed", "")]
+        assert len(landed.events) == 1
+
+    @pytest.mark.parametrize("field", ["n", "id"])
+    def test_a_line_of_text_or_of_tabs_costs_itself(self, field: str) -> None:
+        line = {"n": b"good", "t": b"1700000000", "id": b"1"}
+        bad = line | {field: b"\xc3"}
+        for form, between, options in (
+            ("tsv", b"\t", {"tsv": {"columns": ["n", "t", "id"]}}),
+            ("text", b" ", {"pattern": r"(?P<n>\S+) (?P<t>\S+) (?P<id>\S+)"}),
+        ):
+            payload = b"\n".join(between.join(each.values()) for each in (line, bad, line))
+            landed = Landed(spec(form, **options), payload)
+            assert [row["_position"] for row in landed.events] == [0, 2], form
+            assert [position for position, _, _ in landed.reasons()] == [1]
+
+    @pytest.mark.parametrize("digits", [4_000, 5_000])
+    def test_a_number_of_thousands_of_digits_is_a_misfit(self, digits: int) -> None:
+        landed = Landed(spec("csv"), self.HEADER + b"\ngood," + b"9" * digits + b",1,a\n")
+        assert [position for position, _, _ in landed.reasons()] == [0]
+
+
+def number(value: int) -> bytes:
+    value = (value << 1) ^ (value >> 63)
+    parts = bytearray()
+    while value & ~0x7F:
+        parts.append((value & 0x7F) | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def container(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "null") -> bytes:
+    metadata = {b"avro.schema": json.dumps(schema).encode(), b"avro.codec": codec.encode()}
+    parts = [b"Obj\x01", number(len(metadata))]
+    for key, value in metadata.items():
+        parts += [number(len(key)), key, number(len(value)), value]
+    parts += [number(0), b"S" * 16]
+    for count, data in blocks:
+        parts += [number(count), number(len(data)), data, b"S" * 16]
+    return b"".join(parts)
+
+
+def record(*fields: tuple[str, Any], name: str = "r") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def nested(levels: int) -> Any:
+    kind: Any = "int"
+    for _ in range(levels):
+        kind = {"type": "array", "items": kind}
+    return record(("t", "long"), ("a", kind))
+
+
+def doubling(levels: int) -> Any:
+    """A record of records, whose values double with every level, and take no bytes."""
+    kind: Any = record(("a", "null"), name="r0")
+    for level in range(1, levels):
+        kind = record(("a", kind), ("b", f"r{level - 1}"), name=f"r{level}")
+    return record(("t", "long"), ("of", kind), name="top")
+
+
+class TestAvro:
+    RECURSIVE = record(("n", ["null", "N"]), name="N")
+
+    @pytest.mark.parametrize(
+        ("schema", "blocks"),
+        [
+            (RECURSIVE, [(1, b"\x02" * 300 + b"\x00")]),
+            (RECURSIVE, [(1, b"\x02" * 5_000 + b"\x00")]),
+            (record(("a", "null")), [(10**9, b"")]),
+            (record(("t", "long"), ("a", {"type": "array", "items": "null"})), [(1, b"\x00" + number(10**9) + b"\x00")]),
+            (nested(200), [(1, b"\x00" * 2)]),
+            (nested(20_000), [(1, b"\x00" * 2)]),
+            (doubling(40), [(1, b"\x00")]),
+        ],
+        ids=["deep", "deeper", "records of nothing", "items of nothing", "types", "more types", "doubling"],
+    )
+    def test_a_schema_without_a_bound_makes_the_object_unreadable(self, schema: Any, blocks: Any) -> None:
+        depth = 0 if len(str(schema)) < 100_000 else 1
+        data = container(schema, blocks) if not depth else container("?", blocks)
+
+        landed = Landed(spec("avro", event={"time": {"path": "t", "unit": "epoch_seconds"}}), data, container({}, []))
+
+        assert [position for position, _, _ in landed.reasons()] == [-1, -1]
+        assert not landed.events
+
+    def test_a_block_that_announces_more_records_than_it_has_bytes_for_is_malformed(self) -> None:
+        schema = record(("t", "long"), ("n", "string"))
+        landed = Landed(spec("avro"), container(schema, [(10**6, b"\x00\x00"), (1, b"\x02\x02a")]))
+        assert landed.reasons()[0] == (0, "malformed", "")
+        assert len(landed.rows["quarantine"]) == 2
+
+    def test_an_object_of_more_records_than_are_read_is_one_row(self) -> None:
+        schema = record(("t", "long"), ("n", "string"))
+        data = container(schema, [(2, b"\x02\x02a" * 2)] * 3)
+        declared = spec("avro", budget={"max_records": 5})
+        landed = Landed(declared, data)
+        assert landed.reasons() == [(-1, "over_budget", "max_records")]
+        assert landed.findings.over_budget == {"max_records": 1}
+
+    @pytest.mark.parametrize("kind", ["bytes", {"type": "array", "items": "int"}])
+    def test_a_block_is_inflated_no_further_than_its_values_may_take(self, kind: Any) -> None:
+        compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+        size = 64 * MIB
+        data = compressor.compress(b"\x00" + number(size) + b"\0" * size + b"\0") + compressor.flush()
+        payload = container(record(("t", "long"), ("a", kind)), [(1, data)], "deflate")
+        assert len(payload) < 100_000
+
+        tracemalloc.start()
+        try:
+            landed = Landed(spec("avro", budget={"max_held_bytes": 16 * MIB}), payload)
+            assert tracemalloc.get_traced_memory()[1] < 40 * MIB
+        finally:
+            tracemalloc.stop()
+
+        assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
+
+    @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+    def test_a_value_without_a_form_costs_its_record(self, codec: str) -> None:
+        schema = record(("t", "long"), ("n", "string"), ("id", "string"), ("c", "string"), ("at", "long"))
+        far = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}
+        good = {"t": 1_700_000_000, "n": "a", "id": "1", "c": "x", "at": 0}
+        sink = io.BytesIO()
+        fastavro.writer(sink, schema, [good, good | {"at": 10**18}, good | {"c": "@@"}, good], codec="null")
+        written = sink.getvalue().replace(b"@@", b"\xff\xfe")
+        blocks = list(fastavro.block_reader(io.BytesIO(sink.getvalue())))
+        content = written[blocks[0].offset : blocks[0].offset + blocks[0].size]
+        content = content[2 if len(content) < 64 else 3 : -16]
+        pack = {"null": bytes, "deflate": lambda data: zlib.compress(data)[2:-4]}
+        if codec not in pack:
+            pytest.skip("the block is put together by hand for two codecs")
+        with_instants = schema | {"fields": [*schema["fields"][:-1], far]}
+
+        landed = Landed(
+            spec("avro", event={"time": {"path": "t", "unit": "epoch_seconds"}}),
+            container(with_instants, [(4, pack[codec](content))], codec),
+        )
+
+        assert [row["_position"] for row in landed.events] == [0, 1, 3]
+        assert landed.reasons() == [(2, "malformed", "")]
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+class TestParquet:
+    COUNT = 2_500
+
+    def table(self, **columns: Any) -> pa.Table:
+        base = {"t": [1_700_000_000] * self.COUNT, "n": ["a"] * self.COUNT, "id": list(map(str, range(self.COUNT)))}
+        return pa.table(base | columns)
+
+    def test_a_value_without_a_form_costs_its_row(self) -> None:
+        instants = [0] * self.COUNT
+        instants[7] = instants[2_000] = 10**18
+        texts = pa.array(["ab"] * self.COUNT)
+        data = bytearray(texts.buffers()[2].to_pybytes())
+        data[2 * 30 : 2 * 30 + 2] = b"\xff\xfe"
+        bad = pa.Array.from_buffers(pa.string(), self.COUNT, [None, texts.buffers()[1], pa.py_buffer(bytes(data))])
+        days = pa.array([2_000_000_000 if row == 9 else 0 for row in range(self.COUNT)], pa.int32()).cast(pa.date32())
+
+        landed = Landed(
+            spec("parquet"),
+            parquet(self.table(at=pa.array(instants, pa.int64()).cast(pa.timestamp("us", "UTC")), c=bad, day=days)),
+        )
+
+        assert landed.reasons() == [(row, "malformed", "") for row in (7, 9, 30, 2_000)]
+        assert len(landed.events) == self.COUNT - 4
+        assert json.loads(landed.rows["quarantine"][0]["raw"])["id"] == "7"
+
+    def test_a_text_that_stands_once_for_all_rows_is_made_for_few_at_a_time(self) -> None:
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * self.COUNT, pa.int32()), pa.array(["x" * 200_000]))
+        of = pa.StructArray.from_arrays([texts], names=["text"])
+        data = parquet(self.table(c=texts, of=of), store_schema=False, compression="zstd")
+        assert len(data) < 100_000
+        parser = Parser(spec("parquet"), chunk_events=50)
+
+        tracemalloc.start()
+        try:
+            count = sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP))
+            assert tracemalloc.get_traced_memory()[1] < 200 * MIB
+        finally:
+            tracemalloc.stop()
+
+        assert count == self.COUNT
+
+    @pytest.mark.parametrize(
+        ("budget", "position"), [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_held_bytes": 99}, -1)]
+    )
+    def test_what_the_footer_says_is_held_to_the_budgets(self, budget: dict[str, int], position: int) -> None:
+        data = parquet(self.table())
+        (name,) = budget
+        landed = Landed(spec("parquet", budget=budget), data)
+        expected = 0 if name == "max_held_bytes" else -1
+        assert landed.reasons() == [(expected, "over_budget", name)]
+        assert not landed.events
+        assert len(Landed(spec("parquet", budget={"max_records": 2_500, "max_values": 7_500}), data).events) == 2_500
+
+    def test_lists_of_any_length_are_made_for_few_rows_at_a_time(self) -> None:
+        lists = pa.array([[None] * 1_000] * self.COUNT, pa.list_(pa.int32()))
+        landed = Landed(spec("parquet", budget={"max_values": 1_000_000}), parquet(self.table(c=lists)))
+        assert landed.reasons() == [(-1, "over_budget", "max_values")]
+
+
+class TestJsonFraming:
+    def test_an_object_of_nothing_but_objects_is_read_as_it_goes(self) -> None:
+        data = b"{}" * (MIB // 2)
+        parser = Parser(spec(), chunk_events=1_000)
+
+        tracemalloc.start()
+        try:
+            count = sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP))
+            assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+        finally:
+            tracemalloc.stop()
+
+        assert count == MIB // 2
+
+    def test_what_is_beyond_the_budget_is_one_row_and_what_came_before_lands(self) -> None:
+        landed = Landed(spec(budget={"max_records": 3}), GOOD * 5, GOOD * 3, GOOD * 4)
+        assert [(row["_seq"], row["_position"]) for row in landed.events] == [
+            (seq, position) for seq in (1, 2, 3) for position in range(3)
+        ]
+        assert landed.reasons() == [(3, "over_budget", "max_records")] * 2
+        assert landed.findings.over_budget == {"max_records": 2}
+        assert Findings.from_record(landed.findings.as_record()).facts()["over_budget"] == {"max_records": 2}
+
+    def test_a_payload_that_has_to_be_looked_at_too_often_is_given_up_where_that_shows(self) -> None:
+        hostile = b"{" * 500_000
+        landed = Landed(spec(), GOOD + hostile, GOOD, hostile)
+        assert len(landed.events) == 2
+        assert landed.reasons() == [(1, "over_budget", "max_scans"), (-1, "over_budget", "max_scans")]
+        assert landed.rows["quarantine"][0]["raw_bytes"] == len(hostile)
+        assert landed.findings.over_budget == {"max_scans": 2}
+
+    @pytest.mark.parametrize(
+        "wrapped", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]
+    )
+    def test_a_piece_of_more_values_than_can_be_held_is_one_row(self, wrapped: bytes) -> None:
+        landed = Landed(spec(budget={"max_held_bytes": 32 * MIB}), GOOD + b"\n" + wrapped + b"\n" + GOOD)
+        assert [row["event_id"] for row in landed.events][:1] == ["g"]
+        assert (1, "over_budget", "max_held_bytes") in landed.reasons()
+
+    def test_an_array_in_a_wrapper_is_held_to_the_budgets_too(self) -> None:
+        declared = spec(budget={"max_held_bytes": 32 * MIB, "max_records": 10})
+        declared = declared.model_validate(declared.model_dump() | {"unwrap": {"path": "body"}})
+        large = json.dumps({"body": "[" + "[]," * MIB + "{}]"}).encode()
+        many = json.dumps({"body": "[" + ",".join([GOOD.decode()] * 12) + "]"}).encode()
+        wrapped = json.dumps({"body": GOOD.decode()}).encode()
+        landed = Landed(declared, wrapped + large + wrapped, many)
+        assert landed.reasons() == [(1, "over_budget", "max_held_bytes"), (10, "over_budget", "max_records")]
+        assert len(landed.events) == 2 + 10
+
+    def test_values_are_counted_before_they_are_made(self) -> None:
+        landed = Landed(spec(budget={"max_values": 40}), GOOD * 20, GOOD)
+        assert landed.reasons() == [(-1, "over_budget", "max_values")]
+        assert len(landed.events) == 1
+
+
+class TestLines:
+    def test_a_quote_that_is_never_closed_is_not_looked_for_without_end(self) -> None:
+        header, good = b"n,t,id,c\n", b"good,1700000000,1,a\n"
+        hostile = header + good + b'"a\n' * 200_000
+        landed = Landed(spec("csv"), hostile, header + good)
+        assert [row["_seq"] for row in landed.events] == [1, 2]
+        assert landed.reasons()[-1][1:] == ("over_budget", "max_scans")
+        assert Counter(code for _, code, _ in landed.reasons())["over_budget"] == 1
+        assert sum(row["raw_bytes"] for row in landed.rows["quarantine"]) > len(hostile) // 2
+
+    @pytest.mark.parametrize("form", ["csv", "tsv", "text"])
+    def test_a_line_longer_than_any_event_is_not_taken_apart(self, form: str) -> None:
+        options: dict[str, Any] = {
+            "csv": {"csv": {"header": False, "columns": ["n", "t", "id", "c"]}},
+            "tsv": {"tsv": {"columns": ["n", "t", "id", "c"]}},
+            "text": {"pattern": r"(?P<n>\S+)[,\t](?P<t>\d+)[,\t](?P<id>\S+)[,\t](?P<c>\S+)"},
+        }[form]
+        between = b"\t" if form == "tsv" else b","
+        good = between.join((b"good", b"1700000000", b"1", b"a")) + b"\n"
+        landed = Landed(spec(form, max_event_bytes=1_000, **options), good + between * 2_000 + b"\n" + good)
+        assert [row["_position"] for row in landed.events] == [0, 2]
+        assert landed.reasons() == [(1, "too_large", "")]
+
+    @pytest.mark.parametrize("form", ["csv", "tsv"])
+    def test_lines_are_read_as_they_go(self, form: str) -> None:
+        data = b"1\n" * MIB
+        options: dict[str, Any] = {form: {"columns": ["n"]} | ({"header": False} if form == "csv" else {})}
+        parser = Parser(spec(form, **options), chunk_events=1_000)
+        tracemalloc.start()
+        try:
+            assert sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP)) == MIB
+            assert tracemalloc.get_traced_memory()[1] < 20 * MIB
+        finally:
+            tracemalloc.stop()
+
+
+class TestPartitions:
+    def days(self, first: int, count: int) -> bytes:
+        return b"".join(
+            b'{"n":"a","t":%d,"id":%d,"c":"x"}' % (86_400 * day, day) for day in range(first, first + count)
+        )
+
+    def test_a_task_opens_so_many_partitions_of_a_table_and_quarantines_the_rest(self) -> None:
+        declared = spec(budget={"max_partitions": 10})
+        landed = Landed(declared, self.days(0, 8), self.days(6, 12), self.days(0, 3))
+        epoch = dt.date(1970, 1, 1)
+        assert {row["event_date"] for row in landed.events} == {epoch + dt.timedelta(day) for day in range(10)}
+        assert len(landed.events) == 8 + 4 + 3
+        assert landed.reasons() == [(position, "over_budget", "max_partitions") for position in range(4, 12)]
+        assert landed.findings.over_budget == {"max_partitions": 1}
+
+    def test_the_same_payloads_come_to_the_same_rows_whatever_the_chunks(self) -> None:
+        declared = spec(budget={"max_partitions": 10, "max_records": 30})
+        payloads = [Payload(1, "k", self.days(0, 40)), Payload(2, "k", self.days(5, 20)), Payload(3, "k", b"{" * 9_999)]
+
+        def rows(chunk_events: int) -> dict[str, Counter[str]]:
+            made: dict[str, Counter[str]] = {}
+            for table, part in Parser(declared, chunk_events=chunk_events).parse(payloads, STAMP):
+                made.setdefault(table, Counter()).update(map(repr, part.to_pylist()))
+            return made
+
+        assert rows(1) == rows(7) == rows(10_000)
