@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.events.findings import Findings
+from deltaworks.events.formats.registry import framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -66,6 +67,17 @@ class Landed:
         return [
             (row["_position"], row["reasons"][0]["code"], row["reasons"][0]["path"]) for row in self.rows["quarantine"]
         ]
+
+
+def peak_bytes(declared: PipelineSpec, payload: bytes, count: int) -> int:
+    """What the framer of a pipeline holds at most while it gives the events of a payload, which are this many."""
+    frame = framer(declared.source)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in frame(payload)) == count
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 class TestNestedJson:
@@ -179,21 +191,27 @@ class TestAvro:
             (RECURSIVE, [(1, b"\x02" * 300 + b"\x00")]),
             (RECURSIVE, [(1, b"\x02" * 5_000 + b"\x00")]),
             (record(("a", "null")), [(10**9, b"")]),
-            (record(("t", "long"), ("a", {"type": "array", "items": "null"})), [(1, b"\x00" + number(10**9) + b"\x00")]),
+            (
+                record(("t", "long"), ("a", {"type": "array", "items": "null"})),
+                [(1, b"\x00" + number(10**9) + b"\x00")],
+            ),
             (nested(200), [(1, b"\x00" * 2)]),
-            (nested(20_000), [(1, b"\x00" * 2)]),
             (doubling(40), [(1, b"\x00")]),
         ],
-        ids=["deep", "deeper", "records of nothing", "items of nothing", "types", "more types", "doubling"],
+        ids=["deep", "deeper", "records of nothing", "items of nothing", "types", "doubling"],
     )
     def test_a_schema_without_a_bound_makes_the_object_unreadable(self, schema: Any, blocks: Any) -> None:
-        depth = 0 if len(str(schema)) < 100_000 else 1
-        data = container(schema, blocks) if not depth else container("?", blocks)
+        landed = Landed(spec("avro"), container(schema, blocks))
 
-        landed = Landed(spec("avro", event={"time": {"path": "t", "unit": "epoch_seconds"}}), data, container({}, []))
-
-        assert [position for position, _, _ in landed.reasons()] == [-1, -1]
+        assert landed.reasons() == [(-1, "object_unreadable", "")]
         assert not landed.events
+
+    @pytest.mark.parametrize("levels", [500, 5_000, 100_000])
+    def test_a_schema_of_types_in_types_makes_the_object_unreadable(self, levels: int) -> None:
+        opening, closing = '{"type":"array","items":' * levels, "}" * levels
+        schema = '{"type":"record","name":"r","fields":[{"name":"a","type":' + opening + '"int"' + closing + "}]}"
+        data = container("@", [(1, b"\x00")]).replace(number(3) + b'"@"', number(len(schema)) + schema.encode())
+        assert Landed(spec("avro"), data).reasons() == [(-1, "object_unreadable", "")]
 
     def test_a_block_that_announces_more_records_than_it_has_bytes_for_is_malformed(self) -> None:
         schema = record(("t", "long"), ("n", "string"))
@@ -217,16 +235,12 @@ class TestAvro:
         payload = container(record(("t", "long"), ("a", kind)), [(1, data)], "deflate")
         assert len(payload) < 100_000
 
-        tracemalloc.start()
-        try:
-            landed = Landed(spec("avro", budget={"max_held_bytes": 16 * MIB}), payload)
-            assert tracemalloc.get_traced_memory()[1] < 40 * MIB
-        finally:
-            tracemalloc.stop()
-
+        declared = spec("avro", budget={"max_held_bytes": 16 * MIB})
+        assert peak_bytes(declared, payload, 1) < 40 * MIB
+        landed = Landed(declared, payload)
         assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
 
-    @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+    @pytest.mark.parametrize("codec", ["null", "deflate"])
     def test_a_value_without_a_form_costs_its_record(self, codec: str) -> None:
         schema = record(("t", "long"), ("n", "string"), ("id", "string"), ("c", "string"), ("at", "long"))
         far = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}
@@ -237,14 +251,12 @@ class TestAvro:
         blocks = list(fastavro.block_reader(io.BytesIO(sink.getvalue())))
         content = written[blocks[0].offset : blocks[0].offset + blocks[0].size]
         content = content[2 if len(content) < 64 else 3 : -16]
-        pack = {"null": bytes, "deflate": lambda data: zlib.compress(data)[2:-4]}
-        if codec not in pack:
-            pytest.skip("the block is put together by hand for two codecs")
+        packed = content if codec == "null" else zlib.compress(content)[2:-4]
         with_instants = schema | {"fields": [*schema["fields"][:-1], far]}
 
         landed = Landed(
             spec("avro", event={"time": {"path": "t", "unit": "epoch_seconds"}}),
-            container(with_instants, [(4, pack[codec](content))], codec),
+            container(with_instants, [(4, packed)], codec),
         )
 
         assert [row["_position"] for row in landed.events] == [0, 1, 3]
@@ -287,26 +299,17 @@ class TestParquet:
         of = pa.StructArray.from_arrays([texts], names=["text"])
         data = parquet(self.table(c=texts, of=of), store_schema=False, compression="zstd")
         assert len(data) < 100_000
-        parser = Parser(spec("parquet"), chunk_events=50)
 
-        tracemalloc.start()
-        try:
-            count = sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP))
-            assert tracemalloc.get_traced_memory()[1] < 200 * MIB
-        finally:
-            tracemalloc.stop()
-
-        assert count == self.COUNT
+        assert peak_bytes(spec("parquet"), data, self.COUNT) < 64 * MIB
 
     @pytest.mark.parametrize(
-        ("budget", "position"), [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_held_bytes": 99}, -1)]
+        ("budget", "position"),
+        [({"max_records": 2_499}, -1), ({"max_values": 7_499}, -1), ({"max_held_bytes": 99}, 0)],
     )
     def test_what_the_footer_says_is_held_to_the_budgets(self, budget: dict[str, int], position: int) -> None:
         data = parquet(self.table())
-        (name,) = budget
         landed = Landed(spec("parquet", budget=budget), data)
-        expected = 0 if name == "max_held_bytes" else -1
-        assert landed.reasons() == [(expected, "over_budget", name)]
+        assert landed.reasons() == [(position, "over_budget", *budget)]
         assert not landed.events
         assert len(Landed(spec("parquet", budget={"max_records": 2_500, "max_values": 7_500}), data).events) == 2_500
 
@@ -318,17 +321,7 @@ class TestParquet:
 
 class TestJsonFraming:
     def test_an_object_of_nothing_but_objects_is_read_as_it_goes(self) -> None:
-        data = b"{}" * (MIB // 2)
-        parser = Parser(spec(), chunk_events=1_000)
-
-        tracemalloc.start()
-        try:
-            count = sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP))
-            assert tracemalloc.get_traced_memory()[1] < 8 * MIB
-        finally:
-            tracemalloc.stop()
-
-        assert count == MIB // 2
+        assert peak_bytes(spec(), b"{}" * 50_000, 50_000) < MIB // 4
 
     def test_what_is_beyond_the_budget_is_one_row_and_what_came_before_lands(self) -> None:
         landed = Landed(spec(budget={"max_records": 3}), GOOD * 5, GOOD * 3, GOOD * 4)
@@ -340,7 +333,7 @@ class TestJsonFraming:
         assert Findings.from_record(landed.findings.as_record()).facts()["over_budget"] == {"max_records": 2}
 
     def test_a_payload_that_has_to_be_looked_at_too_often_is_given_up_where_that_shows(self) -> None:
-        hostile = b"{" * 500_000
+        hostile = b"{" * 50_000
         landed = Landed(spec(), GOOD + hostile, GOOD, hostile)
         assert len(landed.events) == 2
         assert landed.reasons() == [(1, "over_budget", "max_scans"), (-1, "over_budget", "max_scans")]
@@ -348,12 +341,12 @@ class TestJsonFraming:
         assert landed.findings.over_budget == {"max_scans": 2}
 
     @pytest.mark.parametrize(
-        "wrapped", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]
+        "piece", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]
     )
-    def test_a_piece_of_more_values_than_can_be_held_is_one_row(self, wrapped: bytes) -> None:
-        landed = Landed(spec(budget={"max_held_bytes": 32 * MIB}), GOOD + b"\n" + wrapped + b"\n" + GOOD)
-        assert [row["event_id"] for row in landed.events][:1] == ["g"]
-        assert (1, "over_budget", "max_held_bytes") in landed.reasons()
+    def test_a_piece_of_more_values_than_can_be_held_is_one_row(self, piece: bytes) -> None:
+        landed = Landed(spec(budget={"max_held_bytes": 32 * MIB}), GOOD, piece, GOOD * 3)
+        assert [row["_seq"] for row in landed.events] == [1, 3, 3, 3]
+        assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
 
     def test_an_array_in_a_wrapper_is_held_to_the_budgets_too(self) -> None:
         declared = spec(budget={"max_held_bytes": 32 * MIB, "max_records": 10})
@@ -374,7 +367,7 @@ class TestJsonFraming:
 class TestLines:
     def test_a_quote_that_is_never_closed_is_not_looked_for_without_end(self) -> None:
         header, good = b"n,t,id,c\n", b"good,1700000000,1,a\n"
-        hostile = header + good + b'"a\n' * 200_000
+        hostile = header + good + b'"a\n' * 20_000
         landed = Landed(spec("csv"), hostile, header + good)
         assert [row["_seq"] for row in landed.events] == [1, 2]
         assert landed.reasons()[-1][1:] == ("over_budget", "max_scans")
@@ -390,21 +383,14 @@ class TestLines:
         }[form]
         between = b"\t" if form == "tsv" else b","
         good = between.join((b"good", b"1700000000", b"1", b"a")) + b"\n"
-        landed = Landed(spec(form, max_event_bytes=1_000, **options), good + between * 2_000 + b"\n" + good)
+        landed = Landed(spec(form, max_event_bytes=1_000, **options), good + b"x" + between * 2_000 + b"\n" + good)
         assert [row["_position"] for row in landed.events] == [0, 2]
         assert landed.reasons() == [(1, "too_large", "")]
 
     @pytest.mark.parametrize("form", ["csv", "tsv"])
     def test_lines_are_read_as_they_go(self, form: str) -> None:
-        data = b"1\n" * MIB
         options: dict[str, Any] = {form: {"columns": ["n"]} | ({"header": False} if form == "csv" else {})}
-        parser = Parser(spec(form, **options), chunk_events=1_000)
-        tracemalloc.start()
-        try:
-            assert sum(rows.num_rows for _, rows in parser.parse([Payload(1, "k", data)], STAMP)) == MIB
-            assert tracemalloc.get_traced_memory()[1] < 20 * MIB
-        finally:
-            tracemalloc.stop()
+        assert peak_bytes(spec(form, **options), b"12\n" * 50_000, 50_000) < MIB // 2
 
 
 class TestPartitions:
