@@ -240,7 +240,7 @@ class TestAvro:
         landed = Landed(declared, payload)
         assert landed.reasons() == [(0, "over_budget", "max_held_bytes")]
 
-    @pytest.mark.parametrize("codec", ["null", "deflate"])
+    @pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
     def test_a_value_without_a_form_costs_its_record(self, codec: str) -> None:
         schema = record(("t", "long"), ("n", "string"), ("id", "string"), ("c", "string"), ("at", "long"))
         far = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}
@@ -251,7 +251,12 @@ class TestAvro:
         blocks = list(fastavro.block_reader(io.BytesIO(sink.getvalue())))
         content = written[blocks[0].offset : blocks[0].offset + blocks[0].size]
         content = content[2 if len(content) < 64 else 3 : -16]
-        packed = content if codec == "null" else zlib.compress(content)[2:-4]
+        packed = {
+            "null": content,
+            "deflate": zlib.compress(content)[2:-4],
+            "zstandard": bytes(pa.compress(content, codec="zstd", asbytes=True)),
+            "snappy": bytes(pa.compress(content, codec="snappy", asbytes=True)) + zlib.crc32(content).to_bytes(4),
+        }[codec]
         with_instants = schema | {"fields": [*schema["fields"][:-1], far]}
 
         landed = Landed(
