@@ -1,4 +1,4 @@
-"""What one payload may cost: how often its bytes are looked at, what is made of them, how many partitions it touches.
+"""What one payload may cost: how often its bytes are looked at, and how much is made of them.
 
 A few bytes can be made to cost minutes or gigabytes. Every framer counts what it does against the budgets that the
 source declares. What lies beyond one becomes a single row in quarantine that names the budget; events that came before
@@ -10,17 +10,12 @@ the rest of a payload is read again by a reprocess of its object.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any
 
 from deltaworks.events.columns import Misfit
-from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
-from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import BudgetSpec
 
 #: What a decoded value takes in Python, with its place in what holds it: some 50 bytes for a number or a short text,
@@ -31,7 +26,6 @@ ATTEMPT_BYTES = 128
 #: So much may be looked at in a payload however small it is: a few broken events are looked at many times over.
 _LEAST_SCANNED_BYTES = 64 << 10
 
-PARTITIONS = "max_partitions"
 #: An event as a framer gives it: its value and its bytes.
 Event = tuple[Any, bytes]
 
@@ -139,8 +133,10 @@ class Budget:
             Exceeded: max_held_bytes.
         """
         if self.may_exceed(len(text)):
-            marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
-            self.hold(len(text), 1 + sum(text.count(mark) for mark in marks))  # type: ignore[arg-type]
+            marks: Iterator[int] = (
+                map(text.count, ",[{") if isinstance(text, str) else map(text.count, (b",", b"[", b"{"))
+            )
+            self.hold(len(text), 1 + sum(marks))
 
     def count_values(self, payload: bytes, marks: Sequence[bytes]) -> None:
         """`make` for all values of a text, which a mark stands before or behind.
@@ -182,69 +178,3 @@ class Budget:
 def beyond(over: Exceeded, raw: bytes | None = None) -> OverBudget:
     """What stands for the events that are not read; `raw` are their bytes, where that is not all that is left."""
     return OverBudget(over.rest if raw is None else raw, over.path, over.detail)
-
-
-class OpenPartitions:
-    """The partitions that a task writes to, by table; those that came first, up to a bound.
-
-    A file is written for each of them, and every later job opens each of those files. Of one thread.
-    """
-
-    def __init__(
-        self, partition_by: Mapping[str, Mapping[str, tuple[str, ...]]], most: int, note: Callable[[str], None]
-    ) -> None:
-        self._partition_by = partition_by
-        self._open: dict[str, set[tuple[Any, ...]]] = {}
-        self._most = most
-        self._note = note
-        self._noted_seq: int | None = None
-
-    @classmethod
-    def of(cls, spec: PipelineSpec, note: Callable[[str], None]) -> Self:
-        """As a pipeline declares its tables: rows of one also make partitions of the tables that announce them."""
-        partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
-        for table in spec.tables:
-            by, data = table.partition_by, table.name
-            if table.announces is not None:
-                by = tuple(name for name in by if name not in NOTIFICATION_COLUMNS)
-                data = table.announces.table
-            if by:
-                partition_by.setdefault(data, {})[table.name] = by
-        return cls(partition_by, spec.source.budget.max_partitions, note)
-
-    def beyond(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
-        """Rows of `table` that one partition too many would take, by their place, and why.
-
-        The partitions of all others are open from then on.
-        """
-        if not rows.num_rows:
-            return []
-        opening = self._partition_by.get(table, {})
-        return [row for name, by in opening.items() for row in self._beyond(name, by, rows)]
-
-    def _beyond(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
-        present = self._open.setdefault(table, set())
-        new = [key for key in _distinct(rows, by) if key not in present]
-        room = self._most - len(present)
-        present.update(new[:room])
-        if len(new) <= room:
-            return []
-        refused = frozenset(new[room:])
-        detail = f"{table}: the task has rows of {self._most} other partitions ({', '.join(by)}) already"
-        reason = Reason(ReasonCode.OVER_BUDGET, PARTITIONS, detail)
-        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
-        places = [place for place, key in enumerate(keys) if key in refused]
-        for seq in pc.unique(rows.column("_seq").take(pa.array(places))).to_pylist():
-            # Payloads come one behind the other, in any number of chunks.
-            if seq != self._noted_seq:
-                self._note(PARTITIONS)
-                self._noted_seq = seq
-        return [(place, reason) for place in places]
-
-
-def _distinct(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """The values of these columns, each once, in the order of the rows that have them first."""
-    if len(by) == 1:
-        return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]
-    groups = rows.select(list(by)).group_by(list(by), use_threads=False).aggregate([])
-    return list(zip(*(groups.column(name).to_pylist() for name in by), strict=True))

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.events.budget import OpenPartitions
 from deltaworks.events.columns import Misfit, column
 from deltaworks.events.events import EventReader, IdReader, Router, holders
 from deltaworks.events.evolution import Evolved
@@ -23,6 +22,7 @@ from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.formats.values import from_text
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields
+from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing

@@ -381,11 +381,12 @@ class TestLines:
 
     @pytest.mark.parametrize("form", ["csv", "tsv", "text"])
     def test_a_line_longer_than_any_event_is_not_taken_apart(self, form: str) -> None:
-        options: dict[str, Any] = {
+        by_form: dict[str, dict[str, Any]] = {
             "csv": {"csv": {"header": False, "columns": ["n", "t", "id", "c"]}},
             "tsv": {"tsv": {"columns": ["n", "t", "id", "c"]}},
             "text": {"pattern": r"(?P<n>\S+)[,\t](?P<t>\d+)[,\t](?P<id>\S+)[,\t](?P<c>\S+)"},
-        }[form]
+        }
+        options = by_form[form]
         between = b"\t" if form == "tsv" else b","
         good = between.join((b"good", b"1700000000", b"1", b"a")) + b"\n"
         landed = Landed(spec(form, max_event_bytes=1_000, **options), good + b"x" + between * 2_000 + b"\n" + good)

@@ -134,10 +134,11 @@ class _BlockReader:
         self._feed.truncate()
         self._feed.write(b"".join((_written(count), _written(len(content)), content, self._container.sync)))
         self._feed.seek(0)
-        block = next(self._blocks)
+        block: Any = next(self._blocks)
         records = list(block)
-        if block.bytes_.tell() != len(content):
-            raise _Torn(f"{len(content) - block.bytes_.tell()} bytes are left behind its records")
+        left = len(content) - block.bytes_.tell()
+        if left:
+            raise _Torn(f"{left} bytes are left behind its records")
         return records
 
 

@@ -67,35 +67,35 @@ class Recovery:
         """The values, and `Malformed` for what lies between them, each with its bytes.
 
         Raises:
-            Exceeded: max_scans, max_held_bytes; its `rest` is all from the first byte that was not given.
+            Exceeded: max_scans, max_held_bytes; its `rest` is all from the first byte that was not read.
         """
-        position, broken, given = 0, "", 0
+        position, broken, unread = 0, "", 0
         try:
             self._widen()
-            position = given = self._behind_white_space(0)
+            position = unread = self._behind_white_space(0)
             while 0 <= position < len(self._text):
                 end, problem = self._value_end(position)
                 if end is None or (broken and self._text[end : end + 1] in _INSIDE_A_VALUE):
                     broken = broken or problem.detail
                     position = self._next_attempt(position, end, problem)
                     continue
-                yield from self._broken(broken, given, position)
+                yield from self._broken(broken, unread, position)
                 broken = ""
                 yield _value(self._bytes(position, end))
                 self.end = self._start + end
                 if self._is_cut():
                     return
-                position = given = self._behind_white_space(end)
+                position = unread = self._behind_white_space(end)
         except Exceeded as over:
-            over.rest = self._payload[self._start + given :]
+            over.rest = self._payload[self._start + unread :]
             raise
-        yield from self._broken(broken, given, len(self._text))
+        yield from self._broken(broken, unread, len(self._text))
         self.end = self._window_end
 
     def _widen(self) -> None:
         """Take in as much again, up to where pieces are cut: no number or name is torn there."""
-        wanted = max(self._window_end, 2 * self._window_end - self._start - 1)
-        between = self._between.search(self._payload, wanted)
+        least = max(self._window_end, 2 * self._window_end - self._start - 1)
+        between = self._between.search(self._payload, least)
         end = between.start() + 1 if between else len(self._payload)
         self._budget.scan(end - self._window_end)
         self._text = self._payload[self._start : end].decode("latin-1")

@@ -61,9 +61,9 @@ def framer(source: PayloadSpec | DeltaSourceSpec, *, note_over_budget: Callable[
         note_over_budget: called with the name of a budget, once for each payload that goes beyond it.
     """
     # The rows of a Delta table come as JSON.
-    of_table = isinstance(source, DeltaSourceSpec)
-    find = json.values if of_table else FORMATS[source.format](source)
-    marks = () if of_table or source.format not in _MARKS else _MARKS[source.format](source)
+    declared = PayloadSpec() if isinstance(source, DeltaSourceSpec) else source
+    find = FORMATS[declared.format](declared)
+    marks = _MARKS[declared.format](declared) if declared.format in _MARKS else ()
     text_is_expected = source.format not in ("parquet", "avro")
 
     def events_of(payload: bytes) -> Iterator[Event]:

@@ -1,0 +1,81 @@
+"""How many partitions of a table a task writes to: a budget of the source, since of each of them a file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
+from deltaworks.specs.pipeline import PipelineSpec
+
+PARTITIONS = "max_partitions"
+
+
+class OpenPartitions:
+    """The partitions that a task writes to, by table; those that came first, up to a bound.
+
+    A file is written for each of them, and every later job opens each of those files. Of one thread.
+    """
+
+    def __init__(
+        self, partition_by: Mapping[str, Mapping[str, tuple[str, ...]]], most: int, note: Callable[[str], None]
+    ) -> None:
+        self._partition_by = partition_by
+        self._open: dict[str, set[tuple[Any, ...]]] = {}
+        self._most = most
+        self._note = note
+        self._noted_seq: int | None = None
+
+    @classmethod
+    def of(cls, spec: PipelineSpec, note: Callable[[str], None]) -> Self:
+        """As a pipeline declares its tables: rows of one also make partitions of the tables that announce them."""
+        partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
+        for table in spec.tables:
+            by, data = table.partition_by, table.name
+            if table.announces is not None:
+                by = tuple(name for name in by if name not in NOTIFICATION_COLUMNS)
+                data = table.announces.table
+            if by:
+                partition_by.setdefault(data, {})[table.name] = by
+        return cls(partition_by, spec.source.budget.max_partitions, note)
+
+    def beyond(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
+        """Rows of `table` that one partition too many would take, by their place, and why.
+
+        The partitions of all others are open from then on.
+        """
+        if not rows.num_rows:
+            return []
+        opening = self._partition_by.get(table, {})
+        return [row for name, by in opening.items() for row in self._beyond(name, by, rows)]
+
+    def _beyond(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
+        present = self._open.setdefault(table, set())
+        new = [key for key in _distinct(rows, by) if key not in present]
+        room = self._most - len(present)
+        present.update(new[:room])
+        if len(new) <= room:
+            return []
+        refused = frozenset(new[room:])
+        detail = f"{table}: the task has rows of {self._most} other partitions ({', '.join(by)}) already"
+        reason = Reason(ReasonCode.OVER_BUDGET, PARTITIONS, detail)
+        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
+        places = [place for place, key in enumerate(keys) if key in refused]
+        for seq in pc.unique(rows.column("_seq").take(pa.array(places))).to_pylist():
+            # Payloads come one behind the other, in any number of chunks.
+            if seq != self._noted_seq:
+                self._note(PARTITIONS)
+                self._noted_seq = seq
+        return [(place, reason) for place in places]
+
+
+def _distinct(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """The values of these columns, each once, in the order of the rows that have them first."""
+    if len(by) == 1:
+        return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]
+    groups = rows.select(list(by)).group_by(list(by), use_threads=False).aggregate([])
+    return list(zip(*(groups.column(name).to_pylist() for name in by), strict=True))
