@@ -26,9 +26,9 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 102, 19),
-    Walk("batch", "deltaworks.engine.batches", 87, 16),
-    Walk("stream", "deltaworks.engine.runner", 103, 18),
+    Walk("restore", "deltaworks.rework.restore.one_table", 108, 19),
+    Walk("batch", "deltaworks.engine.batches", 94, 16),
+    Walk("stream", "deltaworks.engine.runner", 108, 18),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 62, 13),
 )
 
