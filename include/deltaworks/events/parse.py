@@ -3,18 +3,24 @@
 An event lands in every table whose condition matches, or in quarantine with its reasons; never in some tables and
 in quarantine too. So the columns of all tables of a chunk are converted first, and an event that fits not every
 one of its tables is then taken out of all of them.
+
+Nothing in a payload ends a stream. What reading an event raises, expected or not, is its reason in quarantine; a chunk
+whose conversion fails is halved until only the events that fail are left out. Only a `DeltaworksError`, which a
+declaration asks for, passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deltaworks.errors import DeltaworksError
+from deltaworks.events.chunks import Chunk
 from deltaworks.events.columns import Misfit, column
 from deltaworks.events.events import EventReader, IdReader, Router, holders
 from deltaworks.events.evolution import Evolved
@@ -26,17 +32,16 @@ from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing
+from deltaworks.events.unexpected import Framed, numbered, unexpected
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.sources.payload import TEXT_FORMATS, RecordSourceSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
 from deltaworks.specs.types import Primitive
 
-#: An event in its payload: its position, and its value and bytes.
-Framed = tuple[int, tuple[Any, bytes]]
+#: Rows on their way to their table, by its name.
+Part = tuple[str, pa.Table]
 _INSTANT = pa.timestamp("us", tz="UTC")
-#: Bytes of events that are converted at once; in Python objects they take some ten times as much.
-CHUNK_BYTES = 32 << 20
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 
 
@@ -69,32 +74,28 @@ class BatchStamp:
     arrived_at_us: int | None = None
 
 
-@dataclass(slots=True)
-class Chunk:
-    """Events on their way: parallel lists, one entry an event, and the events of each table by index."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    raws: list[bytes] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    seqs: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    payloads: dict[int, Payload] = field(default_factory=dict)
-    rows_by_table: dict[str, list[int]] = field(default_factory=dict)
-    rejected: list[Rejected] = field(default_factory=list)
-    raw_bytes: int = 0
-
-    def is_full(self, events: int) -> bool:
-        """Whether it holds as much as a task should convert at once."""
-        return len(self.events) + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
-
-
 class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
     `findings` is what was noted beside rows, complete once `parse` has ended.
     """
 
-    def __init__(self, spec: PipelineSpec, *, evolved: Evolved | None = None, chunk_events: int = 20_000) -> None:
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        *,
+        evolved: Evolved | None = None,
+        chunk_events: int = 20_000,
+        proof: Callable[[Sequence[Part]], None] | None = None,
+    ) -> None:
+        """Read as `spec` declares.
+
+        Args:
+            evolved: the columns that tables were given while they ran.
+            chunk_events: events that are converted at once.
+            proof: called with the rows of a chunk before they are given; what it raises is held against their events.
+                Payloads are then converted one by one.
+        """
         self.findings = Findings()
         self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
         self._router = Router(spec)
@@ -121,8 +122,9 @@ class Parser:
         self._max_event_bytes = spec.source.max_event_bytes
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
+        self._proof = proof
 
-    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[Part]:
         """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
 
         Raises:
@@ -142,17 +144,21 @@ class Parser:
                         chunk = Chunk()
             except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
                 chunk.rejected.append(self._whole(payload, Reason(misfit.code, misfit.path, misfit.detail)))
+            if self._proof is not None:
+                yield from self._finish(chunk, stamp)
+                chunk = Chunk()
         yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
-        """Each event of a payload.
+        """Each event of a payload; a `Malformed` one stands for a rest that cannot be read.
 
         Raises:
-            Misfit: nothing of it can be read.
+            Misfit: nothing of it can be read; raised by the first `next`.
         """
         if payload.events is not None:
             return payload.events
-        return enumerate(self._reader.spread(self._frame(payload.data or b"")))
+        data = payload.data or b""
+        return numbered(lambda: self._reader.spread(self._frame(data)), rest=data if self._of_records else b"")
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
         name = None
@@ -168,8 +174,11 @@ class Parser:
                 event[RECORD_FIELD] = payload.record
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
-        except Misfit as misfit:
-            reason = Reason(misfit.code, misfit.path, misfit.detail)
+        except Exception as error:
+            if isinstance(error, Misfit):
+                reason = Reason(error.code, error.path, error.detail)
+            else:
+                reason = unexpected("reading", type(error).__name__)
             chunk.rejected.append(_rejected(payload, position, raw, name, (reason,)))
             return
         index = len(chunk.events)
@@ -182,7 +191,36 @@ class Parser:
         for table in tables:
             chunk.rows_by_table.setdefault(table, []).append(index)
 
-    def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+    def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[Part]:
+        parts, misfits = self._landing(chunk, stamp)
+        yield from parts
+        rejected = chunk.rejected + misfits
+        if rejected:
+            yield "quarantine", self._quarantine(rejected, stamp)
+
+    def _landing(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[Part], list[Rejected]]:
+        """The rows of the chunk's tables, and its events that do not fit; nothing is noted twice, whatever raises."""
+        findings = Findings()
+        try:
+            parts, reasons = self._converted(chunk, stamp, findings)
+            if self._proof is not None:
+                self._proof(parts)
+        except DeltaworksError:
+            raise
+        except Exception as error:
+            failure = type(error).__name__
+        else:
+            self.findings.add(findings)
+            return parts, [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
+        # Here and not above, where the error still holds what it was raised over.
+        if len(chunk.events) <= 1:
+            misfit = [unexpected("converting", failure)]
+            return [], [self._misfit(chunk, row, misfit) for row in range(len(chunk.events))]
+        first, second = (self._landing(half, stamp) for half in chunk.halves())
+        return first[0] + second[0], first[1] + second[1]
+
+    def _converted(self, chunk: Chunk, stamp: BatchStamp, findings: Findings) -> tuple[list[Part], Reasons]:
+        """The rows of each table that land, and the reasons of the events that do not."""
         envelope, reasons = self._envelope(chunk, stamp)
         converted = {}
         for name, rows in chunk.rows_by_table.items():
@@ -194,23 +232,24 @@ class Parser:
                 noted = reasons.setdefault(rows[index], [])
                 noted.extend(reason for reason in of_row if reason not in noted)
         if self._rules:
-            self._hold_to_rules(chunk, converted, reasons)
+            self._hold_to_rules(chunk, converted, reasons, findings)
         self._hold_to_partitions(chunk, converted, reasons)
-        for name, table in converted.items():
-            rows = chunk.rows_by_table[name]
+        parts = []
+        for name in list(converted):
+            rows, table = chunk.rows_by_table[name], converted.pop(name)
             fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
             if fitting.num_rows and self._columns[name].keeps_other_fields:
                 landing = [row for row in rows if row not in reasons]
                 events = [chunk.events[row] for row in landing]
                 exact = partial(self._exact_event, [chunk.raws[row] for row in landing])
-                fitting = self._columns[name].complete(fitting, events, self.findings, exact)
+                fitting = self._columns[name].complete(fitting, events, findings, exact)
             if fitting.num_rows:
-                yield name, self._columns[name].untouched(fitting)
-        rejected = chunk.rejected + [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
-        if rejected:
-            yield "quarantine", self._quarantine(rejected, stamp)
+                parts.append((name, self._columns[name].untouched(fitting)))
+        return parts, reasons
 
-    def _hold_to_rules(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
+    def _hold_to_rules(
+        self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons, findings: Findings
+    ) -> None:
         """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
         fitting = frozenset(range(len(chunk.events))) - reasons.keys()
         warned: list[tuple[str, list[int]]] = []
@@ -234,7 +273,7 @@ class Parser:
         for rule_name, failing in warned:
             landing = sum(row not in reasons for row in failing)
             if landing:
-                self.findings.rule_warnings[rule_name] += landing
+                findings.rule_warnings[rule_name] += landing
 
     def _hold_to_partitions(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
         """Note the reasons of events that would go to one partition too many of a table."""

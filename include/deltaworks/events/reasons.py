@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -109,7 +109,20 @@ def readable(text: str) -> str:
 def quarantine_rows(
     rejected: Sequence[Rejected], *, batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
 ) -> pa.Table:
-    """Rejected rows in the quarantine table's schema; the raw value is cut at `retain_raw_bytes`."""
+    """Rejected rows in the quarantine table's schema; the raw value is cut at `retain_raw_bytes`. Nothing raises.
+
+    Texts that are no UTF-8, and records that JSON has no words for, are kept as far as they can be written.
+    """
+    stamps = (batch_id, ingested_at_us, fingerprint, retain_raw_bytes)
+    try:
+        return _table_of(rejected, *stamps)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # Arrow's and orjson's own are of these
+        return _table_of([_writable(row) for row in rejected], *stamps)
+
+
+def _table_of(
+    rejected: Sequence[Rejected], batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
+) -> pa.Table:
     instant = pa.scalar(ingested_at_us, pa.int64())
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
     reasons = [
@@ -140,6 +153,34 @@ def quarantine_rows(
         for values, kind in zip(columns, QUARANTINE_SCHEMA, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
+
+
+def _writable(row: Rejected) -> Rejected:
+    """The row with texts that can be written, whatever is in them."""
+    reasons = [replace(reason, path=_utf8(reason.path), detail=_utf8(reason.detail)) for reason in row.reasons]
+    return replace(
+        row,
+        key=_utf8(row.key),
+        event_name=None if row.event_name is None else _utf8(row.event_name),
+        reasons=tuple(reasons),
+        record=None if row.record is None else _writable_record(row.record),
+    )
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a record that can be written; of the others, that they cannot."""
+    fields: dict[str, Any] = {}
+    for name, value in record.items():
+        try:
+            orjson.dumps(value)
+            fields[_utf8(str(name))] = value
+        except (ValueError, TypeError, RecursionError):
+            fields[_utf8(str(name))] = _utf8(value) if isinstance(value, str) else "(cannot be written)"
+    return fields
 
 
 def _is_complete(row: Rejected, raw: str, retain_raw_bytes: int) -> bool:

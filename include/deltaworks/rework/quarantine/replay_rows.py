@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from deltaworks.events.columns import Misfit
 from deltaworks.events.origins import RowKey, row_keys
-from deltaworks.events.parse import BatchStamp, Framed, Parser, Payload
+from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
+from deltaworks.events.unexpected import Framed
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
@@ -120,11 +121,11 @@ class PayloadFinder:
                 payloads.add(row, Payload(payload.seq, payload.key, None, events=((position, event),)))
         payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
 
-    def _framed(self, payload: Payload) -> Iterable[Framed]:
+    def _framed(self, payload: Payload) -> Iterator[Framed]:
         try:
-            return self._parser.framed(payload)
-        except Misfit:
-            return ()
+            yield from self._parser.framed(payload)
+        except Misfit:  # nothing of it can be read
+            return
 
 
 def _is_same(row: Row, raw: bytes) -> bool:
