@@ -23,6 +23,11 @@ def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
     return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
 
 
+def batch_deaths(pipeline: str, generation: int, batch_id: int) -> str:
+    """The folder of what is on record of a batch that tasks die on, until it is prepared."""
+    return pipeline_control(pipeline, f"deaths/g{generation:06d}/{batch_id:012d}")
+
+
 def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
     """Spark's checkpoint of the pipeline's ingest query."""
     return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")

@@ -15,6 +15,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from deltaworks.errors import TransientError
 from deltaworks.events.evolution import Evolved, as_records
 from deltaworks.events.parse import BatchStamp
 from deltaworks.sources.base import Slice
+from deltaworks.sources.deaths import Care
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 
@@ -92,8 +94,14 @@ class BatchProcessor:
         *,
         generations: Generations,
         ownership: Ownership,
+        predecessor_died: bool = False,
     ) -> None:
-        """Take over the pipeline's tables. `spark` is None for one that only finishes what is prepared."""
+        """Take over the pipeline's tables.
+
+        Args:
+            spark: None for one that only finishes what is prepared.
+            predecessor_died: whether the run before this one was ended by force: its batch is read carefully at once.
+        """
         self._spark = spark
         self._spec = spec
         self._lake = stores.lake
@@ -110,6 +118,7 @@ class BatchProcessor:
         self._commits = ShareCommits(stores.tables, writers, owner=ownership.step)
         self._last_completed = stores.ledger.last_completed()
         self._busy = threading.Lock()
+        self._careful_next = predecessor_died
         self._holds = TableHolds(
             stores,
             self._home,
@@ -143,8 +152,13 @@ class BatchProcessor:
         """Our number of one of Spark's batches."""
         return self._generations.current.first_batch + spark_batch_id
 
-    def process(self, source: Slice, spark_batch_id: int) -> BatchReport | None:
+    def process(
+        self, source: Slice, spark_batch_id: int, *, on_job: Callable[[], None] = lambda: None
+    ) -> BatchReport | None:
         """Land one batch; None when the ledger has it already.
+
+        Args:
+            on_job: called before each of the many jobs of a batch on which tasks die.
 
         Raises:
             FencedError: a successor has taken over; nothing more was written.
@@ -152,9 +166,9 @@ class BatchProcessor:
                 OFFSET_LOG_UNREADABLE, Spark's log does not say what the slice is.
         """
         with self._busy:
-            return self._process(source, spark_batch_id)
+            return self._process(source, spark_batch_id, on_job)
 
-    def _process(self, source: Slice, spark_batch_id: int) -> BatchReport | None:
+    def _process(self, source: Slice, spark_batch_id: int, on_job: Callable[[], None]) -> BatchReport | None:
         batch_id = self.batch_id(spark_batch_id)
         end = self._end_of(self._generations, spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
@@ -167,7 +181,10 @@ class BatchProcessor:
         prepared = self._home.prepared.read(self._generations.generation, batch_id)
         resumed = prepared is not None
         if prepared is None:
-            prepared = self._prepare(source, spark_batch_id, batch_id, end)
+            care = self._care(batch_id, on_job)
+            prepared = self._prepare(source, spark_batch_id, batch_id, end, care)
+            care.end()
+            self._careful_next = False
         report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
         if prepared.checkpoint != self._generations.current.ordinal or prepared.offsets.get("end") != end:
             self._give_up_checkpoint(batch_id)
@@ -200,12 +217,25 @@ class BatchProcessor:
             return None
         return self._land(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _prepare(self, source: Slice, spark_batch_id: int, batch_id: int, end: dict[str, Any]) -> PreparedBatch:
+    def _care(self, batch_id: int, on_job: Callable[[], None]) -> Care:
+        return Care(
+            objects=self._home.objects,
+            storage=self._lake.storage,
+            folder=paths.batch_deaths(self._spec.pipeline, self._generations.generation, batch_id),
+            most_deaths=self._spec.stream.deaths_per_object,
+            payload_seconds=self._spec.stream.object_seconds,
+            at_once=self._careful_next,
+            on_job=on_job,
+        )
+
+    def _prepare(
+        self, source: Slice, spark_batch_id: int, batch_id: int, end: dict[str, Any], care: Care
+    ) -> PreparedBatch:
         spec = self._spec
         before = spark_batch_id - 1
         start = self._end_of(self._generations, before) if spark_batch_id else self._generations.current.start
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
-        written = self._write(source, stamp)
+        written = self._write(source, stamp, care)
         return self._home.prepared.fix(
             PreparedBatch(
                 pipeline=spec.pipeline,
@@ -226,7 +256,7 @@ class BatchProcessor:
             )
         )
 
-    def _write(self, source: Slice, stamp: BatchStamp) -> Written:
+    def _write(self, source: Slice, stamp: BatchStamp, care: Care) -> Written:
         if source.is_empty():
             return Written()
         if self._spark is None:
@@ -246,6 +276,7 @@ class BatchProcessor:
                 target=target,
                 evolved=evolved,
                 duplicates=windows,
+                care=care,
             )
 
         return with_new_columns(one_pass, self._spec, self._tables.evolved())

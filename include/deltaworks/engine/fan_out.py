@@ -8,27 +8,35 @@ that dies, or that ran twice, are in no commit and are removed as orphans by mai
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from deltaworks.engine.announcements import with_announcements
 from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
-from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters
+from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
+from deltaworks.engine.task_limits import TaskLimits
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.sources.base import Slice
+from deltaworks.sources.deaths import Care, TaskFailed, death_in
 from deltaworks.sources.task_output import TaskOutput, in_task_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -68,6 +76,7 @@ def write_payloads(
     *,
     evolved: Evolved | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
+    carefully: bool = False,
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> TaskOutput:
@@ -75,9 +84,17 @@ def write_payloads(
 
     What must stop the stream, data or a storage that is away or denies, is returned among the findings: raised in a
     task, Spark would only try it again, and the driver would not learn what it was.
+
+    Args:
+        carefully: whether to hold what rows raise where they are written against their events. That writes all twice.
+
+    Raises:
+        TaskFailed: rows cannot be written for what is in them.
+        OSError: the storage failed.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
-    parser = Parser(spec, evolved=evolved)
+    proof = partial(_check_parts, spec, target) if carefully else None
+    parser = Parser(spec, evolved=evolved, proof=proof)
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
     try:
         with _collector_paused():
@@ -86,6 +103,11 @@ def write_payloads(
         writers.flush()
     except DeltaworksError as error:
         parser.findings.failure = error
+    except (OSError, TaskFailed):
+        raise
+    except Exception as error:
+        # Nothing of what is in the rows: it goes where the driver's log is read.
+        raise TaskFailed(type(error).__name__) from None
     files: dict[str, list[WrittenFile]] = {}
     for table, file in writers.files:
         files.setdefault(table, []).append(file)
@@ -94,6 +116,12 @@ def write_payloads(
         findings=parser.findings,
         first_ids=flags.first_ids() if flags else {},
     )
+
+
+def _check_parts(spec: PipelineSpec, target: FileTarget, parts: Sequence[tuple[str, pa.Table]]) -> None:
+    """Raise what writing these rows would raise."""
+    for table, rows in with_announcements(spec, parts):
+        check_writable(target, table, rows)
 
 
 def fan_out(
@@ -105,6 +133,7 @@ def fan_out(
     target: FileTarget,
     evolved: Evolved | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
+    care: Care | None = None,
 ) -> Written:
     """Write all tables of a batch in one Spark pass.
 
@@ -112,6 +141,7 @@ def fan_out(
         source: what the batch reads.
         evolved: the columns that tables were given while they ran.
         duplicates: of tables that flag copies, the files whose ids count.
+        care: how it is read where tasks die; None leaves a death to the caller.
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
@@ -119,16 +149,39 @@ def fan_out(
     """
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
+    limits = TaskLimits(payload_seconds=spec.stream.object_seconds, memory_bytes=spec.stream.task_memory_bytes)
 
-    def work(payloads: Iterable[Payload]) -> TaskOutput:
+    def work(payloads: Iterable[Payload], *, carefully: bool = False) -> TaskOutput:
         pipeline = PipelineSpec.model_validate_json(declared)
-        return write_payloads(payloads, pipeline, stamp, target, evolved=evolved, duplicates=duplicates)
+        with limits.of_task(payloads) as watched:
+            return write_payloads(
+                watched, pipeline, stamp, target, evolved=evolved, duplicates=duplicates, carefully=carefully
+            )
 
-    outputs = source.read(spark, work, tasks=spec.stream.tasks_per_batch)
+    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
     written = merged_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
+    if written.findings.refusal is not None and not written.findings.some_read:
+        raise written.findings.refusal
     return written
+
+
+def _outputs(
+    source: Slice, spark: SparkSession, work: Callable[..., TaskOutput], *, tasks: int, care: Care | None
+) -> list[TaskOutput]:
+    """The outputs of a pass, and of a careful one where tasks die in it."""
+    if care is None or not care.at_once:
+        try:
+            return source.read(spark, work, tasks=tasks)
+        except Exception as error:
+            cause = death_in(error)
+            if care is None or cause is None:
+                raise
+            log.warning("a task died: %s; the batch is read again, one task at a time", cause)
+            # A second pass, for new columns, would die again.
+            care.at_once = True
+    return source.read_carefully(spark, partial(work, carefully=True), tasks=tasks, care=care)
 
 
 def merged_outputs(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.guard import driving_jvm, end_now
-from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.heartbeat import HeartbeatWriter, ended_by_force
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease, watch
@@ -89,6 +89,7 @@ class IngestRun:
         self._batch_started: float | None = None
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
+        self._predecessor_died = False
 
     def run(self) -> RunResult:
         """Stream until something ends the run.
@@ -104,6 +105,8 @@ class IngestRun:
         epoch = lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 3)
         try:
             watch(lease, self._lease_lost)
+            # Before our heartbeat replaces the last one.
+            self._predecessor_died = ended_by_force(self._objects, paths.heartbeat(self._home.control()))
             self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
             ended_by = self._stream(lease, epoch)
@@ -140,7 +143,13 @@ class IngestRun:
         try:
             specs.check(self._spec)
             processor, ledger = open_batches(
-                self._spark, self._catalog, self._spec, self._objects, lease=lease, epoch=epoch
+                self._spark,
+                self._catalog,
+                self._spec,
+                self._objects,
+                lease=lease,
+                epoch=epoch,
+                predecessor_died=self._predecessor_died,
             )
             # Before a checkpoint is chosen: one that was lost continues after this batch, not beside it.
             torn = processor.finish_torn()
@@ -166,11 +175,14 @@ class IngestRun:
         current = generations.current
         checkpoint = paths.checkpoint(self._spec.pipeline, generations.generation, current.ordinal)
 
-        def land(batch: DataFrame, spark_batch_id: int) -> None:
+        def begun() -> None:
             self._batch_started = time.monotonic()
+
+        def land(batch: DataFrame, spark_batch_id: int) -> None:
+            begun()
             try:
                 source = self._source.slice_of(batch, batch_id=processor.batch_id(spark_batch_id))
-                report = processor.process(source, spark_batch_id)
+                report = processor.process(source, spark_batch_id, on_job=begun)
             except DeltaworksError as error:
                 self._failure = error
                 raise

@@ -51,6 +51,7 @@ def open_batches(
     epoch: int,
     refuse_lost: bool = True,
     refuse_dropped: bool = True,
+    predecessor_died: bool = False,
 ) -> tuple[BatchProcessor, Ledger]:
     """Open and fence the tables and the ledger of a pipeline whose lease is ours.
 
@@ -58,6 +59,7 @@ def open_batches(
         spark: None for one that only finishes what is prepared.
         refuse_lost: whether to refuse a ledger that has lost batches.
         refuse_dropped: whether to refuse a table that is gone and has had rows, instead of creating an empty one.
+        predecessor_died: whether the run before this one was ended by force.
 
     Raises:
         ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
@@ -88,6 +90,7 @@ def open_batches(
         BatchStores(lake=lake, objects=objects, ledger=ledger, tables=tables),
         generations=generations,
         ownership=Ownership(owner=lease.owner, step=owner),
+        predecessor_died=predecessor_died,
     )
     return processor, ledger
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.files import WrittenFile, data_file_path, encoded, split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
@@ -53,6 +53,17 @@ class FileTarget:
     def filesystem(self) -> fs.FileSystem:
         """pyarrow's filesystem; local disk where there are no options."""
         return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
+
+
+def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
+    """Do everything to rows that writing them does, but write them.
+
+    Raises:
+        Exception: what writing them would raise for what is in them.
+    """
+    for values, part in split_by_partition(rows, target.partition_by[table]):
+        data_file_path(values)
+        encoded(part.drop_columns(list(values)), target.indexed.get(table, DEFAULT_COLUMNS))
 
 
 class TableWriters:

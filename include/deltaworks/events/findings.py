@@ -31,7 +31,8 @@ class Findings:
     """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
 
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
-    `over_budget`: payloads that went beyond a budget, by its name.
+    `over_budget`: payloads that went beyond a budget, by its name. `refusal` is why some object may not be read,
+    `some_read` whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -40,6 +41,8 @@ class Findings:
     objects_missing: list[str] = field(default_factory=list)
     over_budget: Counter[str] = field(default_factory=Counter)
     failure: DeltaworksError | None = None
+    refusal: DeltaworksError | None = None
+    some_read: bool = field(default=False, compare=False)
 
     def note_field(self, table: str, path: Path, kind: str) -> None:
         """A field of `table` that no column takes, with a value of this kind."""
@@ -68,6 +71,8 @@ class Findings:
                 for kind in kinds:
                     self.note_field(table, path, kind)
         self.failure = self.failure or other.failure
+        self.refusal = self.refusal or other.refusal
+        self.some_read = self.some_read or other.some_read
 
     def facts(self) -> dict[str, Any]:
         """What the prepared batch and the ledger keep of it."""
@@ -94,7 +99,9 @@ class Findings:
             "objects_rejected": dict(self.objects_rejected),
             "objects_missing": self.objects_missing,
             "over_budget": dict(self.over_budget),
-            "failure": self.failure and self.failure.as_record() | {"kind": _kind_of(self.failure)},
+            "failure": _failure_record(self.failure),
+            "refusal": _failure_record(self.refusal),
+            "some_read": self.some_read,
         }
 
     @classmethod
@@ -106,10 +113,16 @@ class Findings:
             objects_missing=list(record["objects_missing"]),
             over_budget=Counter(record["over_budget"]),
             failure=_failure(record["failure"]),
+            refusal=_failure(record["refusal"]),
+            some_read=record["some_read"],
         )
         for table, path, kinds in record["new_fields"]:
             findings.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
         return findings
+
+
+def _failure_record(failure: DeltaworksError | None) -> dict[str, Any] | None:
+    return failure and failure.as_record() | {"kind": _kind_of(failure)}
 
 
 def _kind_of(failure: DeltaworksError) -> str:

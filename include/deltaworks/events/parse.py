@@ -17,32 +17,27 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.chunks import Chunk
-from deltaworks.events.columns import Misfit, column
-from deltaworks.events.events import EventReader, IdReader, Router, holders
+from deltaworks.events.columns import Misfit
+from deltaworks.events.envelope import Envelope
+from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.formats.values import from_text
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields
 from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
-from deltaworks.events.table_columns import Reasons, TableColumns, note, note_missing
+from deltaworks.events.table_columns import Reasons, TableColumns
 from deltaworks.events.unexpected import Framed, numbered, unexpected
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.sources.payload import TEXT_FORMATS, RecordSourceSpec
-from deltaworks.specs.table import ENVELOPE_COLUMNS
-from deltaworks.specs.types import Primitive
 
 #: Rows on their way to their table, by its name.
 Part = tuple[str, pa.Table]
-_INSTANT = pa.timestamp("us", tz="UTC")
-_DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,8 @@ class Payload:
     """One object's or message's bytes: `seq` orders payloads, `data` is None where they could not be had.
 
     `events` are single events of it with their positions, values and bytes, where not all are to be read.
-    `record` is what a record of a stream says of itself; its events have it below `_record`.
+    `record` is what a record of a stream says of itself; its events have it below `_record`. `refusal` is why the
+    payload may not be had, where it is not clear yet that others may.
     """
 
     seq: int
@@ -59,6 +55,11 @@ class Payload:
     problem: Reason | None = None
     events: tuple[Framed, ...] | None = None
     record: Mapping[str, Any] | None = None
+    refusal: DeltaworksError | None = None
+
+
+#: No payload: where it comes, everything before it is converted and given before what follows is looked at.
+END_OF_CHUNK = Payload(-1, "", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +95,22 @@ class Parser:
             evolved: the columns that tables were given while they ran.
             chunk_events: events that are converted at once.
             proof: called with the rows of a chunk before they are given; what it raises is held against their events.
-                Payloads are then converted one by one.
         """
         self.findings = Findings()
         self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
+        self._envelope = Envelope(spec, self._reader.exact_event)
         self._router = Router(spec)
         self._frame = framer(spec.source, note_over_budget=self.findings.note_over_budget)
         self._partitions = OpenPartitions.of(spec, self.findings.note_over_budget)
-        # In text an epoch is digits, and digits are read fastest as numbers.
         of_text = spec.source.format in TEXT_FORMATS
-        self._times_as_text = of_text and spec.event.time.unit != "iso8601"
         self._of_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
-        self._ids = IdReader(spec)
-        self._id_text = ", ".join(spec.event.id)
-        self._time_path = tuple(spec.event.time.path.split("."))
-        self._time_text = spec.event.time.path
-        self._time_unit = spec.event.time.unit
         self._columns = {
             table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text)
             for table in spec.event_tables
         }
         engine = RuleEngine()
         self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
-        self._max_age_days = spec.event.time.max_age_days
-        self._max_future_minutes = spec.event.time.max_future_minutes
         self._max_event_bytes = spec.source.max_event_bytes
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
@@ -132,10 +124,16 @@ class Parser:
         """
         chunk = Chunk()
         for payload in payloads:
+            if payload is END_OF_CHUNK:
+                yield from self._finish(chunk, stamp)
+                chunk = Chunk()
+                continue
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
                 chunk.rejected.append(self._whole(payload, problem))
+                self.findings.refusal = self.findings.refusal or payload.refusal
                 continue
+            self.findings.some_read = True
             try:
                 for position, event in self.framed(payload):
                     self._take(chunk, payload, position, event)
@@ -144,9 +142,6 @@ class Parser:
                         chunk = Chunk()
             except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
                 chunk.rejected.append(self._whole(payload, Reason(misfit.code, misfit.path, misfit.detail)))
-            if self._proof is not None:
-                yield from self._finish(chunk, stamp)
-                chunk = Chunk()
         yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
@@ -221,7 +216,7 @@ class Parser:
 
     def _converted(self, chunk: Chunk, stamp: BatchStamp, findings: Findings) -> tuple[list[Part], Reasons]:
         """The rows of each table that land, and the reasons of the events that do not."""
-        envelope, reasons = self._envelope(chunk, stamp)
+        envelope, reasons = self._envelope.columns(chunk, stamp)
         converted = {}
         for name, rows in chunk.rows_by_table.items():
             arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
@@ -285,57 +280,8 @@ class Parser:
             for place, reason in self._partitions.beyond(name, fitting):
                 reasons.setdefault(rows[place], []).append(reason)
 
-    def _envelope(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons]:
-        """The envelope columns of all events of the chunk, and the reasons of events without time or id."""
-        reasons: Reasons = {}
-        events = chunk.events
-        parents = holders(events, self._time_path[:-1]) if len(self._time_path) > 1 else events
-        values = [parent.get(self._time_path[-1]) for parent in parents]
-        if self._times_as_text:
-            values = [from_text(value, Primitive("long")) for value in values]
-        times, misfits = column(values, Primitive("timestamp"), unit=self._time_unit)
-        note(reasons, misfits, self._time_text)
-        note_missing(reasons, times, misfits, self._time_text)
-        self._note_age(reasons, times, stamp)
-        texts, misfits = self._ids.read(events, partial(self._exact_event, chunk.raws))
-        ids, unreadable = column(texts, Primitive("string"))
-        if self._ids.paths:
-            misfits |= unreadable
-            note(reasons, misfits, self._id_text)
-            note_missing(reasons, ids, misfits, self._id_text)
-        count = len(events)
-        arrays = [
-            ids,
-            pa.array(chunk.names, pa.string()),
-            times,
-            times.cast(pa.date32()),
-            pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(_INSTANT),
-            pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
-            pa.array(chunk.seqs, pa.int64()),
-            pa.array(chunk.positions, pa.int64()),
-        ]
-        return pa.Table.from_arrays(arrays, names=[name for name, _ in ENVELOPE_COLUMNS]), reasons
-
     def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
         return self._reader.exact_event(raws[index])
-
-    def _note_age(self, reasons: Reasons, times: pa.Array, stamp: BatchStamp) -> None:
-        """The reasons of events whose time lies further from their arrival than is declared."""
-        if self._max_age_days is None and self._max_future_minutes is None:
-            return
-        arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
-        micros = times.cast(pa.int64())
-        limits = []
-        if self._max_age_days is not None:
-            oldest, limit = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
-            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, limit))
-        if self._max_future_minutes is not None:
-            newest, limit = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
-            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
-        for beyond, code, limit in limits:
-            for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
-                detail = f"{times[index].as_py().isoformat()} was {limit} on arrival"
-                reasons.setdefault(index, []).append(Reason(code, self._time_text, detail))
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
         # An object can be read again. A record is gone once its stream has let go of it.

@@ -20,6 +20,14 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.generations import Generations
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.parse import Payload
+from deltaworks.sources.careful import (
+    RecordWindows,
+    opened_one_by_one,
+    read_objects,
+    read_records,
+    records_in_windows,
+)
+from deltaworks.sources.deaths import Care
 from deltaworks.sources.records import ReadFacts, Record
 from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
 
@@ -55,6 +63,13 @@ class Slice(Protocol):
         """Run `task` over all payloads, in at most `tasks` tasks; their outputs, in the order of tasks.
 
         Reading a slice again gives the same payloads.
+        """
+
+    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+        """As `read`, where tasks died: what they die on is told apart and quarantined, and the rest is read.
+
+        Raises:
+            Exception: what failed otherwise.
         """
 
 
@@ -96,6 +111,21 @@ class ObjectSlice:
 
         encoded = spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(work).collect()
         return in_task_order(map(TaskOutput.decode, encoded))
+
+    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+        opener, record = self.opener, care.opened
+
+        def run(references: Sequence[Any]) -> TaskOutput:
+            blamed = care.blamed()
+
+            def work(shares: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+                for share in shares:
+                    yield task(opened_one_by_one(share, opener, record=record, blamed=blamed)).encode()
+
+            (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(work).collect()
+            return TaskOutput.decode(encoded)
+
+        return read_objects(balanced(self.references, self.sizes, tasks), run, care)
 
 
 class RangesSeen(Protocol):
@@ -162,8 +192,28 @@ class RecordSlice:
         Raises:
             DeltaworksError: as `losses.expired` says.
         """
+        return self._all(task, lambda: self._outputs(task, tasks))
+
+    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+        """See Slice. All records are read by one task, so that their order is that of every other pass.
+
+        Raises:
+            DeltaworksError: as `losses.expired` says.
+        """
+        record = care.opened
+
+        def run(windows: RecordWindows, blamed: dict[int, str]) -> list[TaskOutput]:
+            def noted(payloads: Iterable[Payload]) -> TaskOutput:
+                return task(records_in_windows(payloads, windows, record=record, blamed=blamed))
+
+            return self._outputs(noted, 1)
+
+        return self._all(task, lambda: read_records(run, care))
+
+    def _all(self, task: Task, read: Callable[[], list[TaskOutput]]) -> list[TaskOutput]:
+        """The outputs of a pass, and behind them that of what was lost before it could be read."""
         try:
-            outputs = self._outputs(task, tasks)
+            outputs = read()
         except Exception as error:
             expired = self.losses.expired(error)
             if expired is None:

@@ -96,6 +96,20 @@ class StreamSpec(Spec):
     )
     driver_memory: Annotated[str, NEXT_START] = Field(default="1g", pattern=r"^\d+[mg]$")
     tasks_per_batch: Annotated[int, NEXT_START] = Field(default=2, ge=1)
+    task_memory: Annotated[str, NEXT_START] = Field(
+        default="4g", pattern=r"^[1-9]\d*[mg]$", description="what a task may take on top of its idle Python worker"
+    )
+    object_seconds: Annotated[int, NEXT_START] = Field(
+        default=600, ge=1, description="a task that has one object open for longer is ended"
+    )
+    deaths_per_object: Annotated[int, NEXT_START] = Field(
+        default=2, ge=1, description="an object that tasks died on so often is quarantined"
+    )
+
+    @property
+    def task_memory_bytes(self) -> int:
+        """`task_memory` in bytes."""
+        return int(self.task_memory[:-1]) << {"m": 20, "g": 30}[self.task_memory[-1]]
 
 
 class WatchSpec(Spec):

@@ -137,3 +137,13 @@ class StorageSpec(AwsSpec):
             conf[f"{base}.secret.key"] = self.secret_key.resolve()
             conf[f"{base}.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
         return conf
+
+
+def resolved_variables(storage: AwsSpec) -> dict[str, str]:
+    """The environment variables a storage's references name, with their values now."""
+    references = [storage.endpoint, storage.access_key, storage.secret_key]
+    return {
+        reference.name: reference.resolve()
+        for reference in references
+        if reference is not None and not isinstance(reference, str)
+    }

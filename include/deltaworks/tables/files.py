@@ -79,14 +79,17 @@ def write_file(
     target = f"{root}/{path}"
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-    sink = pa.BufferOutputStream()
-    pq.write_table(body, sink, compression="zstd", compression_level=1, version="2.6", write_statistics=True)
-    buffer = sink.getvalue()
+    buffer, stats = encoded(body, indexed)
     with filesystem.open_output_stream(target) as stream:
         stream.write(buffer)
-    return WrittenFile(
-        path=path, size=buffer.size, rows=body.num_rows, partition=dict(partition), stats=statistics(body, indexed)
-    )
+    return WrittenFile(path=path, size=buffer.size, rows=body.num_rows, partition=dict(partition), stats=stats)
+
+
+def encoded(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
+    """Rows as the bytes of a file, and the file's statistics."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(body, sink, compression="zstd", compression_level=1, version="2.6", write_statistics=True)
+    return sink.getvalue(), statistics(body, indexed)
 
 
 def partition_text(value: Any) -> str | None:

@@ -68,6 +68,20 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
     return Heartbeat(**{**record, **lists})
 
 
+def ended_by_force(objects: ObjectStore, key: str) -> bool:
+    """Whether the run that wrote the last heartbeat was killed, or ended itself over a batch that hung.
+
+    False where there never was one, True where it cannot be read.
+    """
+    try:
+        last = read_heartbeat(objects, key)
+    except (ValueError, TypeError):
+        return True
+    if last is None:
+        return False
+    return (last.error or {}).get("condition") == "BATCH_STALLED" or last.state not in ("ended", "failed")
+
+
 class HeartbeatWriter:
     """Keeps one heartbeat object current from a thread of its own.
 

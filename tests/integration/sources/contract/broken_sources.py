@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import ObjectSlice, Slice, Source, Task
+from deltaworks.sources.deaths import Care
 from deltaworks.sources.task_output import TaskOutput
 
 
@@ -97,6 +98,10 @@ class TaskChanged:
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         change = self._change
         return self._inner.read(spark, lambda payloads: task(change(payloads)), tasks=tasks)
+
+    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+        change = self._change
+        return self._inner.read_carefully(spark, lambda payloads: task(change(payloads)), tasks=tasks, care=care)
 
 
 def _twice(payloads: Iterable[Payload]) -> Iterator[Payload]:

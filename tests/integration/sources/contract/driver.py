@@ -26,8 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.engine import runner
-from deltaworks.events.parse import Payload
+from deltaworks.events.parse import END_OF_CHUNK, Payload
 from deltaworks.sources.base import Slice, Source, Task
+from deltaworks.sources.deaths import Care
 from deltaworks.sources.registry import open_source
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.catalog import load_catalog
@@ -45,8 +46,9 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
 
         def seeing() -> Iterator[Payload]:
             for payload in payloads:
-                content = repr((payload.data, payload.problem, payload.events, payload.record))
-                seen.append((payload.seq, payload.key, hashlib.md5(content.encode()).hexdigest()))
+                if payload is not END_OF_CHUNK:
+                    content = repr((payload.data, payload.problem, payload.events, payload.record))
+                    seen.append((payload.seq, payload.key, hashlib.md5(content.encode()).hexdigest()))
                 yield payload
 
         output = task(seeing())
@@ -82,6 +84,9 @@ class NotedSlice:
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         return self._inner.read(spark, noted(task, *self._notes), tasks=tasks)
+
+    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+        return self._inner.read_carefully(spark, noted(task, *self._notes), tasks=tasks, care=care)
 
 
 class NotedSource:

@@ -21,11 +21,10 @@ from deltaworks.sources.objects.payloads import (
     ObjectMissing,
     ObjectUnreadable,
     open_object,
-    resolved_variables,
 )
 from deltaworks.sources.objects.relay import bucket
 from deltaworks.sources.objects.relay.removal import ObjectRemover
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.storage import StorageSpec, resolved_variables
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

@@ -19,13 +19,13 @@ from pyspark.sql.types import StructType
 from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import Rejected
 from deltaworks.sources.base import balanced
-from deltaworks.sources.objects.payloads import resolved_variables
 from deltaworks.sources.objects.stream import patiently, slice_limits
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
 from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
+from deltaworks.specs.storage import resolved_variables
 from deltaworks.tables.lake import Lake
 
 

@@ -1,0 +1,130 @@
+"""Objects that kill the Python worker that reads them: they are told apart and quarantined, and the rest lands once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.events.parse import Payload
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileReference
+from tests.spark.engine.conftest import DECLARED, Shop
+
+#: How an object kills whoever reads it, behind its first event: by what it begins with.
+WAYS = {
+    "a segmentation fault": b"#segfault#",
+    "memory that libraries do not get": b"#memory#",
+    "a stall that holds the interpreter": b"#stall#",
+}
+TABLES = [table for table in DECLARED["tables"] if "writer" not in table]  # type: ignore[attr-defined]
+
+
+def deadly(opener: Callable[[FileReference], Payload]) -> Callable[[FileReference], Payload]:
+    """An opener whose workers die in the middle of payloads that begin with one of the ways. Pickled by value."""
+
+    def open_and_arm(reference: FileReference) -> Payload:
+        from deltaworks.events.parse import Parser
+
+        if not hasattr(Parser, "harmless"):
+            Parser.harmless = Parser.framed  # type: ignore[attr-defined]
+
+            def framed(self: Any, payload: Any) -> Any:
+                data = payload.data or b""
+                way = data[: data.find(b"#", 1) + 1] if data.startswith(b"#") else b""
+                for framed_event in self.harmless(replace(payload, data=data[len(way) :])):
+                    yield framed_event
+                    if way:
+                        die(way)
+
+            Parser.framed = framed  # type: ignore[method-assign]
+        return opener(reference)
+
+    def die(way: bytes) -> None:
+        import ctypes
+        import re
+
+        if way == b"#segfault#":
+            ctypes.string_at(0)
+        elif way == b"#memory#":
+            size = 1 << 30
+            library = ctypes.CDLL(None)
+            library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+            ctypes.memset(library.malloc(size), 1, size)
+            raise SystemExit("the memory was there")
+        else:
+            re.match(r"(a+)+$", "a" * 60 + "b")
+
+    return open_and_arm
+
+
+def batch(shop: Shop, deaths: dict[int, bytes], *seqs: int) -> ObjectSlice:
+    """Objects of these numbers, of which some kill their readers."""
+    source = shop.land_files(*seqs)
+    for seq, way in deaths.items():
+        path = shop.root / "landing" / f"f{seq}.json"
+        path.write_bytes(way + path.read_bytes())
+    return replace(source, opener=deadly(shop.opener()))
+
+
+def quarantined_whole(shop: Shop) -> dict[int, tuple[str, str, str]]:
+    rows = [row for row in shop.table("quarantine").to_pylist() if row["_position"] == -1]
+    reasons = [(row["_seq"], row["object_key"], row["reasons"][0]) for row in rows]
+    assert len({seq for seq, _, _ in reasons}) == len(reasons)
+    return {seq: (key, reason["code"], reason["detail"]) for seq, key, reason in reasons}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_once(
+    make_shop: Callable[..., Shop], way: str
+) -> None:
+    shop = make_shop(tables=TABLES, stream={"object_seconds": 4, "task_memory": "512m", "tasks_per_batch": 2})
+    processor = shop.processor()
+
+    report = processor.process(batch(shop, {3: WAYS[way]}, 1, 2, 3, 4, 5), 0)
+    processor.process(batch(shop, {}, 6, 7), 1)
+
+    assert report is not None
+    assert shop.landed() == shop.expected(1, 2, 4, 5, 6, 7) + Counter({("quarantine", 3, -1): 1})
+    (key, code, detail) = quarantined_whole(shop)[3]
+    assert (key, code) == ("f3.json", "object_unreadable")
+    assert detail.startswith("2 of 2 tasks that read it died: the Python worker crashed")
+    if way == "a stall that holds the interpreter":
+        assert detail.endswith("it may be open for 4 s")
+    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+
+
+def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(tables=TABLES, stream={"deaths_per_object": 1, "tasks_per_batch": 1})
+    evil = dict.fromkeys((1, 3, 4, 6), WAYS["a segmentation fault"])
+
+    shop.processor().process(batch(shop, evil, 1, 2, 3, 4, 5, 6), 0)
+
+    assert shop.landed() == shop.expected(2, 5) + Counter({("quarantine", seq, -1): 1 for seq in evil})
+    assert {code for _, code, _ in quarantined_whole(shop).values()} == {"object_unreadable"}
+
+
+def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(tables=TABLES)
+    source = batch(shop, {2: WAYS["a segmentation fault"]}, 1, 2, 3)
+    folder = paths.batch_deaths("shop", 1, 0)
+    shop.objects.put(f"{folder}/opened.json", b'{"seq": 2}')
+    shop.objects.put(f"{folder}/deaths.json", b'{"2": 1}')
+
+    shop.processor(predecessor_died=True).process(source, 0)
+
+    assert shop.landed() == shop.expected(1, 3) + Counter({("quarantine", 2, -1): 1})
+    assert quarantined_whole(shop)[2][2] == "2 of 2 tasks that read it died: the driver died too"
+
+
+def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(tables=TABLES)
+
+    shop.processor(predecessor_died=True).process(shop.land_files(1, 2, 3), 0)
+
+    assert shop.landed() == shop.expected(1, 2, 3)
+    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []

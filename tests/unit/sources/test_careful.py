@@ -1,0 +1,201 @@
+"""Telling apart what tasks die on: the rest is read once, and only what they died on often enough is given up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.events.findings import Findings
+from deltaworks.events.parse import END_OF_CHUNK, Payload
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.sources.careful import (
+    RecordWindows,
+    opened_one_by_one,
+    read_objects,
+    read_records,
+    records_in_windows,
+)
+from deltaworks.sources.deaths import Care, death_in
+from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.sources.task_output import TaskOutput
+from deltaworks.specs.storage import StorageSpec
+
+CRASH = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+_RUNS = iter(range(1_000_000))
+
+
+def care(root: Path, *, most_deaths: int = 2, folder: str | None = None) -> Care:
+    """The care of a batch of its own, or of one that had a run before."""
+    return Care(
+        objects=LocalObjects(root),
+        storage=StorageSpec(root=f"file://{root}"),
+        folder=folder or f"deaths/{next(_RUNS)}",
+        most_deaths=most_deaths,
+        payload_seconds=60,
+    )
+
+
+@dataclass
+class Worker:
+    """Stands for a Python worker: dies on payloads of these numbers, each while it is open or when it is dealt with.
+
+    `rarely` are payloads it dies on once, as where an executor is lost meanwhile.
+    """
+
+    evil: frozenset[int]
+    rarely: set[int] = field(default_factory=set)
+    deaths: Counter[int] = field(default_factory=Counter)
+
+    def work(self, payloads: Iterable[Payload]) -> tuple[list[int], dict[int, str]]:
+        """The numbers of the payloads that were read, and what is said of those that were not."""
+        read: list[int] = []
+        refused: dict[int, str] = {}
+        pending: list[int] = []
+        for payload in payloads:
+            if payload is END_OF_CHUNK:
+                # Odd ones kill where they are converted, even ones where they are opened.
+                self._die_on(seq for seq in pending if seq % 2)
+                pending.clear()
+            elif payload.problem is not None:
+                assert payload.problem.code is ReasonCode.OBJECT_UNREADABLE
+                refused[payload.seq] = payload.problem.detail
+            else:
+                self._die_on([] if payload.seq % 2 else [payload.seq])
+                pending.append(payload.seq)
+                read.append(payload.seq)
+        self._die_on(pending)
+        return read, refused
+
+    def _die_on(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            if seq in self.evil or seq in self.rarely:
+                self.rarely.discard(seq)
+                self.deaths[seq] += 1
+                raise RuntimeError(CRASH)
+
+
+def run_of(worker: Worker, batch: Care) -> Callable[[Sequence[Any]], TaskOutput]:
+    """A job over references; its output says what was read, and refused, as objects of findings."""
+
+    def run(references: Sequence[Any]) -> TaskOutput:
+        opened = opened_one_by_one(
+            references,
+            lambda reference: Payload(reference.seq, reference.key, b"{}"),
+            record=batch.opened,
+            blamed=batch.blamed(),
+        )
+        read, refused = worker.work(opened)
+        facts = Findings(objects_missing=[str(seq) for seq in read], objects_rejected=Counter(map(str, refused)))
+        return TaskOutput(findings=facts)
+
+    return run
+
+
+NUMBERS = st.frozensets(st.integers(0, 30), max_size=6)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shares=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    evil=NUMBERS,
+    rarely=NUMBERS,
+    most_deaths=st.integers(2, 3),
+)
+def test_all_but_what_kills_is_read_once_and_in_order(
+    tmp_path: Path, shares: list[int], evil: frozenset[int], rarely: frozenset[int], most_deaths: int
+) -> None:
+    numbers = iter(range(100))
+    references = [[FileReference(seq, f"k{seq}", "") for seq in islice(numbers, size)] for size in shares]
+    every = [reference.seq for share in references for reference in share]
+    worker, batch = Worker(evil, set(rarely - evil)), care(tmp_path, most_deaths=most_deaths)
+
+    outputs = read_objects(references, run_of(worker, batch), batch)
+
+    read = [int(seq) for output in outputs for seq in output.findings.objects_missing]
+    refused = Counter(int(seq) for output in outputs for seq in output.findings.objects_rejected)
+    assert read == [seq for seq in every if seq not in evil]
+    assert refused == Counter(seq for seq in every if seq in evil)
+    assert [output.task for output in outputs] == list(range(len(outputs)))
+    assert all(worker.deaths[seq] == most_deaths for seq in refused)
+    batch.end()
+    assert batch.objects.list(batch.folder) == []
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(count=st.integers(1, 9_000), evil=st.frozensets(st.integers(0, 9_000), max_size=3), most=st.integers(1, 2))
+def test_records_that_kill_are_told_apart_within_a_few_passes(
+    tmp_path: Path, count: int, evil: frozenset[int], most: int
+) -> None:
+    worker, batch = Worker(evil), care(tmp_path, most_deaths=most)
+    passes: list[int] = []
+
+    def run(windows: RecordWindows, blamed: dict[int, str]) -> tuple[list[int], dict[int, str]]:
+        passes.append(1)
+        payloads = (Payload(seq, f"k{seq}", b"{}") for seq in range(count))
+        return worker.work(records_in_windows(payloads, windows, record=batch.opened, blamed=blamed))
+
+    read, refused = read_records(run, batch)
+
+    hit = {seq for seq in evil if seq < count}
+    assert read == [seq for seq in range(count) if seq not in hit]
+    assert set(refused) == hit
+    assert len(passes) <= 1 + len(hit) * (2 + most)
+
+
+def test_what_an_earlier_run_left_on_record_counts(tmp_path: Path) -> None:
+    first, references = care(tmp_path), [FileReference(seq, f"k{seq}", "") for seq in (1, 2, 3)]
+    first.begin()
+    first.opened.note({"seq": 2})
+    first.add_death("a crash")
+    first.opened.note({"seq": 2})  # the driver dies with it
+
+    again = care(tmp_path, folder=first.folder)
+    (one, two, three) = read_objects([references], run_of(Worker(frozenset({2})), again), again)
+
+    assert [one.findings.objects_missing, three.findings.objects_missing] == [["1"], ["3"]]
+    assert two.findings.objects_rejected == {"2": 1}
+    assert again.blamed() == {2: "2 of 2 tasks that read it died: the driver died too"}
+
+
+def test_what_is_no_death_is_raised_and_blames_nobody(tmp_path: Path) -> None:
+    batch = care(tmp_path)
+
+    def run(references: Sequence[Any]) -> TaskOutput:
+        batch.opened.note({"seq": 1})
+        raise OSError("the lake is away")
+
+    with pytest.raises(OSError, match="away"):
+        read_objects([[FileReference(1, "k", "")]], run, batch)
+    assert batch.deaths == {}
+
+
+def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
+    def run(references: Sequence[Any]) -> TaskOutput:
+        raise RuntimeError(CRASH)
+
+    with pytest.raises(RuntimeError, match="crashed"):
+        read_objects([[FileReference(1, "k", "")]], run, care(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "died"),
+    [
+        (CRASH, True),
+        ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", True),
+        ("deltaworks.sources.deaths.TaskFailed: ArrowInvalid", True),
+        (f"deltaworks.errors.TransientError: [STORAGE_UNREACHABLE] it failed\n{CRASH}", False),
+        ("OSError: When initiating multiple part upload: AWS Error SLOW_DOWN", False),
+        ("java.net.ConnectException: refused", False),
+    ],
+)
+def test_a_death_is_told_from_other_failures(text: str, died: bool) -> None:
+    assert (death_in(RuntimeError(text)) is not None) == died
