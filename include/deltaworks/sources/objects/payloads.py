@@ -2,6 +2,11 @@
 
 An error of the object itself (gone, replaced, unreadable) is an `ObjectError`: the stream records it in quarantine with
 `reason` and goes on. An error of the storage is not: the task fails and is tried again.
+
+A refusal may be either. A key that is disabled, a customer's own key or an object's own policy refuses one object, and
+whoever may put one could stop a stream by it; a role that lacks a right is refused everything. So an object is to blame
+where others can be read: a key beside it, where nothing lies, is answered as missing; or another one of the batch was
+read, which its driver knows.
 """
 
 from __future__ import annotations
@@ -10,29 +15,50 @@ import errno
 import functools
 import hashlib
 import os
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_key, is_tag, is_version, local_path
-from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import StorageSpec, resolved_variables
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
 _OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
     "OBJECT_TOO_LARGE": ReasonCode.TOO_LARGE
 }
+#: Refusals that are never about one object, but about who asks, or for which bucket.
+_OF_WHO_ASKS = frozenset(
+    {
+        "AccountProblem",
+        "AllAccessDisabled",
+        "AuthorizationHeaderMalformed",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "NoSuchBucket",
+        "NotSignedUp",
+        "PermanentRedirect",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
 _PATIENCE_SECONDS = 60.0
+#: For how long an answer counts that a key beside a refused object gave.
+_PROBED_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +74,34 @@ class FileReference:
 class FileOpener:
     """Opens an object inside a task. Carries the values of the storage's references, which a remote worker lacks."""
 
-    def __init__(self, storage: StorageSpec, *, compression: Compression, max_object_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        storage: StorageSpec,
+        *,
+        compression: Compression,
+        max_object_bytes: int | None = None,
+        refused_quarantine: bool = False,
+    ) -> None:
+        """Open the objects of a bucket.
+
+        Args:
+            refused_quarantine: whether an object that is refused has a payload that says so, instead of an error.
+        """
+        self._refused_quarantine = refused_quarantine
         self._storage = storage.model_dump_json()
         self._max_bytes = max_object_bytes
         self._compression = compression
         self._variables = resolved_variables(storage)
 
     @classmethod
-    def of(cls, landing: StorageSpec, source: FileSourceSpec) -> Self:
+    def of(cls, landing: StorageSpec, source: FileSourceSpec, *, refused_quarantine: bool = False) -> Self:
         """As a pipeline's source declares it."""
-        storage = landing.of_bucket(source.bucket)
-        return cls(storage, compression=source.compression, max_object_bytes=source.max_object_bytes)
+        return cls(
+            landing.of_bucket(source.bucket),
+            compression=source.compression,
+            max_object_bytes=source.max_object_bytes,
+            refused_quarantine=refused_quarantine,
+        )
 
     def __call__(self, reference: FileReference) -> Payload:
         for name, value in self._variables.items():
@@ -73,22 +116,23 @@ class FileOpener:
                 compression=self._compression,
                 max_bytes=self._max_bytes,
             )
+        except ObjectRefused as error:
+            if not self._refused_quarantine:
+                raise
+            reason = Reason(ReasonCode.OBJECT_UNREADABLE, "", error.message)
+            of_object = _is_readable_beside(storage, reference.key, int(time.time()) // _PROBED_SECONDS)
+            return Payload(reference.seq, reference.key, None, reason, refusal=None if of_object else error)
         except DeltaworksError as error:
             code = _OF_THE_OBJECT.get(error.condition)
             if code is None:
                 raise
             return Payload(reference.seq, reference.key, None, Reason(code, "", error.message))
+        except OSError:
+            raise
+        except Exception as error:  # whatever its bytes lead a decompressor into, too little memory included
+            detail = f"opening it failed: {type(error).__name__}"
+            return Payload(reference.seq, reference.key, None, Reason(ReasonCode.OBJECT_UNREADABLE, "", detail))
         return Payload(reference.seq, reference.key, data)
-
-
-def resolved_variables(storage: AwsSpec) -> dict[str, str]:
-    """The environment variables a storage's references name, with their values now."""
-    references = [storage.endpoint, storage.access_key, storage.secret_key]
-    return {
-        reference.name: reference.resolve()
-        for reference in references
-        if reference is not None and not isinstance(reference, str)
-    }
 
 
 class ObjectError(ContractError):
@@ -113,6 +157,10 @@ class ObjectUnreadable(ObjectError):
     """The object is archived, or its compressed content is damaged or cut off."""
 
     reason = "object_unreadable"
+
+
+class ObjectRefused(ConfigError):
+    """The storage refuses to give the object: this one, or all of them."""
 
 
 class ObjectTooLarge(ObjectError):
@@ -142,7 +190,8 @@ def open_object(
     Raises:
         ObjectMissing, ObjectChanged, ObjectUnreadable: OBJECT_MISSING, OBJECT_CHANGED, OBJECT_UNREADABLE.
         ObjectTooLarge: OBJECT_TOO_LARGE.
-        ConfigError: OBJECT_FORBIDDEN, the bucket may not be read.
+        ObjectRefused: OBJECT_FORBIDDEN, the object may not be read.
+        ConfigError: OBJECT_FORBIDDEN, nothing in the bucket may be read.
         TransientError: STORAGE_UNREACHABLE, it failed for a minute, however often it was asked.
     """
     # Also a log that was written before messages were held to this must not stop its streams.
@@ -163,12 +212,20 @@ def open_object(
         raise _too_large(f"{key} {error}") from error
 
 
+_GRANT = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
+_NAMELESS = "Have it sent again under another key."
+
+
 def _patiently(call: Callable[[], bytes], where: str) -> bytes:
     try:
         return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
     except (ClientError, BotoCoreError) as error:
+        if isinstance(error, ParamValidationError):
+            raise ObjectUnreadable("OBJECT_UNREADABLE", f"{where} cannot be asked for.", hint=_NAMELESS) from error
         if not is_outage(error):
-            raise
+            raise ConfigError(
+                "OBJECT_FORBIDDEN", f"{where} could not be asked for ({type(error).__name__}).", hint=_GRANT
+            ) from error
         raise TransientError(
             "STORAGE_UNREACHABLE",
             f"{where} could not be read for {_PATIENCE_SECONDS:.0f} s: {error}",
@@ -221,11 +278,26 @@ def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
         return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
     if code == "InvalidObjectState":
         return ObjectUnreadable("OBJECT_UNREADABLE", f"{where} is archived.", hint="Restore it, then replay it.")
-    if code in REFUSED:
-        # Without the right to list the bucket S3 answers 403 for a missing key too.
-        hint = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
-        return ConfigError("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=hint)
-    return None
+    if is_outage(error):
+        return None
+    # Without the right to list the bucket S3 answers 403 for a missing key too.
+    kind = ConfigError if code in _OF_WHO_ASKS else ObjectRefused
+    return kind("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=_GRANT)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_readable_beside(storage: StorageSpec, key: str, _period: int) -> bool:
+    """Whether objects beside the key may be read: what is not there is answered as missing only to who may read it."""
+    if storage.scheme == "file":
+        return False
+    beside = "/".join([*key.split("/")[:-1], f"deltaworks-{uuid.uuid4().hex}"])
+    try:
+        _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=beside)
+    except ClientError as error:
+        return error_code(error) in GONE
+    except BotoCoreError:
+        return False
+    return True
 
 
 def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
@@ -235,6 +307,9 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         hint = "It was deleted before it was read."
         raise ObjectMissing("OBJECT_MISSING", f"{path} is not there.", hint=hint) from error
+    except PermissionError as error:
+        hint = "Let the stream's user read it."
+        raise ObjectRefused("OBJECT_FORBIDDEN", f"{path} may not be read.", hint=hint) from error
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
