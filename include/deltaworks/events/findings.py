@@ -122,7 +122,7 @@ class Findings:
 
 
 def _failure_record(failure: DeltaworksError | None) -> dict[str, Any] | None:
-    return failure and failure.as_record() | {"kind": _kind_of(failure)}
+    return None if failure is None else failure.as_record() | {"kind": _kind_of(failure)}
 
 
 def _kind_of(failure: DeltaworksError) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.base import ObjectSlice, RecordSlice
 from deltaworks.sources.objects.payloads import FileReference
-from tests.spark.engine.conftest import DECLARED, Shop
+from deltaworks.sources.records import Record
+from tests.spark.engine.conftest import DECLARED, Shop, payload
 
 #: How an object kills whoever reads it, behind its first event: by what it begins with.
 WAYS = {
@@ -33,10 +38,10 @@ def deadly(opener: Callable[[FileReference], Payload]) -> Callable[[FileReferenc
         if not hasattr(Parser, "harmless"):
             Parser.harmless = Parser.framed  # type: ignore[attr-defined]
 
-            def framed(self: Any, payload: Any) -> Any:
-                data = payload.data or b""
+            def framed(self: Any, opened: Any) -> Any:
+                data = opened.data or b""
                 way = data[: data.find(b"#", 1) + 1] if data.startswith(b"#") else b""
-                for framed_event in self.harmless(replace(payload, data=data[len(way) :])):
+                for framed_event in self.harmless(replace(opened, data=data[len(way) :])):
                     yield framed_event
                     if way:
                         die(way)
@@ -128,3 +133,35 @@ def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop
 
     assert shop.landed() == shop.expected(1, 2, 3)
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+
+
+def test_a_record_that_kills_its_reader_is_quarantined_with_its_bytes(
+    make_shop: Callable[..., Shop], spark: SparkSession
+) -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": "unused:9092", "topics": ["orders"]}
+    shop = make_shop(tables=TABLES, source=kafka, stream={"deaths_per_object": 1, "tasks_per_batch": 2})
+    values = {seq: payload(seq) for seq in range(1, 200)}
+    values[77] = WAYS["a segmentation fault"] + values[77]
+    arm = deadly(lambda reference: Payload(0, "", b""))
+
+    def records(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+        arm(FileReference(0, "", ""))
+        for rows in batches:
+            for seq, value in zip(rows["seq"].to_pylist(), rows["value"].to_pylist(), strict=True):
+                yield Record(Payload(seq, f"orders/0/{seq}", value, record={"offset": seq}), 1)
+
+    frame = spark.createDataFrame(pd.DataFrame({"seq": list(values), "value": list(values.values())}))
+    source = RecordSlice(frame, records)
+
+    report = shop.processor().process(source, 0)
+
+    assert report is not None
+    landed = shop.landed()
+    assert landed[("quarantine", 77, -1)] == 1
+    assert {seq for table, seq, _ in landed if table == "events"} == set(values) - {77}
+    assert set(landed.values()) == {1}
+    assert source.metadata["records"] == len(values)
+    (row,) = [row for row in shop.table("quarantine").to_pylist() if row["_position"] == -1]
+    assert row["reasons"][0]["code"] == "object_unreadable"
+    assert row["raw"].encode().startswith(WAYS["a segmentation fault"])
+    assert json.loads(row["record"]) == {"offset": 77}

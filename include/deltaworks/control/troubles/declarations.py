@@ -160,7 +160,7 @@ DECLARATIONS: Final = (
         ),
         Trouble(
             "OBJECT_FORBIDDEN",
-            "the landing bucket may not be read",
+            "the landing bucket may not be read: no object of a batch could be, and no key beside one be asked for",
             "grant `s3:GetObject` and `s3:ListBucket` to the stream's role",
         ),
         Trouble(
