@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from deltaworks.events.parse import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.deaths import Care, OpenedRecord, TaskFailed, death_in
+from deltaworks.sources.deaths import Care, OpenedRecord, Place, TaskFailed, death_in
 from deltaworks.sources.task_output import TaskOutput
 
 log = logging.getLogger(__name__)
@@ -83,14 +83,23 @@ def read_objects(
             output = run(share)
         except Exception as error:
             cause = death_in(error)
-            place = care.add_death(cause) if cause is not None else None
+            place = _place_of_death(care, cause)
             if place is None:
                 raise
             log.warning("a task died on %s of %d objects: %s", place, len(share), cause)
             waiting.extendleft(reversed(_pieces(share, place["seq"])))
         else:
+            care.forget_opened()
             outputs.append(replace(output, task=len(outputs)))
     return outputs
+
+
+def _place_of_death(care: Care, cause: str | None) -> Place | None:
+    """What was open when a task died of this cause; None where none died, or with nothing open."""
+    if cause is not None:
+        return care.add_death(cause)
+    care.forget_opened()
+    return None
 
 
 def _pieces(share: Sequence[Any], seq: int | None) -> list[Sequence[Any]]:
@@ -163,12 +172,15 @@ def read_records(run: Callable[[RecordWindows, dict[int, str]], T], care: Care) 
     for _ in range(_MOST_PASSES):
         care.before_job()
         try:
-            return run(windows, care.blamed())
+            read = run(windows, care.blamed())
         except Exception as error:
             cause = death_in(error)
-            place = care.add_death(cause) if cause is not None else None
+            place = _place_of_death(care, cause)
             if place is None or not place["records"]:
                 raise
             log.warning("a task died on records %s: %s", place, cause)
             windows.narrowed(int(place["first"] or 0), int(place["records"]))
+        else:
+            care.forget_opened()
+            return read
     raise RuntimeError("tasks die on more records than can be told apart")

@@ -8,6 +8,7 @@ that goes well writes nothing here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -134,6 +135,11 @@ class Care:
             self.objects.put(self._deaths_key, json.dumps(self.deaths).encode())
         self.objects.delete(self._opened_key)
         return place
+
+    def forget_opened(self) -> None:
+        """A job has ended without a death: what it had open is not to blame, also where the driver dies now."""
+        with contextlib.suppress(Exception):  # left behind, it counts as a death, of which it takes several
+            self.objects.delete(self._opened_key)
 
     def blamed(self) -> dict[int, str]:
         """The payloads that are opened no more, and what quarantine says of them."""
