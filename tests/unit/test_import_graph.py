@@ -26,9 +26,9 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 108, 19),
-    Walk("batch", "deltaworks.engine.batches", 94, 16),
-    Walk("stream", "deltaworks.engine.runner", 108, 18),
+    Walk("restore", "deltaworks.rework.restore.one_table", 111, 21),
+    Walk("batch", "deltaworks.engine.batches", 98, 18),
+    Walk("stream", "deltaworks.engine.runner", 112, 20),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 62, 13),
 )
 
