@@ -63,9 +63,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         burst("convert", events)
         return convert(self, events)
 
-    def poisoned_complete(self: TableColumns, rows: pa.Table, events: Any, findings: Any) -> pa.Table:
+    def poisoned_complete(self: TableColumns, rows: pa.Table, events: Any, *rest: Any) -> pa.Table:
         burst("complete", events)
-        return complete(self, rows, events, findings)
+        return complete(self, rows, events, *rest)
 
     monkeypatch.setattr(EventReader, "event", poisoned_event)
     monkeypatch.setattr(TableColumns, "convert", poisoned_convert)
