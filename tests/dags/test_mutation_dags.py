@@ -113,13 +113,13 @@ def test_a_scheduled_run_applies_and_one_by_hand_does_what_its_form_says(
     assert option_arguments(task, params, run_type=run_type) == arguments
 
 
-def test_the_night_is_mutate_purge_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
+def test_the_night_is_mutate_purge_expire_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
     from deltaworks.airflow.scheduled_dags import maintenance_dag
 
     nightly = maintenance_dag(spec, ENVIRONMENT)
     order = [task.task_id for task in nightly.topological_sort()]
 
-    assert order[:4] == ["mutate_tables", "purge_deleted", "optimize_tables", "vacuum_tables"]
+    assert order[:5] == ["mutate_tables", "purge_deleted", "expire_quarantine", "optimize_tables", "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
     assert option_arguments(nightly.get_task("mutate_tables"), {}) == ["--no-dry-run"]
     purge = nightly.get_task("purge_deleted")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deltaworks.control.records.approval import Approval
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.held import HeldTable, ResumeRequest
 from deltaworks.control.records.mutation import MutationBatch, MutationEnd, Span, TableMutation
@@ -24,7 +25,7 @@ from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.versions import SchemaRecord
 
-#: One object of every kind, as the last release without record models wrote them.
+#: One object of every kind, as the last release without record models wrote them; later kinds as their first one did.
 RECORDED = Path(__file__).parent / "recorded"
 AT = "2026-01-02T03:04:05.678+00:00"
 FILE = {
@@ -180,6 +181,20 @@ EXPECTED: dict[str, UnversionedRecord] = {
         hint="wait",
         by="manual",
         retryable=True,
+    ),
+    "approval": Approval(
+        operation="vacuum",
+        subject="shop",
+        run="manual",
+        requested_by="ada",
+        asked_at=AT,
+        shown="12 files",
+        options={"retain_hours": 24},
+        bounds={"max_files": 12},
+        approved_by="grace",
+        approver_id="2",
+        approved_at=AT,
+        used_at=AT,
     ),
 }
 #: Records that say when they were written: their class alone is held against them.
