@@ -80,8 +80,8 @@ integration: jars ## the long tests: Airflow's own processes, Spark clusters, ev
 faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words for some)
 	@$(RUN) -m pytest -m faults --durations=0 $(if $(ONLY),-k "$(ONLY)") $(or $(TESTS),tests/faults)
 
-soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile)
-	@$(RUN) -m tests.faults.$(if $(MAINTENANCE),maintenance_soak,soak) --minutes $(or $(MINUTES),$(if $(MAINTENANCE),10,20)) $(SOAK)
+soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile; HOSTILE=1: beside a hostile producer)
+	@$(RUN) -m tests.faults.$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_))soak --minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20)) $(SOAK)
 
 bench: jars ## side-by-side measurements (ONLY=name for one)
 	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH)

@@ -9,7 +9,6 @@ came up.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -23,42 +22,20 @@ from pathlib import Path
 
 import psutil
 
-from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from sandbox.servers.fault_proxy import running_fault_proxy
 from sandbox.servers.object_store import running_object_store
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fleet import Fleet
+from tests.faults.harness.landing_times import bronze_times, percentile
 from tests.faults.harness.load import Load
 from tests.faults.harness.nemesis import Nemesis
-from tests.faults.harness.oracle import commits_after_takeover, commits_of, judge
+from tests.faults.harness.oracle import commits_after_takeover, judge
 from tests.faults.harness.stage import PIPELINE, Stage, open_stage
 
 FINISH_SECONDS = 600.0
 #: What a soak too short for all of its disturbances may take beyond its time.
 LONGER = 900.0
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
-
-
-def bronze_times(stage: Stage) -> dict[int, float]:
-    """When each object's events became readable in bronze: `seq` -> seconds since the epoch."""
-    key = paths.table(PIPELINE, "events")
-    committed: dict[int, float] = {}
-    for actions in commits_of(stage.lake, key):
-        said = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-        made = json.loads(said.get("userMetadata", "{}"))
-        if made.get("operation") == "append":
-            committed[int(made["batch"])] = said["timestamp"] / 1000
-    rows = stage.lake.rows(key, columns=["_seq", "_batch_id"])
-    if rows is None:
-        return {}
-    pairs = set(zip(rows.column("_seq").to_pylist(), rows.column("_batch_id").to_pylist(), strict=True))
-    return {seq: committed[batch] for seq, batch in pairs if batch in committed}
 
 
 def finish(stage: Stage) -> None:

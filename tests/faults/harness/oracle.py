@@ -55,7 +55,7 @@ def judge(lake: Lake, pipeline: str, names: list[str], owed: Counter[Row]) -> Ve
         column = "raw" if name == "quarantine" else "event_id"
         held = table.to_pyarrow_table(columns=[column]).column(column).to_pylist()
         seen.update((name, _identity(value, name)) for value in held)
-        again, versions = _added_again(lake, paths.table(pipeline, name), column)
+        again, versions = added_again(lake, paths.table(pipeline, name), column)
         seen.update((name, _identity(value, name)) for value in again)
         commits += versions
     return Verdict(
@@ -88,7 +88,7 @@ def commits_of(lake: Lake, key: str) -> list[list[dict[str, Any]]]:
     return commits
 
 
-def _added_again(lake: Lake, key: str, column: str) -> tuple[list[str], int]:
+def added_again(lake: Lake, key: str, column: str) -> tuple[list[str], int]:
     """The values in files that are added while they are there, once for each time; and the number of commits.
 
     A file that a commit has taken out may come back with another, as when a table is put back.

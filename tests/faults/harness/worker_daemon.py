@@ -1,4 +1,4 @@
-"""Spark's own daemon of Python workers, whose workers lack what a test takes away.
+"""Spark's own daemon of Python workers, whose workers lack what a test takes away, and die where it says so.
 
 Spark starts it in place of `pyspark.daemon` where its setting `spark.python.daemon.module` says so; workers are forked
 from it, and have what was changed before.
@@ -16,7 +16,10 @@ OFF = "DELTAWORKS_TEST_WORKERS_OFF"
 if __name__ == "__main__":
     import pytest
 
+    from tests.faults.harness import deadly
     from tests.faults.harness.file_protections import switch_off
 
     switch_off(pytest.MonkeyPatch(), os.environ.get(OFF, "").split())
+    if os.environ.get(deadly.ARMED):
+        deadly.arm()
     daemon.manager()

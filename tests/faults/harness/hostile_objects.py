@@ -1,0 +1,221 @@
+"""The worst objects and messages somebody may send, made here: small to send, dear or deadly to read.
+
+Each kind has a maker that takes the object's number; what is dear to make is made once. Objects hold events with ids of
+their own (`h12-3`), so that none is taken for a good producer's.
+"""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.faults.harness.deadly import WAYS
+
+FIRST_TIME = 1_600_000_000
+DAY_SECONDS = 86_400
+#: Below 4,000 AD, so that all of them are days a table can have.
+_DAYS = 3_000
+_DEPTHS = (900, 970, 990, 1_000, 1_015, 1_030, 5_000)
+_BOMB_BYTES = 320 << 20
+MANY_BRACES_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HostileObject:
+    """What is put. `is_deleted`: it is gone before anybody reads it. `suffix` becomes part of the key."""
+
+    kind: str
+    body: bytes
+    suffix: str = ".json"
+    is_deleted: bool = False
+
+
+def event(number: int, place: int, **values: object) -> bytes:
+    """One event that is right, but for `values`."""
+    fields = {"name": "hostile", "at": FIRST_TIME + place, "id": f"h{number}-{place}", "n": place}
+    return json.dumps(fields | values).encode()
+
+
+def _deep(number: int) -> bytes:
+    """A value nested around the depth at which recursive code gives up, between events that are right."""
+    depth = _DEPTHS[number % len(_DEPTHS)]
+    nested = event(number, 1, n="@").replace(b'"@"', b"[" * depth + b"]" * depth)
+    return b"".join((event(number, 0), nested, event(number, 2)))
+
+
+def _never_closed(number: int) -> bytes:
+    return event(number, 0) + b'{"a":' * 900 + b"[" + b"1," * (64 << 10)
+
+
+def _no_text(number: int) -> bytes:
+    """Names, ids and times that are no UTF-8, half a surrogate, NUL, markup, or longer than anybody needs."""
+    names = [b"ho\xffstile", b"\\ud800", b"\\u0000", b"[/x][link=http://localhost]", b"\\u001b[2J", b"x" * 100_000]
+    lines = [event(number, place, name="@").replace(b"@", name) for place, name in enumerate(names)]
+    lines.append(event(number, 6, id="@").replace(b"@", b"\xc3"))
+    lines.append(event(number, 7, id="@").replace(b"@", b"\\udfff"))
+    lines.append(event(number, 8, at="@").replace(b"@", b"\xff"))
+    return b"\n".join([*lines, event(number, 9)])
+
+
+def _quadratic(_: int) -> bytes:
+    """A text of brackets, cut at each, and numbers behind it: whoever reads on from each cut is never done."""
+    return b'{"a":"' + b"}{" * 32_000 + b'"}' + b" 1" * 32_000
+
+
+@functools.cache
+def _many_braces() -> bytes:
+    return gzip.compress(b"{}" * (MANY_BRACES_BYTES // 2))
+
+
+@functools.cache
+def _gzip_bomb() -> bytes:
+    """Several members, each a thousand times as large as it is here."""
+    return gzip.compress(b"[" + b"0," * (4 << 20)) + gzip.compress(bytes(_BOMB_BYTES // 8)) * 8
+
+
+@functools.cache
+def _bzip2_bomb() -> bytes:
+    return bz2.compress(bytes(_BOMB_BYTES // 8)) * 8
+
+
+@functools.cache
+def _zip_bomb() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as writer:
+        for name in range(3):
+            writer.writestr(f"{name}.json", bytes(_BOMB_BYTES // 8))
+    return archive.getvalue()
+
+
+@functools.cache
+def _avro_bomb() -> bytes:
+    """A schema inside itself, 300 deep, behind a codec."""
+    schema = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    value: dict[str, object] = {"n": None}
+    for _ in range(300):
+        value = {"n": value}
+    written = io.BytesIO()
+    fastavro.writer(written, schema, [value], codec="deflate")
+    return written.getvalue()
+
+
+@functools.cache
+def _parquet_bomb() -> bytes:
+    """A million rows of one long text, which takes a kilobyte as a dictionary."""
+    indices = pa.array([0] * 1_000_000, pa.int32())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 1_000]))
+    written = io.BytesIO()
+    pq.write_table(pa.table({"a": column}), written, compression="zstd", store_schema=False)
+    return written.getvalue()
+
+
+def _cut_gzip(number: int) -> bytes:
+    return gzip.compress(b"\n".join(event(number, place) for place in range(500)))[:-9]
+
+
+def _many_partitions(number: int) -> bytes:
+    return b"\n".join(event(number, day, at=FIRST_TIME - day * DAY_SECONDS) for day in range(_DAYS))
+
+
+def _numbers(number: int) -> bytes:
+    """Numbers that no column has: too large, too long, none at all; ids that are one number once they are rounded."""
+    wrong = [b"1e999", b"9" * 5_000, b"NaN", b"-Infinity", b"1.5", b"18446744073709551616", b"-0"]
+    lines = [event(number, place, n="@").replace(b'"@"', value) for place, value in enumerate(wrong)]
+    times = [b"1e300", b"9" * 400, b"-99999999999999"]
+    lines += [event(number, 10 + place, at="@").replace(b'"@"', value) for place, value in enumerate(times)]
+    ids = [10**20 + 2 * number, 10**20 + 2 * number + 1]
+    lines += [event(number, 20 + place, id=value) for place, value in enumerate(ids)]
+    return b"\n".join(lines)
+
+
+def _large(number: int) -> bytes:
+    return event(number, 0) + event(number, 1, blob="x" * (2 << 20)) + event(number, 2)
+
+
+def _wide(number: int) -> bytes:
+    """Tens of thousands of fields, many of one name."""
+    fields = {f"f{place}": place for place in range(20_000)}
+    repeated = b'{"name":"hostile",' + b'"id":"x",' * 20_000 + event(number, 1)[1:]
+    return event(number, 0, **fields) + repeated
+
+
+def _array(number: int) -> bytes:
+    return b"[" + b",".join([*(b"[[]]" for _ in range(300)), b"null", event(number, 0)]) + b"]" + b"[]" * 1_000
+
+
+def _wrong_types(number: int) -> bytes:
+    """Events that name the good producer's tables and fit none."""
+    values: list[object] = ["no number", [1], {"n": 1}, True, None, 2**63]
+    return b"\n".join(event(number, place, name="k01", n=value) for place, value in enumerate(values))
+
+
+def _utf16(number: int) -> bytes:
+    return b"\xff\xfe" + event(number, 0).decode().encode("utf-16-le")
+
+
+#: By kind. Those that are dear to make do not differ from each other.
+KINDS: dict[str, Callable[[int], HostileObject]] = {
+    "deep JSON": lambda number: HostileObject("deep JSON", _deep(number)),
+    "JSON never closed": lambda number: HostileObject("JSON never closed", _never_closed(number)),
+    "names that are no text": lambda number: HostileObject("names that are no text", _no_text(number)),
+    "quadratic garbage": lambda number: HostileObject("quadratic garbage", _quadratic(number)),
+    "64 MB of {}": lambda _: HostileObject("64 MB of {}", _many_braces(), ".json.gz"),
+    "gzip bomb": lambda _: HostileObject("gzip bomb", _gzip_bomb(), ".json.gz"),
+    "bzip2 bomb": lambda _: HostileObject("bzip2 bomb", _bzip2_bomb(), ".json.bz2"),
+    "zip bomb": lambda _: HostileObject("zip bomb", _zip_bomb(), ".zip"),
+    "Avro bomb": lambda _: HostileObject("Avro bomb", _avro_bomb(), ".avro"),
+    "Parquet bomb": lambda _: HostileObject("Parquet bomb", _parquet_bomb(), ".parquet"),
+    "cut-off gzip": lambda number: HostileObject("cut-off gzip", _cut_gzip(number), ".json.gz"),
+    "many partitions": lambda number: HostileObject("many partitions", _many_partitions(number)),
+    "numbers": lambda number: HostileObject("numbers", _numbers(number)),
+    "large event": lambda number: HostileObject("large event", _large(number)),
+    "wide event": lambda number: HostileObject("wide event", _wide(number)),
+    "array of arrays": lambda number: HostileObject("array of arrays", _array(number)),
+    "wrong types": lambda number: HostileObject("wrong types", _wrong_types(number)),
+    "UTF-16": lambda number: HostileObject("UTF-16", _utf16(number)),
+    "empty": lambda _: HostileObject("empty", b""),
+    "page of HTML": lambda _: HostileObject("page of HTML", b"<html><body>503</body></html>", ".html"),
+    "odd key": lambda number: HostileObject("odd key", event(number, 0), " [/x]+100%25 ü😀#?&=.json"),
+    "deleted": lambda number: HostileObject("deleted", event(number, 0), is_deleted=True),
+}
+
+
+def deadly(number: int) -> HostileObject:
+    """The object of this number that kills its reader; the ways take turns."""
+    kind = list(WAYS)[number % len(WAYS)]
+    return HostileObject(kind, WAYS[kind] + b"\n".join(event(number, place) for place in range(3)))
+
+
+def make_ready() -> None:
+    """Make what is dear to make, so that a producer does not stand still later."""
+    for maker in KINDS.values():
+        maker(0)
+
+
+def messages(bucket: str, number: int) -> list[str]:
+    """Messages that nothing can be made of: tags with a line break, keys that lead elsewhere, JSON of any depth."""
+
+    def notification(key: str, etag: str) -> str:
+        s3 = {"bucket": {"name": bucket}, "object": {"key": key, "size": 2, "eTag": etag}}
+        when = "2026-03-01T10:20:30.123Z"
+        return json.dumps({"Records": [{"eventName": "ObjectCreated:Put", "eventTime": when, "s3": s3}]})
+
+    return [
+        notification(f"hostile/tag-{number}.json", 'e"\r\nX-Header: 1'),
+        notification("../../control/lease.json", "e"),
+        notification("a%00b", "e"),
+        notification("k" * 2_000, "e"),
+        "[" * 5_000,
+        '{"Records": ' + "[" * 3_000 + "]" * 3_000 + "}",
+        '{"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": 7}}]}',
+    ]

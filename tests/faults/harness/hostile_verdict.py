@@ -1,0 +1,140 @@
+"""Judges a lake that a good and a hostile producer share: nothing of either may vanish, or come twice."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deltaworks.control import paths
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log_writer import message_quarantine_key
+from deltaworks.tables.lake import Lake
+from tests.faults.harness.hostile_objects import HostileObject
+from tests.faults.harness.oracle import Row, added_again
+from tests.faults.harness.slow_count import events_in
+from tests.faults.harness.stage import PIPELINE, RELAY
+
+_WHOLE = -1
+#: What is behind a row of one of these is not counted: it is the rest of a payload.
+_OF_A_REST = frozenset({"over_budget", "malformed"})
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFate:
+    """What became of one object: the positions of its events that landed, and of its rows in quarantine with why."""
+
+    landed: tuple[int, ...]
+    quarantined: tuple[int, ...]
+    reasons: Counter[str]
+
+    def wrong(self, sent: HostileObject) -> str:
+        """What cannot be right of it, empty where all is accounted for."""
+        rows = self.landed + self.quarantined
+        if not rows:
+            return "it vanished: no row has it"
+        if len(set(rows)) < len(rows):
+            return f"{len(rows) - len(set(rows))} of its events are there twice"
+        if _WHOLE in rows:
+            return "" if len(rows) == 1 else f"it is in quarantine as a whole, and {len(rows) - 1} events of it are too"
+        count = events_in(sent.body, at_most=len(rows) + 1)
+        if count is None or count == len(rows):
+            return ""
+        if self.reasons.keys() & _OF_A_REST and len(rows) <= count + 1:
+            return ""
+        return f"{len(self.landed)} rows and {len(self.quarantined)} in quarantine are not its {count} events"
+
+
+@dataclass(slots=True)
+class Fates:
+    """All that was judged. `wrong` is by key; `reasons` are rows in quarantine by the kind of object and reason."""
+
+    lost: Counter[Row] = field(default_factory=Counter)
+    doubled: Counter[Row] = field(default_factory=Counter)
+    good_in_quarantine: Counter[str] = field(default_factory=Counter)
+    wrong: dict[str, str] = field(default_factory=dict)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    objects: Counter[str] = field(default_factory=Counter)
+    unaccounted: Counter[str] = field(default_factory=Counter)
+    landed: Counter[str] = field(default_factory=Counter)
+    messages: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_exact(self) -> bool:
+        """Every good event once in each of its tables, every hostile object accounted for."""
+        return not (self.lost or self.doubled or self.good_in_quarantine or self.wrong)
+
+
+def sequence_numbers(lake: Lake) -> dict[str, int]:
+    """The number of each object in the relay's log, by its key."""
+    rows = FileEventLog(lake, RELAY).read(0, columns=["seq", "key"]).to_pylist()
+    return {row["key"]: row["seq"] for row in rows}
+
+
+def accounted(lake: Lake) -> set[int]:
+    """The numbers of the objects of which bronze or quarantine has a row."""
+    found: set[int] = set()
+    for name in ("events", "quarantine"):
+        rows = lake.rows(paths.table(PIPELINE, name), columns=["_seq"])
+        found.update([] if rows is None else rows.column("_seq").unique().to_pylist())
+    return found
+
+
+def judge_both(lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mapping[str, HostileObject]) -> Fates:
+    """Compare the tables and quarantine with what both producers sent."""
+    fates = Fates()
+    _judge_good(lake, tables, owed, fates)
+    _judge_hostile(lake, hostile, fates)
+    messages = lake.rows(message_quarantine_key(RELAY))
+    fates.messages.update([] if messages is None else [row["problem"] for row in messages.to_pylist()])
+    return fates
+
+
+def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: Fates) -> None:
+    """As queries and as readers of a change stream see a table; what was not sent by the good one is not its."""
+    for name in tables:
+        key = paths.table(PIPELINE, name)
+        rows = lake.rows(key, columns=["event_id"])
+        values = [] if rows is None else rows.column("event_id").to_pylist() + added_again(lake, key, "event_id")[0]
+        seen = Counter((name, str(value)) for value in values)
+        mine = Counter({row: count for row, count in owed.items() if row[0] == name})
+        fates.lost += mine - seen
+        fates.doubled += Counter({row: seen[row] - count for row, count in mine.items() if seen[row] > count})
+    quarantined = lake.rows(paths.table(PIPELINE, "quarantine"), columns=["object_key", "reasons"])
+    for row in [] if quarantined is None else quarantined.to_pylist():
+        if row["object_key"].startswith("good/"):
+            fates.good_in_quarantine[_named(row["reasons"][0])] += 1
+
+
+def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: Fates) -> None:
+    landed, quarantined = defaultdict(list), defaultdict(list)
+    reasons: dict[int, Counter[str]] = defaultdict(Counter)
+    details: dict[int, Counter[str]] = defaultdict(Counter)
+    rows = lake.rows(paths.table(PIPELINE, "events"), columns=["_seq", "_position"])
+    for row in [] if rows is None else rows.to_pylist():
+        landed[row["_seq"]].append(row["_position"])
+    rows = lake.rows(paths.table(PIPELINE, "quarantine"), columns=["_seq", "_position", "reasons"])
+    for row in [] if rows is None else rows.to_pylist():
+        quarantined[row["_seq"]].append(row["_position"])
+        reasons[row["_seq"]][row["reasons"][0]["code"]] += 1
+        details[row["_seq"]][_named(row["reasons"][0])] += 1
+    numbers = sequence_numbers(lake)
+    for key, sent in hostile.items():
+        seq = numbers.get(key)
+        fates.objects[sent.kind] += 1
+        if seq is None:
+            fates.wrong[key] = "it is not in the relay's log"
+            fates.unaccounted[sent.kind] += 1
+            continue
+        fate = ObjectFate(tuple(landed[seq]), tuple(quarantined[seq]), reasons[seq])
+        if wrong := fate.wrong(sent):
+            fates.wrong[key] = wrong
+            fates.unaccounted[sent.kind] += 1
+        fates.landed[sent.kind] += len(fate.landed)
+        for reason, count in details[seq].items():
+            fates.reasons[sent.kind, reason] += count
+
+
+def _named(reason: Mapping[str, str]) -> str:
+    """A reason as the table shows it; of a budget also which."""
+    return f"{reason['code']} ({reason['path']})" if reason["code"] == "over_budget" else reason["code"]

@@ -1,0 +1,31 @@
+"""How long events take from their landing to bronze, from the commits of a table."""
+
+from __future__ import annotations
+
+import json
+
+from deltaworks.control import paths
+from tests.faults.harness.oracle import commits_of
+from tests.faults.harness.stage import PIPELINE, Stage
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+
+
+def bronze_times(stage: Stage) -> dict[int, float]:
+    """When each object's events became readable in bronze: `seq` -> seconds since the epoch."""
+    key = paths.table(PIPELINE, "events")
+    committed: dict[int, float] = {}
+    for actions in commits_of(stage.lake, key):
+        said = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        made = json.loads(said.get("userMetadata", "{}"))
+        if made.get("operation") == "append":
+            committed[int(made["batch"])] = said["timestamp"] / 1000
+    rows = stage.lake.rows(key, columns=["_seq", "_batch_id"])
+    if rows is None:
+        return {}
+    pairs = set(zip(rows.column("_seq").to_pylist(), rows.column("_batch_id").to_pylist(), strict=True))
+    return {seq: committed[batch] for seq, batch in pairs if batch in committed}
