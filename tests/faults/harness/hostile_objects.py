@@ -41,8 +41,8 @@ class HostileObject:
 
 
 def event(number: int, place: int, **values: object) -> bytes:
-    """One event that is right, but for `values`."""
-    fields = {"name": "hostile", "at": FIRST_TIME + place, "id": f"h{number}-{place}", "n": place}
+    """One event that is right and lands where those of the good producer do, but for `values`."""
+    fields = {"name": "k01", "at": FIRST_TIME + place, "id": f"h{number}-{place}", "n": place}
     return json.dumps(fields | values).encode()
 
 
@@ -145,7 +145,7 @@ def _large(number: int) -> bytes:
 def _wide(number: int) -> bytes:
     """Tens of thousands of fields, many of one name."""
     fields = {f"f{place}": place for place in range(20_000)}
-    repeated = b'{"name":"hostile",' + b'"id":"x",' * 20_000 + event(number, 1)[1:]
+    repeated = b'{"name":"k01",' + b'"id":"x",' * 20_000 + event(number, 1)[1:]
     return event(number, 0, **fields) + repeated
 
 
@@ -154,9 +154,10 @@ def _array(number: int) -> bytes:
 
 
 def _wrong_types(number: int) -> bytes:
-    """Events that name the good producer's tables and fit none."""
+    """Events whose values fit no column, and one that nobody declared."""
     values: list[object] = ["no number", [1], {"n": 1}, True, None, 2**63]
-    return b"\n".join(event(number, place, name="k01", n=value) for place, value in enumerate(values))
+    lines = [event(number, place, n=value) for place, value in enumerate(values)]
+    return b"\n".join([*lines, event(number, len(lines), name="hostile")])
 
 
 def _utf16(number: int) -> bytes:

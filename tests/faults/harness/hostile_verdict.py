@@ -16,8 +16,8 @@ from tests.faults.harness.slow_count import events_in
 from tests.faults.harness.stage import PIPELINE, RELAY
 
 _WHOLE = -1
-#: What is behind a row of one of these is not counted: it is the rest of a payload.
-_OF_A_REST = frozenset({"over_budget", "malformed"})
+#: A row of one of these may stand for all that is left of a payload.
+_OF_A_REST = frozenset({"over_budget", "malformed", "too_large"})
 
 
 @dataclass(frozen=True, slots=True)

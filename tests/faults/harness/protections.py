@@ -248,6 +248,13 @@ def _ledger_check() -> None:
     _replace(BatchProcessor, "_give_up_checkpoint", lambda *_: None)
 
 
+def _deaths() -> None:
+    """A worker that dies is an error like any other: the batch has failed, and nothing of it is read apart."""
+    from deltaworks.engine import fan_out
+
+    _replace(fan_out, "death_in", lambda _: None)
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
     "spark_transactions": _spark_transactions,
@@ -267,6 +274,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "suspension": _suspension,
     "checkpoint_check": _checkpoint_check,
     "ledger_check": _ledger_check,
+    "deaths": _deaths,
 }
 
 
