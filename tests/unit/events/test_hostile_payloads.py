@@ -97,6 +97,19 @@ class TestNestedJson:
         assert len(row["reasons"][0]["detail"]) < 200
 
 
+class TestLongNumbers:
+    @pytest.mark.parametrize("digits", [400, 4_300, 4_301, 100_000])
+    @pytest.mark.parametrize("field", ["c", "t", "id", "n", "other"])
+    def test_a_number_of_any_length_costs_its_own_event_at_most(self, digits: int, field: str) -> None:
+        event = json.dumps({"n": "long", "t": 1700000000, "id": "d", "c": "x"} | {field: "@"})
+        long = event.replace('"@"', "9" * digits).encode()
+
+        landed = Landed(spec(), GOOD + long + GOOD + b"\n" + long + GOOD)
+
+        assert [row["_position"] for row in landed.events if row["event_id"] == "g"] == [0, 2, 4]
+        assert len(landed.events) + len(landed.rows["quarantine"]) == 5
+
+
 class TestBytesThatAreNoText:
     HEADER = b"n,t,id,c"
     ROW = (b"good", b"1700000000", b"1", b"a")

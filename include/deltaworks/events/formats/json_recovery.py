@@ -117,6 +117,9 @@ class Recovery:
                     return None, _Problem(f"{error.msg} at byte {error.pos - position}", error.pos)
                 # Doubling keeps the work in proportion to what is read in the end.
                 self._widen()
+            except ValueError:  # a number of thousands of digits, which Python refuses to make
+                self._budget.scan(ATTEMPT_BYTES)
+                return None, _Problem("a number of too many digits", None)
             else:
                 self._budget.scan(end - position)
                 return end, _Problem("", end)
