@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
+from deltaworks.events.budget import OverBudget
 from deltaworks.events.chunks import Chunk
 from deltaworks.events.columns import Misfit
 from deltaworks.events.envelope import Envelope
@@ -160,7 +161,8 @@ class Parser:
         value, raw = framed
         chunk.raw_bytes += len(raw)
         try:
-            if len(raw) > self._max_event_bytes:
+            # What is left behind a budget is no event, however long it is: its reason is the budget.
+            if len(raw) > self._max_event_bytes and not isinstance(value, OverBudget):
                 raise Misfit(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
             event = self._reader.event(value)
             if self._partition_columns:
