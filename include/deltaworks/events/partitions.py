@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -11,22 +12,38 @@ import pyarrow.compute as pc
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
 
 PARTITIONS = "max_partitions"
+#: So many partitions every object may open, whatever others in its task have opened: a producer whose events are of a
+#: day or two must not be turned away for one that sends every day there is.
+_OF_ITS_OWN = 3
 
 
 class OpenPartitions:
-    """The partitions that a task writes to, by table; those that came first, up to a bound.
+    """The partitions that a task writes to, by table; those that came first, up to a bound, and a few of each object.
 
     A file is written for each of them, and every later job opens each of those files. Of one thread.
+
+    Args:
+        most: partitions of a table that are opened for whoever comes first.
+        of_its_own: partitions of a table that a payload may open beyond them.
     """
 
     def __init__(
-        self, partition_by: Mapping[str, Mapping[str, tuple[str, ...]]], most: int, note: Callable[[str], None]
+        self,
+        partition_by: Mapping[str, Mapping[str, tuple[str, ...]]],
+        *,
+        most: int,
+        of_its_own: int,
+        note: Callable[[str], None],
     ) -> None:
         self._partition_by = partition_by
         self._open: dict[str, set[tuple[Any, ...]]] = {}
+        self._room: dict[str, int] = {}
+        self._own: Counter[tuple[str, int]] = Counter()
         self._most = most
+        self._of_its_own = of_its_own
         self._note = note
         self._noted_seq: int | None = None
 
@@ -41,7 +58,9 @@ class OpenPartitions:
                 data = table.announces.table
             if by:
                 partition_by.setdefault(data, {})[table.name] = by
-        return cls(partition_by, spec.source.budget.max_partitions, note)
+        # A record is a payload too, of one event: with partitions of its own there would be no bound.
+        of_its_own = 0 if isinstance(spec.source, RecordSourceSpec) else _OF_ITS_OWN
+        return cls(partition_by, most=spec.source.budget.max_partitions, of_its_own=of_its_own, note=note)
 
     def beyond(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
         """Rows of `table` that one partition too many would take, by their place, and why.
@@ -56,21 +75,36 @@ class OpenPartitions:
     def _beyond(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
         present = self._open.setdefault(table, set())
         new = [key for key in _distinct(rows, by) if key not in present]
-        room = self._most - len(present)
+        room = self._room.get(table, self._most)
         present.update(new[:room])
+        self._room[table] = max(0, room - len(new))
         if len(new) <= room:
             return []
-        refused = frozenset(new[room:])
+        places = self._refused(table, by, rows, frozenset(new[room:]))
         detail = f"{table}: the task has rows of {self._most} other partitions ({', '.join(by)}) already"
         reason = Reason(ReasonCode.OVER_BUDGET, PARTITIONS, detail)
-        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
-        places = [place for place, key in enumerate(keys) if key in refused]
-        for seq in pc.unique(rows.column("_seq").take(pa.array(places))).to_pylist():
+        for seq in pc.unique(rows.column("_seq").take(pa.array(places, pa.int64()))).to_pylist():
             # Payloads come one behind the other, in any number of chunks.
             if seq != self._noted_seq:
                 self._note(PARTITIONS)
                 self._noted_seq = seq
         return [(place, reason) for place in places]
+
+    def _refused(
+        self, table: str, by: tuple[str, ...], rows: pa.Table, without_room: frozenset[tuple[Any, ...]]
+    ) -> list[int]:
+        """The places of rows whose partitions have no room, and which their payloads cannot open as their own."""
+        present, places = self._open[table], []
+        keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
+        for place, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):
+            if key not in without_room or key in present:
+                continue
+            if self._own[table, seq] < self._of_its_own:
+                self._own[table, seq] += 1
+                present.add(key)
+            else:
+                places.append(place)
+        return places
 
 
 def _distinct(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:

@@ -381,6 +381,10 @@ class TestJsonFraming:
         assert landed.reasons() == [(-1, "over_budget", "max_values")]
         assert len(landed.events) == 1
 
+    def test_what_is_left_behind_a_budget_is_no_event_that_is_too_large(self) -> None:
+        landed = Landed(spec(budget={"max_records": 3}, max_event_bytes=100), GOOD * 50)
+        assert landed.reasons() == [(3, "over_budget", "max_records")]
+
 
 class TestLines:
     def test_a_quote_that_is_never_closed_is_not_looked_for_without_end(self) -> None:
@@ -422,10 +426,25 @@ class TestPartitions:
         declared = spec(budget={"max_partitions": 10})
         landed = Landed(declared, self.days(0, 8), self.days(6, 12), self.days(0, 3))
         epoch = dt.date(1970, 1, 1)
-        assert {row["event_date"] for row in landed.events} == {epoch + dt.timedelta(day) for day in range(10)}
-        assert len(landed.events) == 8 + 4 + 3
-        assert landed.reasons() == [(position, "over_budget", "max_partitions") for position in range(4, 12)]
+        # The second object opens two that there is room for, and three of its own.
+        assert {row["event_date"] for row in landed.events} == {epoch + dt.timedelta(day) for day in range(13)}
+        assert len(landed.events) == 8 + 7 + 3
+        assert landed.reasons() == [(position, "over_budget", "max_partitions") for position in range(7, 12)]
         assert landed.findings.over_budget == {"max_partitions": 1}
+
+    @pytest.mark.parametrize("days", [1, 3])
+    def test_an_object_of_a_few_days_lands_behind_one_of_all_days(self, days: int) -> None:
+        landed = Landed(spec(budget={"max_partitions": 10}), self.days(0, 500), self.days(900, days))
+        assert [row["_position"] for row in landed.events if row["_seq"] == 2] == list(range(days))
+        assert len(landed.events) == 10 + 3 + days
+        assert landed.findings.over_budget == {"max_partitions": 1}
+
+    def test_a_record_opens_none_of_its_own(self) -> None:
+        topic = {"kind": "kafka", "bootstrap_servers": "unused:9092", "topics": ["a"], "budget": {"max_partitions": 10}}
+        declared = PipelineSpec.model_validate(spec().model_dump(mode="json", exclude_unset=True) | {"source": topic})
+        landed = Landed(declared, *(self.days(day, 1) for day in range(20)))
+        assert len(landed.events) == 10
+        assert landed.findings.over_budget == {"max_partitions": 10}
 
     def test_the_same_payloads_come_to_the_same_rows_whatever_the_chunks(self) -> None:
         declared = spec(budget={"max_partitions": 10, "max_records": 30})
