@@ -17,7 +17,7 @@ from tests.faults.harness.stage import PIPELINE, RELAY
 
 _WHOLE = -1
 #: A row of one of these may stand for all that is left of a payload.
-_OF_A_REST = frozenset({"over_budget", "malformed", "too_large"})
+_OF_A_REST = frozenset({"over_budget", "malformed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def judge_both(lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mappi
     _judge_good(lake, tables, owed, fates)
     _judge_hostile(lake, hostile, fates)
     messages = lake.rows(message_quarantine_key(RELAY))
-    fates.messages.update([] if messages is None else [row["problem"] for row in messages.to_pylist()])
+    fates.messages.update([] if messages is None else [row["reason"] for row in messages.to_pylist()])
     return fates
 
 
