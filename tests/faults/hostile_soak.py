@@ -83,6 +83,8 @@ def misses(outcome: Outcome) -> list[str]:
         if count:
             missed.append(f"{count} rows of the good producer are {name}")
     missed += [f"{key}: {said}" for key, said in fates.wrong.items()]
+    if fates.messages.total() != outcome.messages:
+        missed.append(f"of {outcome.messages} hostile messages {fates.messages.total()} are kept with a reason")
     if not is_one_owner(outcome.owners):
         missed.append("the stream is not the process, or not under the epoch, that it was")
     for name, ratio in ratios(outcome, HOSTILE).items():
