@@ -1,4 +1,4 @@
-"""Fault 67: a producer of the worst objects beside a good one: the good one's events land once, the stream lives on."""
+"""A producer of the worst objects beside a good one: the good one's events land once, the stream lives on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def beside_each_other(make_stage: MakeStage, tell_line: Say, *, minutes: float, 
     medians = (f"{phase} {percentile(outcome.waits[phase], 0.5):.1f} s" for phase in (USUAL, HOSTILE, DEADLY))
     fates = outcome.fates
     tell_line(
-        "67 hostile producer",
+        "hostile producer",
         f"WITHOUT {off}" if off else "protected",
         f"good objects {outcome.good_objects}",
         f"lost {fates.lost.total()}, doubled {fates.doubled.total()}, quarantined {fates.good_in_quarantine.total()}",
