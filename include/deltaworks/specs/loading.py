@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec
+from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
 
 SpecType = TypeVar("SpecType", bound=Spec)
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
@@ -26,19 +25,17 @@ def read_yaml(path: Path) -> Any:
     """The file's content with line numbers kept.
 
     Raises:
-        ConfigError: SPEC_MISSING, or SPEC_NOT_YAML with the line.
+        ConfigError: SPEC_MISSING, or SPEC_NOT_YAML with the line: also for what nests or grows without end.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
     try:
-        return YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
+        return load_yaml(data, kind="rt")
+    except UnreadableYaml as error:
         raise ConfigError(
-            "SPEC_NOT_YAML", f"{path}:{line}: {error.problem or error.context}.", hint="Mend the YAML there."
+            "SPEC_NOT_YAML", f"{path}:{error.line}: {error.problem}.", hint="Mend the YAML there."
         ) from error
 
 
@@ -99,8 +96,8 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
             if not isinstance(level, dict):
                 raise _bad_variable(variable, f"another variable sets {parent!r} as a whole")
         try:
-            level[last] = YAML(typ="safe").load(text)
-        except YAMLError as error:
+            level[last] = load_yaml(text.encode("utf-8", "surrogateescape"))
+        except UnreadableYaml as error:
             raise _bad_variable(variable, f"{text!r} is no YAML") from error
     return overrides
 

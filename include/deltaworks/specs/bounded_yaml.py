@@ -1,0 +1,91 @@
+"""Reads YAML within bounds: what nests or grows without end is refused with its line, before anything waits for it.
+
+A hundred bytes make billions of values by aliases, and keys that are themselves mappings cost the parser twice the time
+with each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import AliasEvent, ScalarEvent
+from ruamel.yaml.nodes import MappingNode, ScalarNode
+from ruamel.yaml.reader import ReaderError
+
+#: More than any declaration has.
+MOST_VALUES, MOST_DEPTH = 200_000, 100
+_MOST_SHOWN = 200
+
+
+class UnreadableYaml(Exception):
+    """The text is no YAML, or none that may be read; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+        self.problem = problem
+
+
+class _PlainKeys(Composer):
+    """Refuses keys that are no scalars, as they come."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if not (isinstance(parent, MappingNode) and index is None):
+            return super().compose_node(parent, index)
+        event = self.parser.peek_event()
+        key = super().compose_node(parent, index) if isinstance(event, ScalarEvent | AliasEvent) else None
+        if not isinstance(key, ScalarNode):
+            raise ComposerError(None, None, "a key is a text, no list or mapping", event.start_mark)
+        return key
+
+
+def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
+    """What the text of one document says.
+
+    Args:
+        kind: `rt` keeps line numbers.
+
+    Raises:
+        UnreadableYaml: whatever is wrong with it.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableYaml(data.count(b"\n", 0, error.start) + 1, "bytes that are no UTF-8") from error
+    # The parser in C, which `safe` takes otherwise, has no bounds.
+    yaml = YAML(typ=kind, pure=True)
+    yaml.Composer = _PlainKeys
+    yaml.max_depth = MOST_DEPTH
+    try:
+        document = yaml.load(text)
+        _check_extent(document)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UnreadableYaml(mark.line + 1 if mark else 1, str(error.problem or error.context)) from error
+    except ReaderError as error:
+        problem = f"the character #x{error.character:04x}, which YAML does not allow"
+        raise UnreadableYaml(text.count("\n", 0, error.position) + 1, problem) from error
+    except Exception as error:  # what a text makes of tags, dates and numbers is the parser's own affair
+        raise UnreadableYaml(1, f"a value that cannot be read: {error}"[:_MOST_SHOWN]) from error
+    return document
+
+
+def _check_extent(document: Any) -> None:
+    """Refuse what aliases make endless or huge: every reading of it would take as long."""
+    values, depth, level = 1, 0, [document]
+    while level:
+        level = [value for node in level for value in _inside(node)]
+        values, depth = values + len(level), depth + 1
+        if values > MOST_VALUES or depth > MOST_DEPTH:
+            bound = f"{MOST_VALUES} values" if values > MOST_VALUES else f"{MOST_DEPTH} levels"
+            raise MarkedYAMLError(problem=f"with its aliases it has more than {bound}")
+
+
+def _inside(node: Any) -> Iterable[Any]:
+    if isinstance(node, Mapping):
+        return node.values()
+    return node if isinstance(node, list | tuple | set) else ()

@@ -1,0 +1,79 @@
+"""A declaration that nests or grows without end, or is no YAML at all, is refused with its line, and at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.bounded_yaml import MOST_DEPTH, UnreadableYaml, load_yaml
+from deltaworks.specs.loading import overrides_from_variables, read_yaml
+
+BOMB = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
+#: Text and the line that is wrong in it.
+WRONG = {
+    "keys that are mappings": ("a: 1\n" + "? " * 60, 2),
+    "a key that is a list": ("a: 1\n? [b]\n: c", 2),
+    "a key that is its own mapping": ("&a {? *a : 1}", 1),
+    "lists in lists": ("a: 1\nb: " + "[" * 3_000, 2),
+    "mappings in mappings": ("a: 1\nb: " + "{a: " * 3_000, 2),
+    "lists on one line": ("- " * 3_000, 1),
+    "aliases that make billions of values": (BOMB, 1),
+    "no UTF-8": (b"a: 1\nb: \xff", 2),
+    "a character that no text has": ("a: 1\nb: \x7f", 2),
+    "a date that is none": ("a: 2001-99-99", 1),
+    "a number of thousands of digits": (f"a: {'9' * 5_000}", 1),
+    "another type than the tag says": ("a: !!int x", 1),
+    "two documents": ("a\n--- b", 2),
+}
+
+
+@pytest.mark.parametrize(("text", "line"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_read_is_refused_with_its_file_and_line(text: str | bytes, line: int, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    with pytest.raises(ConfigError, match=f"{path.name}:{line}: ") as refused:
+        read_yaml(path)
+
+    assert refused.value.condition == "SPEC_NOT_YAML"
+    assert len(refused.value.message) < 600
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    with pytest.raises(UnreadableYaml, match="more than 100 levels"):
+        load_yaml(b"a: &a [*a]")
+
+
+def test_what_is_nested_as_deeply_as_allowed_is_read() -> None:
+    depth = MOST_DEPTH - 1
+
+    document = load_yaml(b"[" * depth + b"]" * depth)
+
+    for _ in range(depth - 1):
+        (document,) = document
+    assert document == []
+
+
+def test_aliases_of_few_values_are_read() -> None:
+    assert load_yaml(b"a: &a {x: 1}\nb: {<<: *a, y: 2}") == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize("text", ["? " * 60, "&a [*a]", "[" * 3_000, "2001-99-99", "\x7f"])
+def test_a_variable_is_held_to_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__owner", text)
+
+    with pytest.raises(ConfigError, match="DELTAWORKS_SET__pipelines__shop__owner") as refused:
+        overrides_from_variables("pipelines", "shop")
+
+    assert refused.value.condition == "OVERRIDE_INVALID"
+
+
+@given(st.binary(max_size=40) | st.text("ab:-[]{}?*&!|>'\"#\n\t ,~<1.", max_size=40).map(str.encode))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with suppress(UnreadableYaml):
+        load_yaml(data, kind="rt")
