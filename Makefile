@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak bench clean
+.PHONY: help env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ faults: jars ## kill real processes and check that nothing is lost or doubled (O
 
 soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile; HOSTILE=1: beside a hostile producer)
 	@$(RUN) -m tests.faults.$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_))soak --minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20)) $(SOAK)
+
+fuzz: env ## feed the product damaged and hostile input, MINUTES=10 long (SEED=n repeats a run, ONLY=json,csv for some)
+	@$(RUN) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(FUZZ)
 
 bench: jars ## side-by-side measurements (ONLY=name for one)
 	@$(RUN) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH)

@@ -1,0 +1,251 @@
+"""The process that judges: with bounds on memory and CPU, so that a crash, a bomb or a stall costs it and nobody else.
+
+`python -m tests.fuzz.child --folder F` reads requests from standard input, one line of JSON each, and answers each with
+lines of JSON, the last of which has `done`. The input under way is in `F/current`, where whoever started the process
+reads it when the process has died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+
+from tests.fuzz import registry
+from tests.fuzz.cases import Case, Failure, Verdict
+from tests.fuzz.judge import BETWEEN, PRODUCT, failure, judge
+from tests.fuzz.mutations import mutated
+from tests.fuzz.shrinking import shrunk
+
+CURRENT = "current"
+#: What judging one input may add to the process, and what makes the process fail outright.
+MOST_RESIDENT_BYTES = 512 << 20
+MOST_ADDRESSED_BYTES = 1 << 30
+#: CPU after which the kernel ends the process.
+MOST_CPU_SECONDS = 20
+_EXAMPLES_A_ROUND = 100
+_SHRINKING_SECONDS = 6.0
+_ENDLESS_SECONDS = 1e9
+_PAGE = resource.getpagesize()
+
+
+class Bench:
+    """Judges inputs one after another, each under its own bounds, and keeps the one under way where it can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._current = os.open(folder / CURRENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        self.base_bytes = _memory()[1]
+
+    def judge(self, case: Case) -> Verdict:
+        """The verdict; memory that the product took and gave back counts too."""
+        content = case.encode()
+        os.ftruncate(self._current, 0)
+        os.pwrite(self._current, PRODUCT + content, 0)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + MOST_CPU_SECONDS + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        before, highest = _memory()[1], used.ru_maxrss
+        peak = highest
+
+        def at(phase: bytes) -> None:
+            nonlocal peak
+            os.pwrite(self._current, phase, 0)
+            # Making inputs and reading them slowly are no business of the product's.
+            most = _memory()[0] + MOST_ADDRESSED_BYTES if phase == PRODUCT else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            if phase == BETWEEN and peak == highest:
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        verdict = judge(case, at=at)
+        grown = peak * 1024 - before
+        if peak > highest and grown > MOST_RESIDENT_BYTES:
+            problem = f"took {grown >> 20} MiB of memory"
+            verdict = Verdict(verdict.events, verdict.quarantined, (problem, *verdict.problems))
+        return verdict
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes that the process addresses, and those that are resident."""
+    addressed, resident, *_ = Path("/proc/self/statm").read_text().split()
+    return int(addressed) * _PAGE, int(resident) * _PAGE
+
+
+class Hunt:
+    """Makes inputs for one target, by Hypothesis and by damage in turn, until the time is over.
+
+    Args:
+        passes: how often each variant has its turn, however long that takes; None: until `seconds` are over.
+    """
+
+    def __init__(
+        self, bench: Bench, target: str, *, seed: int, seconds: float, seen: frozenset[str], passes: int | None
+    ) -> None:
+        self._bench = bench
+        self._target = registry.target(target)
+        self._rng = Random(f"{target}/{seed}")
+        self._until = time.monotonic() + (seconds if passes is None else _ENDLESS_SECONDS)
+        self._passes = passes
+        self._seen = set(seen)
+        self._reported_at = 0.0
+        self.inputs = self.events = self.quarantined = self.repeated = 0
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """Progress and failures, as lines for whoever started the process."""
+        variants = list(self._target.variants())
+        passes = 0
+        while time.monotonic() < self._until and passes != self._passes:
+            passes += 1
+            self._rng.shuffle(variants)
+            for variant in variants:
+                yield from self._made(variant)
+                yield from self._damaged(variant)
+                if time.monotonic() >= self._until:
+                    break
+        yield self._progress()
+
+    def _progress(self) -> dict[str, Any]:
+        return {
+            "inputs": self.inputs,
+            "events": self.events,
+            "quarantined": self.quarantined,
+            "repeated": self.repeated,
+            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self._bench.base_bytes,
+        }
+
+    def _judge(self, case: Case) -> Failure | None:
+        verdict = self._bench.judge(case)
+        self.inputs += 1
+        self.events += verdict.events
+        self.quarantined += verdict.quarantined
+        return failure(case, verdict)
+
+    def _made(self, variant: str) -> Iterator[dict[str, Any]]:
+        """A round of inputs by structure; of each new kind of failure the smallest example Hypothesis comes to."""
+        smallest: list[Failure] = []
+        until = self._until
+
+        def examine(data: bytes) -> None:
+            if time.monotonic() > until:
+                return
+            failed = self._judge(Case(self._target.name, variant, data))
+            if failed is None:
+                return
+            if failed.signature in self._seen and not smallest:
+                self.repeated += 1
+                return
+            if smallest and failed.signature != smallest[-1].signature:
+                return
+            smallest.append(failed)
+            raise AssertionError(failed.signature)
+
+        def shrinking(data: bytes) -> None:
+            nonlocal until
+            try:
+                examine(data)
+            except AssertionError:
+                until = min(until, time.monotonic() + _SHRINKING_SECONDS) if len(smallest) == 1 else until
+                raise
+
+        run = settings(
+            max_examples=_EXAMPLES_A_ROUND,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+        )(seed(self._rng.getrandbits(63))(given(self._target.inputs(variant))(shrinking)))
+        try:
+            run()
+        except BaseException as error:  # what Hypothesis makes of a failure, or of one that comes no more
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or not smallest:
+                raise
+        if smallest:
+            yield self._reported(min(smallest, key=lambda failed: len(failed.case.data)))
+        yield from self._due_progress()
+
+    def _damaged(self, variant: str) -> Iterator[dict[str, Any]]:
+        """A round of real objects, damaged."""
+        from tests.fuzz.seeds import seeds
+
+        objects = seeds(self._target.name, variant)
+        for _ in range(_EXAMPLES_A_ROUND if objects else 0):
+            if time.monotonic() >= self._until:
+                return
+            data = mutated(self._rng.choice(objects), self._rng, kind=self._target.kind, others=objects)
+            failed = self._judge(Case(self._target.name, variant, data))
+            if failed is not None and failed.signature in self._seen:
+                self.repeated += 1
+            elif failed is not None:
+                yield self._reported(failed)
+            yield from self._due_progress()
+
+    def _reported(self, failed: Failure) -> dict[str, Any]:
+        self._seen.add(failed.signature)
+
+        def fails(data: bytes) -> bool:
+            case = Case(failed.case.target, failed.case.variant, data)
+            again = failure(case, self._bench.judge(case))
+            return again is not None and again.signature == failed.signature
+
+        data = shrunk(failed.case.data, fails, seconds=_SHRINKING_SECONDS)
+        case = Case(failed.case.target, failed.case.variant, data)
+        last = failure(case, self._bench.judge(case)) or failed
+        return {"failure": last.signature, "detail": last.detail, "case": last.case.encode().decode("latin-1")}
+
+    def _due_progress(self) -> Iterator[dict[str, Any]]:
+        if time.monotonic() - self._reported_at > 0.5:
+            self._reported_at = time.monotonic()
+            yield self._progress()
+
+
+def _answers(bench: Bench, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "case" in request:
+        case = Case.decode(request["case"].encode("latin-1"))
+        failed = failure(case, verdict := bench.judge(case))
+        yield {"events": verdict.events, "quarantined": verdict.quarantined} | (
+            {"failure": failed.signature, "detail": failed.detail} if failed else {}
+        )
+        return
+    hunt = Hunt(
+        bench,
+        request["target"],
+        seed=request["seed"],
+        seconds=request["seconds"],
+        seen=frozenset(request["seen"]),
+        passes=request["passes"],
+    )
+    yield from hunt.run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    # Standard output is for answers: whatever else is printed must not come between them.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore")
+    bench = Bench(options.folder)
+    for line in sys.stdin:
+        for answer in _answers(bench, json.loads(line)):
+            print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps({"done": True}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""What is asked of everything that parses: nothing raises, no event vanishes or comes twice, twice reads the same.
+
+`observe` runs the product; `problems` compares what it gave with a slow reading of the same payload. An event is
+certain to land where all that the declaration reads of it is plainly right, certain not to where something is plainly
+wrong, and may do either otherwise; wherever it lands, it lands in exactly the tables its name promises.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import PayloadSpec
+from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
+
+STAMP = BatchStamp(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+#: What a payload may be refused for though all of it could be read.
+_BEYOND_BUDGET = frozenset({str(ReasonCode.TOO_LARGE), "over_budget"})
+#: What the parser says where it met an error that nobody thought of: it lost nothing, and is to be mended all the same.
+_UNFORESEEN = re.compile(r"(?:splitting|reading|converting) it failed: \w+")
+#: Less than is declared otherwise, so that inputs of some kilobytes reach it; partitions are bounded elsewhere.
+_BUDGET = {"max_held_bytes": "128MiB", "max_records": 100_000, "max_partitions": 1_000_000_000}
+_SECONDS_FROM, _SECONDS_TO = -2_208_988_800, 253_402_300_799
+_SHOWN = 3
+_DECLARED: dict[str, Any] = {
+    "pipeline": "shop",
+    "description": "orders",
+    "owner": "tests",
+    "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+    "tables": [
+        {
+            "name": "events",
+            "catch_all": True,
+            "evolve": "rescue",
+            "columns": [
+                {"name": "device", "path": "device", "type": "string"},
+                {"name": "level", "path": "params.level", "type": "int"},
+                {"name": "score", "path": "params.score", "type": "double"},
+                {"name": "seen", "path": "params.seen", "type": "timestamp"},
+                {"name": "day", "path": "params.day", "type": "date"},
+                {"name": "blob", "path": "params.blob", "type": "binary"},
+                {"name": "tags", "path": "tags", "type": "array<string>"},
+                {"name": "weights", "path": "weights", "type": "map<string, float>"},
+                {"name": "place", "path": "place", "type": "struct<x: long, at: array<decimal(10,2)>>"},
+            ],
+        },
+        {
+            "name": "orders",
+            "when": {"name": ["order", "refund"]},
+            "evolve": "add_columns",
+            "columns": [{"name": "amount", "path": "amount", "type": "decimal(12,2)"}],
+            "rules": [{"name": "small", "check": "amount < 1000000"}],
+        },
+        {
+            "name": "logins",
+            "when": {"name": "login"},
+            "columns": [{"name": "web", "path": "web", "type": "boolean"}],
+        },
+    ],
+}
+_TABLES = {name: {"events", "orders"} for name in ("order", "refund")} | {"login": {"events", "logins"}}
+_OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}
+
+
+@lru_cache(maxsize=64)
+def _spec(source: str, event: str) -> PipelineSpec:
+    declared = json.loads(source)
+    declared_event = _DECLARED["event"] | json.loads(event)
+    if "budget" in PayloadSpec.model_fields:
+        declared["budget"] = _BUDGET
+    unwrap = {"unwrap": {"path": "body"}} if declared.pop("unwrap", False) else {}
+    return PipelineSpec.model_validate(
+        _DECLARED
+        | unwrap
+        | {"source": declared if "kind" in declared else _OBJECTS | declared, "event": declared_event}
+    )
+
+
+#: A task has one parser for all its payloads, and building one takes longer than reading a small payload.
+_PARSERS: dict[str, Parser] = {}
+
+
+def _parser(spec: PipelineSpec) -> Parser:
+    name = spec.source.model_dump_json() + spec.event.model_dump_json() + str(spec.unwrap)
+    if name not in _PARSERS:
+        _PARSERS[name] = Parser(spec)
+    return _PARSERS[name]
+
+
+def declared(event: Mapping[str, Any] | None = None, **source: Any) -> PipelineSpec:
+    """The one pipeline that all payloads are read by, with this source; `event` replaces parts of the event's."""
+    return _spec(json.dumps(source), json.dumps(dict(event or {})))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What became of payloads: tables and event ids by place, and the reasons by place of what is in quarantine."""
+
+    tables: Mapping[tuple[int, int], tuple[str, ...]]
+    ids: Mapping[tuple[int, int], tuple[str | None, ...]]
+    reasons: Mapping[tuple[int, int], tuple[str, ...]]
+    #: All rows by table, to compare two runs.
+    rows: Mapping[str, pa.Table] = field(default_factory=dict, compare=False)
+    notes: tuple[str, ...] = ()
+    unforeseen: tuple[str, ...] = ()
+
+    def of(self, seq: int) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]]:
+        """Tables and reasons of one payload by position."""
+        landed = {position: names for (of, position), names in self.tables.items() if of == seq}
+        return landed, {position: codes for (of, position), codes in self.reasons.items() if of == seq}
+
+    def differs(self, other: Observed) -> bool:
+        """Whether the same payloads came to other rows."""
+        if self != other or self.rows.keys() != other.rows.keys():
+            return True
+        return any(not rows.equals(other.rows[name]) for name, rows in self.rows.items())
+
+
+def observe(spec: PipelineSpec, payloads: Sequence[Payload], notes: Sequence[str] = ()) -> Observed:
+    """Parse payloads as a task does."""
+    chunks: dict[str, list[pa.Table]] = {}
+    for name, rows in _parser(spec).parse(payloads, STAMP):
+        chunks.setdefault(name, []).append(rows)
+    tables: dict[tuple[int, int], list[str]] = {}
+    ids: dict[tuple[int, int], list[str | None]] = {}
+    reasons: dict[tuple[int, int], tuple[str, ...]] = {}
+    whole: dict[str, pa.Table] = {}
+    unforeseen: list[str] = []
+    for name, parts in chunks.items():
+        rows = whole[name] = pa.concat_tables(parts)
+        rows.validate(full=True)
+        places = zip(rows["_seq"].to_pylist(), rows["_position"].to_pylist(), strict=True)
+        if name == QUARANTINE:
+            codes = rows["reasons"].to_pylist()
+            for place, of_row in zip(places, codes, strict=True):
+                unforeseen += [text for reason in of_row for text in _UNFORESEEN.findall(reason["detail"])]
+                reasons[place] = reasons.get(place, ()) + tuple(reason["code"] for reason in of_row)
+            if len(reasons) < rows.num_rows:
+                raise AssertionError("two rows of quarantine have one place")
+            continue
+        for place, event_id in zip(places, rows["event_id"].to_pylist(), strict=True):
+            tables.setdefault(place, []).append(name)
+            ids.setdefault(place, []).append(event_id)
+    sorted_tables = {place: tuple(sorted(names)) for place, names in tables.items()}
+    return Observed(
+        sorted_tables, {place: tuple(v) for place, v in ids.items()}, reasons, whole, tuple(notes), tuple(unforeseen)
+    )
+
+
+def problems(observed: Observed, reading: Reading, *, seq: int = 1) -> list[str]:
+    """What the slow reading of payload `seq` says against what was observed; nothing where they agree."""
+    return list(_problems(observed, reading, seq))[:_SHOWN]
+
+
+def _problems(observed: Observed, reading: Reading, seq: int) -> Iterator[str]:
+    landed, rejected = observed.of(seq)
+    for text in observed.unforeseen[:1]:
+        yield f"an error that nobody thought of, {text}"
+    for position, names in landed.items():
+        if len(set(names)) < len(names):
+            yield f"event {position} is twice in a table: {names}"
+        if position in rejected:
+            yield f"event {position} is in {names} and in quarantine too"
+    if WHOLE_OBJECT in rejected:
+        codes = rejected[WHOLE_OBJECT]
+        if not (reading.whole or _BEYOND_BUDGET & set(codes)):
+            yield f"the whole payload is in quarantine as {codes}, though {len(reading.events)} events can be read"
+        return
+    positions = sorted({*landed, *rejected})
+    count = len(positions)
+    if positions != list(range(count)):
+        yield f"events vanished: of {count} the last is {positions[-1]}"
+        return
+    is_cut = any(_BEYOND_BUDGET & set(codes) for codes in rejected.values())
+    if count > reading.most or (count < reading.least and not is_cut):
+        most = "" if reading.most == reading.least else f" to {reading.most}"
+        yield f"{count} events came out, {reading.least}{most} are there"
+        return
+    if len(rejected) < reading.broken:
+        yield f"{len(rejected)} rows are in quarantine, {reading.broken} pieces are broken"
+    if not count and not reading.is_exact:
+        yield "the payload left no row at all"
+    kept = Counter(event["id"] for event in reading.kept if is_plainly_right(event))
+    if lost := kept - Counter(ids[0] for (of, _), ids in observed.ids.items() if of == seq):
+        yield f"right events on lines of their own are lost: {sorted(lost)}"
+    for position, event in enumerate(reading.events[:count]):
+        yield from _of_event(event, position, landed.get(position), observed.ids.get((seq, position)))
+
+
+def _of_event(
+    event: Any, position: int, names: tuple[str, ...] | None, ids: tuple[str | None, ...] | None
+) -> Iterator[str]:
+    if event is UNSURE:
+        return
+    expected = expected_tables(event)
+    if names is None:
+        if is_plainly_right(event):
+            yield f"event {position} is right and in quarantine: {str(event)[:200]}"
+        return
+    if set(names) != expected:
+        yield f"event {position} landed in {names}, expected {sorted(expected) or 'quarantine'}: {str(event)[:200]}"
+    if isinstance(event, dict) and isinstance(event.get("id"), str) and set(ids or ()) != {event["id"]}:
+        yield f"event {position} has the id {ids}, not {event['id']!r}"
+
+
+def expected_tables(event: Any) -> set[str]:
+    """The tables an event belongs to; none where it can be in quarantine only."""
+    if event is BROKEN or not isinstance(event, dict):
+        return set()
+    name, time, event_id = event.get("name"), event.get("time"), event.get("id")
+    if not isinstance(name, str) or time is None or event_id in (None, "") or isinstance(event_id, list | dict):
+        return set()
+    if isinstance(time, bool | list | dict) or (isinstance(time, float) and not math.isfinite(time)):
+        return set()
+    return _TABLES.get(name, set())
+
+
+def is_plainly_right(event: Any) -> bool:
+    """Whether there is nothing about an event that could keep it from landing."""
+    if not expected_tables(event) or not {*event} <= {"name", "time", "id", "device"}:
+        return False
+    time, texts = event["time"], (event["name"], event["id"], event.get("device") or "")
+    if isinstance(time, str):
+        time = int(time) if time.isascii() and time.isdigit() and len(time) < 18 else None
+    if isinstance(time, bool) or not isinstance(time, int) or not _SECONDS_FROM <= time <= _SECONDS_TO:
+        return False
+    return all(isinstance(text, str) and text.isprintable() and len(text) < 1_000 for text in texts)
+
+
+def counts(observed: Observed) -> tuple[int, int]:
+    """Events, and how many of them are in quarantine."""
+    return len({*observed.tables, *observed.reasons}), len(observed.reasons)

@@ -1,0 +1,116 @@
+"""The targets of payloads: each format with the declarations it is read by, its inputs and its slow reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.events.reasons import Reason, ReasonCode
+from tests.fuzz import container_readers, plain_readers, text_inputs
+from tests.fuzz.container_inputs import avro_payloads, compressed_payloads, parquet_payloads
+from tests.fuzz.plain_readers import Reading
+from tests.fuzz.targets import CompressedTarget, PayloadTarget, Reader, Target, Variant
+
+#: What compressed content may grow to here.
+MOST_CONTENT_BYTES = 4 << 20
+_FIELDS = ("name", "time", "id", "device")
+_FIELDS_LINE = b"#Fields: name time id device\n"
+_PATTERN = r"(?P<name>\S+) (?P<time>\S+) (?P<id>\S+)(?: (?P<device>.+))?"
+
+
+def _wrapped(payload: bytes) -> Reading:
+    return plain_readers.unwrapped(plain_readers.json_values(payload), "body")
+
+
+def _opened(data: bytes) -> bytes | Reason:
+    """An object's content as a task opens it."""
+    try:
+        return decompressed(data, "auto", max_bytes=MOST_CONTENT_BYTES)
+    except LargeContent as error:
+        return Reason(ReasonCode.TOO_LARGE, "", str(error))
+    except DamagedContent as error:
+        return Reason(ReasonCode.OBJECT_UNREADABLE, "", str(error))
+
+
+def _counted(read: Reader) -> Reader:
+    """The same reading, for declarations by which no event's fate is plain; how many there are is."""
+
+    def counted(payload: bytes) -> Reading:
+        reading = read(payload)
+        return replace(reading, events=[plain_readers.UNSURE] * len(reading.events), kept=())
+
+    return counted
+
+
+def _csv(delimiter: str, quote: str, *, header: bool) -> Variant:
+    declared = {"delimiter": delimiter, "quote": quote, "header": header} | ({} if header else {"columns": _FIELDS})
+    names = () if header else _FIELDS
+    return Variant(
+        {"format": "csv", "csv": declared},
+        text_inputs.csv_payloads(delimiter, quote, header),
+        lambda payload: plain_readers.csv_records(payload, delimiter=delimiter, quote=quote, names=names),
+    )
+
+
+_JSON, _JSON_PAYLOADS = {"format": "json"}, text_inputs.json_payloads()
+_ALL: tuple[Target, ...] = (
+    PayloadTarget(
+        "json",
+        "json",
+        {
+            "values": Variant(_JSON, _JSON_PAYLOADS, plain_readers.json_values),
+            "wrapped": Variant(_JSON | {"unwrap": True}, text_inputs.wrapped_payloads(), _wrapped),
+            "small": Variant(_JSON | {"max_event_bytes": 60}, _JSON_PAYLOADS, _counted(plain_readers.json_values)),
+            "digests": Variant(_JSON, _JSON_PAYLOADS, _counted(plain_readers.json_values), {"id": ["id", "device"]}),
+        },
+    ),
+    PayloadTarget(
+        "csv",
+        "text",
+        {
+            "commas": _csv(",", '"', header=True),
+            "semicolons": _csv(";", "'", header=False),
+            "tabs": _csv("\t", '"', header=True),
+        },
+    ),
+    PayloadTarget(
+        "tsv",
+        "text",
+        {
+            "fields": Variant({"format": "tsv"}, text_inputs.line_payloads(_FIELDS_LINE), plain_readers.field_lines),
+            "columns": Variant(
+                {"format": "tsv", "tsv": {"columns": _FIELDS}},
+                text_inputs.line_payloads(b""),
+                lambda payload: plain_readers.field_lines(payload, names=_FIELDS),
+            ),
+        },
+    ),
+    PayloadTarget(
+        "text",
+        "text",
+        {
+            "pattern": Variant(
+                {"format": "text", "pattern": _PATTERN},
+                text_inputs.line_payloads(b"login 1700000000 a some words\n"),
+                lambda payload: plain_readers.matched_lines(payload, _PATTERN),
+            )
+        },
+    ),
+    PayloadTarget(
+        "avro", "binary", {"objects": Variant({"format": "avro"}, avro_payloads(), container_readers.avro_records)}
+    ),
+    PayloadTarget(
+        "parquet",
+        "binary",
+        {"objects": Variant({"format": "parquet"}, parquet_payloads(), container_readers.parquet_rows)},
+    ),
+    CompressedTarget(
+        "compressed",
+        "binary",
+        {"json": Variant(_JSON, compressed_payloads(_JSON_PAYLOADS), plain_readers.json_values)},
+        _opened,
+        lambda data: container_readers.content_of(data, most=MOST_CONTENT_BYTES),
+    ),
+)
+PAYLOAD_TARGETS: Mapping[str, Target] = {target.name: target for target in _ALL}

@@ -1,0 +1,270 @@
+"""Readers of JSON, CSV, TSV and lines of text, written from the documentation: slow, obvious, without the product.
+
+A reader says which events a payload holds, or how many there may be where the documentation leaves that open: what is
+broken in JSON is at least one event, and takes in as little as possible.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: What is longer is read by the product alone, for its memory and CPU.
+MOST_BYTES = 1 << 19
+_WHITE_SPACE = " \t\r\n"
+_MOST_DIGITS = 300
+_MOST_LINES_OF_A_RECORD = 1_000
+_MARK = "\ufeff"
+
+
+class _Mark:
+    """Stands for an event that is there."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+#: An event that cannot be read, and one whose fate is not plain.
+BROKEN, UNSURE = _Mark("<broken>"), _Mark("<unsure>")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a payload holds.
+
+    `events` are all of it where `least` and `most` are their number; the first ones otherwise. `whole` where one row
+    may, or must, stand for all of the payload. `kept` are events which have to be among those that are read, wherever;
+    `broken` is how many rows have to be in quarantine at least.
+    """
+
+    events: Sequence[Any] = ()
+    least: int = 0
+    most: float = 0
+    whole: bool = False
+    kept: Sequence[Mapping[str, Any]] = field(default=())
+    broken: int = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there is but one right answer."""
+        return self.least == self.most == len(self.events) and not self.whole
+
+
+def exactly(events: Sequence[Any]) -> Reading:
+    """These events and no others."""
+    return Reading(events, len(events), len(events))
+
+
+NOTHING = Reading(whole=True)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number that parsers are free to refuse")
+    return int(digits)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that parsers are free to refuse")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number, parse_float=_number)
+#: Half of a character: JSON's grammar has it, and no text in UTF-8 does.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def json_values(payload: bytes) -> Reading:
+    """JSON: any sequence of values; the elements of an array count one by one."""
+    payload = payload.removeprefix(_MARK.encode())
+    if len(payload) > MOST_BYTES:
+        return Reading((), 0, float("inf"), whole=True)
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return Reading((), 0 if not payload.strip() else 1, float("inf"), whole=True)
+    if _SURROGATE.search(text):
+        return Reading((), 1, float("inf"), whole=True)
+    values, position = [], 0
+    while True:
+        while position < len(text) and text[position] in _WHITE_SPACE:
+            position += 1
+        if position == len(text):
+            break
+        try:
+            value, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return Reading(values, len(values) + 1, float("inf"), whole=not values, kept=_whole_lines(text))
+        values += value if isinstance(value, list) else [value]
+    return exactly(values) if text.strip() else NOTHING
+
+
+def _whole_lines(text: str) -> list[dict[str, Any]]:
+    """The objects on lines of their own, where every other line is the beginning of one and no more."""
+    kept = []
+    for line in (part.strip(_WHITE_SPACE) for part in text.split("\n")):
+        if not line:
+            continue
+        try:
+            value = _DECODER.decode(line)
+        except (ValueError, RecursionError):
+            if not line.startswith('{"') or line.count("{") > 1 or set("[}]") & set(line):
+                return []
+            continue
+        if not isinstance(value, dict):
+            return []
+        kept.append(value)
+    return kept
+
+
+def unwrapped(reading: Reading, name: str) -> Reading:
+    """The events below a field: an object, an array of objects, or either as a text."""
+    try:
+        events = [event for value in reading.events for event in _inside(value, name)]
+    except (ValueError, RecursionError):  # what parsers are free to refuse
+        return Reading((), 1, float("inf"), whole=True)
+    least = len(events) + reading.least - len(reading.events)
+    return Reading(events, least, reading.most if reading.most == float("inf") else least, reading.whole)
+
+
+def _inside(value: Any, name: str) -> list[Any]:
+    inner = value.get(name) if isinstance(value, dict) else None
+    if isinstance(inner, str):
+        try:
+            inner = json.loads(inner)
+        except ValueError:
+            return [BROKEN]
+        # Once more: what one parser takes and another does not decides nothing.
+        _DECODER.decode(value[name])
+        if _SURROGATE.search(value[name]):
+            raise ValueError("half of a character")
+    return inner if isinstance(inner, list) else [BROKEN if inner is None else inner]
+
+
+def text_lines(payload: bytes) -> list[str]:
+    """Lines with their ends: `\\n`, `\\r` or both; bytes that are no UTF-8 stay what they are."""
+    text = payload.decode("utf-8", "surrogateescape").removeprefix(_MARK)
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)
+
+
+def csv_records(
+    payload: bytes, *, delimiter: str = ",", quote: str = '"', names: Sequence[str] = (), null: str = ""
+) -> Reading:
+    """CSV as RFC 4180 has it; names are those of the first record where none are declared."""
+    if not payload.removeprefix(_MARK.encode()).strip():
+        return NOTHING
+    records = _records(text_lines(payload), delimiter, quote)
+    if not names:
+        if not records:
+            return exactly(())
+        header = records.pop(0)
+        names = [] if header is BROKEN else [name.strip() for name in header]
+        if not names or "" in names or len(set(names)) < len(names):
+            return NOTHING
+    events = [
+        BROKEN
+        if record is BROKEN or len(record) != len(names)
+        else {name: value for name, value in zip(names, record, strict=True) if value != null}
+        for record in records
+    ]
+    return exactly(events)
+
+
+def _records(lines: Sequence[str], delimiter: str, quote: str) -> list[Any]:
+    records: list[Any] = []
+    first = 0
+    while first < len(lines):
+        fields, taken = _record(lines[first : first + _MOST_LINES_OF_A_RECORD], delimiter, quote)
+        if fields != []:
+            records.append(BROKEN if fields is None else fields)
+        first += taken
+    return records
+
+
+def _record(lines: Sequence[str], delimiter: str, quote: str) -> tuple[list[str] | None, int]:
+    """The fields of the record that begins with the first line, and how many lines it takes.
+
+    None for one that is broken, which takes its first line; none at all for a blank line.
+    """
+    if lines[0].strip("\r\n") == "":
+        return [], 1
+    text, fields, position = "".join(lines), [], 0
+    while True:
+        if text.startswith(quote, position):
+            value, end = _quoted(text, position + 1, quote)
+            if value is None:
+                return None, 1
+        else:
+            end = position
+            while end < len(text) and text[end] not in (delimiter, "\r", "\n"):
+                end += 1
+            value = text[position:end]
+        fields.append(value)
+        if end == len(text) or text[end] in "\r\n":
+            return fields, _lines_up_to(lines, end)
+        if text[end] != delimiter:
+            return None, 1
+        position = end + 1
+
+
+def _quoted(text: str, position: int, quote: str) -> tuple[str | None, int]:
+    value = ""
+    while (end := text.find(quote, position)) >= 0:
+        value += text[position:end]
+        if not text.startswith(quote, end + 1):
+            return value, end + 1
+        value, position = value + quote, end + 2
+    return None, len(text)
+
+
+def _lines_up_to(lines: Sequence[str], end: int) -> int:
+    taken = length = 0
+    while length <= end and taken < len(lines):
+        length += len(lines[taken])
+        taken += 1
+    return taken
+
+
+def field_lines(payload: bytes, *, names: Sequence[str] = (), null: str = "-") -> Reading:
+    """Lines of fields between tabs, named by the declaration or the `#Fields:` line before them."""
+    if not payload.removeprefix(_MARK.encode()).strip():
+        return NOTHING
+    declared, has_names, events = bool(names), bool(names), []
+    for line in text_lines(payload):
+        text = line.rstrip("\r\n")
+        if text.startswith("#Fields:"):
+            has_names, names = True, names if declared else text.removeprefix("#Fields:").split()
+        elif text.strip() and not text.startswith("#"):
+            if not has_names:
+                return NOTHING
+            fields = text.split("\t")
+            fits = len(fields) == len(names)
+            events.append({n: f for n, f in zip(names, fields, strict=False) if f != null} if fits else BROKEN)
+    return exactly(events)
+
+
+def matched_lines(payload: bytes, pattern: str) -> Reading:
+    """Lines that are not blank, taken apart by a pattern."""
+    if not payload.removeprefix(_MARK.encode()).strip():
+        return NOTHING
+    events: list[Any] = []
+    for line in text_lines(payload):
+        text = line.rstrip("\r\n")
+        if text.strip():
+            match = re.fullmatch(pattern, text)
+            fields = match and {name: value for name, value in match.groupdict().items() if value}
+            events.append(BROKEN if fields is None else {"line": text} | fields)
+    return exactly(events)
