@@ -47,7 +47,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self._current = os.open(folder / CURRENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        self.base_bytes = _memory()[1]
+        self.most_grown_bytes = 0
 
     def judge(self, case: Case) -> Verdict:
         """The verdict; memory that the product took and gave back counts too."""
@@ -57,8 +57,9 @@ class Bench:
         used = resource.getrusage(resource.RUSAGE_SELF)
         limit = int(used.ru_utime + used.ru_stime) + MOST_CPU_SECONDS + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        before, highest = _memory()[1], used.ru_maxrss
-        peak = highest
+        before, peak = _memory()[1], 0
+        # The rusage of a process begins with its parent's peak.
+        Path("/proc/self/clear_refs").write_text("5")
 
         def at(phase: bytes) -> None:
             nonlocal peak
@@ -66,12 +67,13 @@ class Bench:
             # Making inputs and reading them slowly are no business of the product's.
             most = _memory()[0] + MOST_ADDRESSED_BYTES if phase == PRODUCT else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-            if phase == BETWEEN and peak == highest:
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            if phase == BETWEEN and not peak:
+                peak = _peak_bytes()
 
         verdict = judge(case, at=at)
-        grown = peak * 1024 - before
-        if peak > highest and grown > MOST_RESIDENT_BYTES:
+        grown = peak - before
+        self.most_grown_bytes = max(self.most_grown_bytes, grown)
+        if grown > MOST_RESIDENT_BYTES:
             problem = f"took {grown >> 20} MiB of memory"
             verdict = Verdict(verdict.events, verdict.quarantined, (problem, *verdict.problems))
         return verdict
@@ -81,6 +83,12 @@ def _memory() -> tuple[int, int]:
     """Bytes that the process addresses, and those that are resident."""
     addressed, resident, *_ = Path("/proc/self/statm").read_text().split()
     return int(addressed) * _PAGE, int(resident) * _PAGE
+
+
+def _peak_bytes() -> int:
+    """The most that was resident since it was last reset."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 class Hunt:
@@ -122,7 +130,7 @@ class Hunt:
             "events": self.events,
             "quarantined": self.quarantined,
             "repeated": self.repeated,
-            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self._bench.base_bytes,
+            "peak": self._bench.most_grown_bytes,
         }
 
     def _judge(self, case: Case) -> Failure | None:
