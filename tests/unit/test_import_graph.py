@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 111, 21),
+    Walk("restore", "deltaworks.rework.restore.one_table", 112, 21),
     Walk("batch", "deltaworks.engine.batches", 98, 18),
-    Walk("stream", "deltaworks.engine.runner", 112, 20),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 62, 13),
+    Walk("stream", "deltaworks.engine.runner", 113, 20),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 63, 13),
 )
 
 
