@@ -232,6 +232,15 @@ class TestAvro:
         assert landed.reasons()[0] == (0, "malformed", "")
         assert len(landed.rows["quarantine"]) == 2
 
+    @pytest.mark.parametrize("kind", ["float", "double", "boolean"])
+    def test_a_block_that_ends_within_a_value_has_the_same_reason_whenever_it_is_read(self, kind: str) -> None:
+        payload = container(record(("n", "string"), ("v", kind)), [(1, number(20) + b"a" * 20)])
+        details = {
+            Landed(spec("avro"), *[payload] * 3).rows["quarantine"][index]["reasons"][0]["detail"] for index in range(3)
+        }
+        assert len(details) == 1
+        assert " at 0x" not in details.pop()
+
     def test_an_object_of_more_records_than_are_read_is_one_row(self) -> None:
         schema = record(("t", "long"), ("n", "string"))
         data = container(schema, [(2, b"\x02\x02a" * 2)] * 3)

@@ -7,6 +7,7 @@ inflated, are held to the budgets before it is. Its records are read by fastavro
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _LONGEST_NUMBER = 10
 _MOST_SCHEMA_BYTES = 4 << 20
+#: How fastavro's errors name what it read from.
+_STREAM = re.compile(r"(?: from)? ?<[\w.]+ object at 0x[0-9a-fA-F]+>")
 
 
 class _Torn(ValueError):
@@ -235,4 +238,5 @@ def _written(number: int) -> bytes:
 
 
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+    """What went wrong, the same whenever the bytes are read: fastavro names the stream it read from by its address."""
+    return f"{type(error).__name__}: {_STREAM.sub('', str(error))}"[:200]
