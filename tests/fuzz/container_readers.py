@@ -210,12 +210,24 @@ def content_of(data: bytes, *, most: int) -> bytes | None:
             return _bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), most)
         # Three letters are a text: a block has to follow, or the end of an empty content.
         if re.match(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", data):
-            return _bounded(bz2.BZ2File(io.BytesIO(data)), most)
+            return _members(data, most)
         if data.startswith(b"\x28\xb5\x2f\xfd"):
             return _frames(data, most)
     except (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError):
         return None
     return data
+
+
+def _members(data: bytes, most: int) -> bytes | None:
+    """The content of all members; a reader of files would pass over what lies behind the last one."""
+    content = b""
+    while data:
+        member = bz2.BZ2Decompressor()
+        content += member.decompress(data)
+        if not member.eof or len(content) > most:
+            return None
+        data = member.unused_data
+    return content
 
 
 def _frames(data: bytes, most: int) -> bytes | None:

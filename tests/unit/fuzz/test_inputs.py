@@ -15,7 +15,7 @@ from tests.fuzz.judge import judge
 from tests.fuzz.mutations import mutated
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "fuzz" / "examples"
-_MADE, _DAMAGED = 12, 20
+_MADE, _DAMAGED = 8, 16
 #: What is this large is for a process of its own.
 _MOST_BYTES = 8_000
 VARIANTS = pytest.mark.parametrize(
