@@ -78,7 +78,15 @@ def _project(folder: Path, *, more: str = "") -> Path:
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
     (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0] + ALERTS)
     shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
-    for name in ("include/deltaworks", "include/spark", "include/jars", "spark_jobs", "plugins", "dags"):
+    for name in (
+        "include/deltaworks",
+        "include/sandbox",
+        "include/spark",
+        "include/jars",
+        "spark_jobs",
+        "plugins",
+        "dags",
+    ):
         (folder / name).symlink_to(PROJECT_ROOT / name)
     return folder
 

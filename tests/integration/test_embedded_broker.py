@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
     (include / "environments").mkdir()
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
     (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0])
-    for name in ("include/deltaworks", "include/spark", "include/jars", "plugins"):
+    for name in ("include/deltaworks", "include/sandbox", "include/spark", "include/jars", "plugins"):
         (project / name).symlink_to(PROJECT_ROOT / name)
     (project / "dags").mkdir()
     found = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
