@@ -117,7 +117,7 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
             "files": sum(result.files for result in done),
             "listed": sum(result.mode == "full" for result in done),
             "held_back": len(held),
-            "left_out": sum(result.reason.startswith("left out") for result in done),
+            "left_out": sum(result.reason.startswith("skipped") for result in done),
         }
 
     return once
