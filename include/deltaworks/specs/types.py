@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -81,6 +82,10 @@ class Struct:
 ColumnType = Primitive | Decimal | Array | Map | Struct
 
 
+#: As deep as any engine that reads the tables takes them, and far from what recursion here can reach.
+_MOST_LEVELS = 64
+
+
 class _Parser:
     """A recursive-descent reader of one type expression."""
 
@@ -101,6 +106,9 @@ class _Parser:
         return tokens
 
     def parse(self) -> ColumnType:
+        depths = accumulate((part == "<") - (part == ">") for part in self._tokens)
+        if max(depths, default=0) > _MOST_LEVELS:
+            raise ValueError(f"the type is nested more than {_MOST_LEVELS} levels deep")
         kind = self._type()
         if self._next != len(self._tokens):
             raise ValueError(f"unexpected {self._tokens[self._next]!r} after the type in {self._text!r}")
