@@ -11,9 +11,10 @@ declaration asks for, passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -233,12 +234,10 @@ class Parser:
         self._hold_to_partitions(chunk, converted, reasons)
         parts = []
         for name in list(converted):
-            rows, table = chunk.rows_by_table[name], converted.pop(name)
-            fitting = table.filter(pa.array([row not in reasons for row in rows])) if reasons else table
+            fitting, rows = _fitting(converted.pop(name), chunk.rows_by_table[name], reasons)
             if fitting.num_rows and self._columns[name].keeps_other_fields:
-                landing = [row for row in rows if row not in reasons]
-                events = [chunk.events[row] for row in landing]
-                exact = partial(self._exact_event, [chunk.raws[row] for row in landing])
+                events = [chunk.events[row] for row in rows]
+                exact = partial(self._exact_event, [chunk.raws[row] for row in rows])
                 fitting = self._columns[name].complete(fitting, events, findings, exact)
             if fitting.num_rows:
                 parts.append((name, self._columns[name].untouched(fitting)))
@@ -248,15 +247,14 @@ class Parser:
         self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons, findings: Findings
     ) -> None:
         """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
-        fitting = frozenset(range(len(chunk.events))) - reasons.keys()
+        misfits = frozenset(reasons)
         warned: list[tuple[str, list[int]]] = []
         for name, checker in self._rules.items():
-            rows = [row for row in chunk.rows_by_table.get(name, ()) if row in fitting]
+            if name not in converted:
+                continue
+            table, rows = _fitting(converted[name], chunk.rows_by_table[name], misfits)
             if not rows:
                 continue
-            table = converted[name]
-            if len(rows) < table.num_rows:
-                table = table.filter(pa.array([row in fitting for row in chunk.rows_by_table[name]]))
             for rule, places in checker.failing(table):
                 failing = [rows[place] for place in places]
                 if rule.on_fail == "warn":
@@ -275,10 +273,7 @@ class Parser:
     def _hold_to_partitions(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
         """Note the reasons of events that would go to one partition too many of a table."""
         for name, table in converted.items():
-            rows, fitting = chunk.rows_by_table[name], table
-            if reasons:
-                fitting = table.filter(pa.array([row not in reasons for row in rows]))
-                rows = [row for row in rows if row not in reasons]
+            fitting, rows = _fitting(table, chunk.rows_by_table[name], reasons)
             for place, reason in self._partitions.beyond(name, fitting):
                 reasons.setdefault(rows[place], []).append(reason)
 
@@ -305,6 +300,14 @@ class Parser:
             fingerprint=stamp.fingerprint,
             retain_raw_bytes=self._retain,
         )
+
+
+def _fitting(table: pa.Table, rows: list[int], misfits: Collection[int]) -> tuple[pa.Table, list[int]]:
+    """The rows of a table whose events are no misfits, and the indexes of these events."""
+    if not misfits:
+        return table, rows
+    fits = [row not in misfits for row in rows]
+    return table.filter(pa.array(fits)), list(compress(rows, fits))
 
 
 def _rejected(
