@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import error_in
-from deltaworks.specs.storage import StorageSpec, resolved_variables
+from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 _CRASHED = re.compile(r"Python worker exited unexpectedly|Python worker process .{0,40}terminated")
 _LOST = re.compile(r"\bExecutorLostFailure\b")
@@ -66,7 +66,7 @@ class OpenedRecord:
 
     def note(self, place: Place) -> None:
         """Put on record what is opened next, before it is opened."""
-        os.environ.update({name: value for name, value in self.variables.items() if name not in os.environ})
+        set_missing_variables(self.variables)
         _objects(self.storage, os.getpid()).put(self.key, json.dumps(place).encode())
 
 

@@ -6,6 +6,8 @@ addressing; a contract test holds the four renderings equal.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 from urllib.parse import urlparse
 
@@ -137,6 +139,12 @@ class StorageSpec(AwsSpec):
             conf[f"{base}.secret.key"] = self.secret_key.resolve()
             conf[f"{base}.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
         return conf
+
+
+def set_missing_variables(variables: Mapping[str, str]) -> None:
+    """Set variables that came with a task, where its worker does not have them. Idempotent."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
 
 
 def resolved_variables(storage: AwsSpec) -> dict[str, str]:

@@ -33,7 +33,7 @@ from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
-from deltaworks.specs.storage import StorageSpec, resolved_variables
+from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
 _OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
@@ -104,8 +104,7 @@ class FileOpener:
         )
 
     def __call__(self, reference: FileReference) -> Payload:
-        for name, value in self._variables.items():
-            os.environ.setdefault(name, value)
+        set_missing_variables(self._variables)
         storage = StorageSpec.model_validate_json(self._storage)
         try:
             data = open_object(

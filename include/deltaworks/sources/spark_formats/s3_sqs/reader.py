@@ -6,7 +6,6 @@ that a query needs to know is in its `stateLocation`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, cast
@@ -25,7 +24,7 @@ from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
 from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
-from deltaworks.specs.storage import resolved_variables
+from deltaworks.specs.storage import resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake
 
 
@@ -94,8 +93,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = cast(FilesPartition, partition)
-        for name, value in part.variables.items():
-            os.environ.setdefault(name, value)
+        set_missing_variables(part.variables)
         reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=self._watch())
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
         for index, (bucket, reference) in enumerate(part.files):
