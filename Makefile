@@ -10,10 +10,14 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
+.PHONY: help doctor env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+doctor: ## say what this machine lacks, with the command that installs it
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m sandbox.doctor
 
 $(VENV)/.stamp: requirements.lock requirements-uv.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }

@@ -13,6 +13,10 @@ COMMANDS = {
     "status": Command(
         "Show what runs and whether it is healthy; exits with 1 where something is not.", "sandbox.cli.stack:status"
     ),
+    "doctor": Command(
+        "Look for what the demo and the tests need on this machine; exits with 1 where something is missing.",
+        "sandbox.cli.doctor:doctor",
+    ),
     "demo": Command(
         "Send real and generated events, wait for the KPIs and compare each with the truth.", "sandbox.cli.demo:demo"
     ),

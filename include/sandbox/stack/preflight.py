@@ -11,9 +11,8 @@ import psutil
 
 from deltaworks.errors import ConfigError
 from deltaworks.tables.spark.toolchain import JavaRuntime, find_java, find_maven
+from sandbox.doctor import RECOMMENDED_MEMORY_BYTES, SUPPORTED_PYTHON
 
-SUPPORTED_PYTHON = (3, 11)
-RECOMMENDED_MEMORY_BYTES = 5 << 30
 _PACKAGES = ("airflow", "pyspark", "moto", "supervisor")
 
 
