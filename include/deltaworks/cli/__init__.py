@@ -15,7 +15,6 @@ app = typer.Typer(
     help="A self-hosted telemetry lakehouse: events become answers in minutes, unattended.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     # Rich's help costs more to import than all the rest of this command; the groups and commands below have it.
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
@@ -31,7 +30,7 @@ def _commands() -> None:
 def main() -> None:
     """Run the command; an error of ours is printed as its message and next step, and becomes its exit code."""
     try:
-        app()
+        app(prog_name="deltaworks")
     except DeltaworksError as error:
         from deltaworks.cli.output import heading
 

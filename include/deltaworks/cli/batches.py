@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Cell, Listing, byte_count, count, instant
@@ -19,7 +20,7 @@ _FILES_SHOWN = 50
 
 @listing_command
 def batches(
-    pipeline: str,
+    pipeline: PipelineArgument,
     last: int = typer.Option(20, min=1, help="How many of the newest batches."),
     batch_id: int | None = typer.Option(None, "--id", min=0, help="One batch with all that is on record of it."),
 ) -> list[str | Listing]:

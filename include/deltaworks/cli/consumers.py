@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line, listing_command
 from deltaworks.control.listing import Listing
@@ -16,7 +17,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("list")
 @listing_command
-def list_consumers(pipeline: str) -> Listing:
+def list_consumers(pipeline: PipelineArgument) -> Listing:
     """List the consumers of the pipeline's stream, those of others among them."""
     source, stream = _stream(pipeline)
     listing = Listing(("consumer", "state", "registered", "whose"))
@@ -29,7 +30,7 @@ def list_consumers(pipeline: str) -> Listing:
 
 @app.command()
 def deregister(
-    pipeline: str,
+    pipeline: PipelineArgument,
     name: str = typer.Option("", help="Another consumer of the stream than the pipeline's own."),
     dry_run: bool = typer.Option(True, help="Only say what would be removed; --no-dry-run removes it."),
 ) -> None:

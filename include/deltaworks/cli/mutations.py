@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line, listing_command
 from deltaworks.control.listing import Listing
@@ -65,7 +66,7 @@ def resolve(
 
 @app.command()
 @listing_command
-def status(pipeline: str) -> list[str | Listing]:
+def status(pipeline: PipelineArgument) -> list[str | Listing]:
     """Show the last batches, the requests that wait, the age of the oldest, and the last pause of the stream."""
     from deltaworks.control.clock import utc_now
     from deltaworks.control.objects import open_objects

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from deltaworks.cli.completion import pipeline_names
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Form, chosen_form, data, form_parameters, line, show
 from deltaworks.control.listing import plain_record
@@ -41,10 +42,13 @@ def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..
 
 def _with_options(command: Callable[..., None], declared: Operation) -> Callable[..., None]:
     fields = option_fields(declared.options())
+    complete = pipeline_names if declared.scope == "pipeline" else None
     subject = inspect.Parameter(
         declared.scope,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[str, typer.Argument(help=f"The {declared.scope}.", show_default=False)],
+        annotation=Annotated[
+            str, typer.Argument(help=f"The {declared.scope}.", show_default=False, autocompletion=complete)
+        ],
     )
     parameters = [subject, *(_parameter(field) for field in sorted(fields, key=lambda field: not field.positional))]
     parameters += form_parameters()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, data, document, line, listing_command
 from deltaworks.control.listing import Cell, Listing
@@ -38,7 +39,7 @@ def check() -> list[str | Listing]:
 
 
 @app.command()
-def show(pipeline: str) -> None:
+def show(pipeline: PipelineArgument) -> None:
     """Print the effective spec of one pipeline: defaults and overrides included."""
     from ruamel.yaml import YAML
 
@@ -62,7 +63,7 @@ def schema() -> None:
 
 @app.command()
 def infer(
-    pipeline: str,
+    pipeline: PipelineArgument,
     files: int = typer.Option(100, min=1, max=10_000, help="Look at no more objects, in the order of their keys."),
     mebibytes: int = typer.Option(64, min=1, max=4_096, help="Look at no more than about so much."),
     hints: str = typer.Option(
@@ -85,7 +86,7 @@ def infer(
 @app.command()
 @listing_command
 def diff(
-    pipeline: str,
+    pipeline: PipelineArgument,
     accept: bool = typer.Option(False, help="Let the stream start although old and new rows will differ in meaning."),
     reason: str = typer.Option("", help="Kept with the acceptance."),
 ) -> Answer:

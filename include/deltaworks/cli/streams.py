@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import typer
 
+from deltaworks.cli.completion import StreamArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
 from deltaworks.control import paths
@@ -26,7 +27,7 @@ _ENDED = ("ended", "failed")
 
 
 def stop(
-    name: str,
+    name: StreamArgument,
     reason: str = typer.Option("stopped by hand", help="Kept in the stop flag for whoever finds the stream stopped."),
     wait_seconds: float = typer.Option(180.0, help="How long to wait for the stream to end."),
 ) -> None:
@@ -40,7 +41,7 @@ def stop(
     line(f"{name} is stopped. `deltaworks start {name}` lets it continue where it ended.")
 
 
-def start(name: str) -> None:
+def start(name: StreamArgument) -> None:
     """Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing."""
     job = _endless(name)
     job.flag.clear()

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from deltaworks.cli.completion import EveryPipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import data, heading, line, listing_command
 from deltaworks.cli.output import show as show_parts
@@ -41,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 @listing_command
 def tables(
-    pipeline: str = typer.Argument("", help="Only this pipeline's tables."),
+    pipeline: EveryPipelineArgument = "",
     control: bool = typer.Option(False, help="The engine's own tables too."),
     unreferenced: bool = _LIST_FOLDERS,
 ) -> list[str | Listing]:

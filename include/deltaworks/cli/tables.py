@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
+from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, line, listing_command
 from deltaworks.control import paths
@@ -40,7 +41,7 @@ table_health.register(app)
 @app.command()
 @listing_command
 def check(
-    pipeline: str = typer.Argument("", help="Only this pipeline."),
+    pipeline: EveryPipelineArgument = "",
     table: str = typer.Argument("", help="Only this table of it."),
 ) -> Answer:
     """Look for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on any."""
@@ -57,7 +58,7 @@ def check(
 
 @app.command()
 @listing_command
-def readers(pipeline: str) -> list[str | Listing]:
+def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     """List who keeps VACUUM back from a pipeline's tables: streams, and readers with a version they keep."""
     project = catalog()
     spec = project.pipeline(pipeline)
