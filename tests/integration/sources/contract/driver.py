@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.engine import runner
-from deltaworks.events.parse import END_OF_CHUNK, Payload
+from deltaworks.events.parse import Payload
 from deltaworks.sources.base import Slice, Source, Task
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.registry import open_source
@@ -42,6 +42,9 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
     """The task, and beside its files one that says which payloads it was given, and in which process."""
 
     def work(payloads: Iterable[Payload]) -> TaskOutput:
+        # This function travels by value, and a mark that travelled with it would be another one.
+        from deltaworks.events.parse import END_OF_CHUNK
+
         seen: list[tuple[int, str, str]] = []
 
         def seeing() -> Iterator[Payload]:
