@@ -108,6 +108,7 @@ def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree
     launcher.send_signal(signal.SIGKILL)
 
     eventually(lambda: ended(child) and ended(middle), "both end")
+    assert not lives_on(child, 0.2)
 
 
 def test_the_chain_begins_with_this_process() -> None:

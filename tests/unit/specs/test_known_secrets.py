@@ -92,7 +92,9 @@ def test_a_variable_that_this_process_does_not_have_is_no_weak_secret(
 ) -> None:
     monkeypatch.delenv("SPARK_SECRET")
 
-    load_catalog("production", root=production)
+    spark = load_catalog("production", root=production).environment.spark
+
+    assert spark.secret is not None
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,8 @@ def test_a_storage_that_fails_for_a_time_to_live_ends_the_ownership(faulty_objec
     eventually(lambda: owner.lost, "the owner gives up")
     owner.release()
 
+    assert owner.lost
+
 
 def test_releasing_never_fails_even_when_storage_does(faulty_objects: FaultyObjects) -> None:
     owner = make(faulty_objects)

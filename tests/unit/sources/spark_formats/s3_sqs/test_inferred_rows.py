@@ -113,16 +113,18 @@ def test_a_watch_speaks_of_a_field_until_it_is_a_column_and_then_no_more(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        _watched_to_the_end(first, later, place)
+        rows = _watched_to_the_end(first, later, place)
+
+    assert len(rows) == len(later)
 
 
-def _watched_to_the_end(first: list[dict[str, Any]], later: list[dict[str, Any]], place: str) -> None:
+def _watched_to_the_end(first: list[dict[str, Any]], later: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
+    """The rows of the later events once the query has a column for each field that can have one."""
     query = Query([lines(*first)], schemaEvolutionMode="addNewColumns", inferredSchemaLocation=place)
     schema_versions(query.inference).change(lambda _: query.version)
     for attempt in range(20):
         try:
-            query.rows(lines(*later), watch=query.watch())
-            break
+            return query.rows(lines(*later), watch=query.watch())
         except NewFields:
             error = query.watch().end_query("s3://b/k", [Payload(3, "k", lines(*later))])
             assert isinstance(error, TransientError)
@@ -130,8 +132,7 @@ def _watched_to_the_end(first: list[dict[str, Any]], later: list[dict[str, Any]]
             assert newest is not None
             assert (error.condition, newest.number) == ("SCHEMA_COLUMNS_ADDED", attempt + 2)
             query.version, query.schema = newest, spark_schema(newest, query.inference)
-    else:
-        pytest.fail("the query ends again and again")
+    pytest.fail("the query ends again and again")
 
 
 def test_misfits_new_fields_and_other_cases_are_left_over_with_their_object() -> None:
