@@ -360,12 +360,40 @@ class TestJsonFraming:
         assert Findings.from_record(landed.findings.as_record()).facts()["over_budget"] == {"max_records": 2}
 
     def test_a_payload_that_has_to_be_looked_at_too_often_is_given_up_where_that_shows(self) -> None:
-        hostile = b"{" * 50_000
+        hostile = b'{"a":"' * 20_000
         landed = Landed(spec(), GOOD + hostile, GOOD, hostile)
         assert len(landed.events) == 2
         assert landed.reasons() == [(1, "over_budget", "max_scans"), (-1, "over_budget", "max_scans")]
         assert landed.rows["quarantine"][0]["raw_bytes"] == len(hostile)
         assert landed.findings.over_budget == {"max_scans": 2}
+
+    @pytest.mark.parametrize("line", [b'{"n\n', b"{\n", b"[{\n", b'"{\n', b'{"\\\n', b"{{{{\n"])
+    @pytest.mark.parametrize("lines", [10, 480, 60_000])
+    def test_good_lines_behind_any_number_of_broken_beginnings_land(self, line: bytes, lines: int) -> None:
+        landed = Landed(spec(), GOOD + b"\n" + line * lines + GOOD + b"\n" + GOOD)
+        assert len(landed.events) == 3
+        assert [code for _, code, _ in landed.reasons()] == ["malformed"]
+
+    @pytest.mark.parametrize("piece", [b'{"":}', b"x{}", b"{{}", b'{"a":{}x', b'{"a":"', b'{"a":1,}\n'])
+    def test_a_small_payload_is_read_to_its_end_whatever_is_in_it(self, piece: bytes) -> None:
+        landed = Landed(spec(), piece * (5_000 // len(piece)) + b"\n" + GOOD + b"\n" + GOOD)
+        assert not landed.findings.over_budget
+        assert len(landed.events) == 2
+
+    def test_an_error_does_not_count_the_lines_before_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        counted: list[int] = []
+
+        class Counting(json.JSONDecodeError):
+            def __init__(self, message: str, text: str, position: int) -> None:
+                super().__init__(message, text, position)
+                counted.append(text.count("", 0, position))
+
+        monkeypatch.setattr("json.decoder.JSONDecodeError", Counting)
+        Landed(spec(), b'{"a":"' * 1_000)
+
+        # One look at everything before it for each error makes a megabyte cost a minute.
+        assert len(counted) > 900
+        assert sum(counted) == 0
 
     @pytest.mark.parametrize(
         "piece", [b"[" + b"[]," * MIB + b"{}]", GOOD[:-1] + b',"o":[' + b"[]," * MIB + b"[]]}"], ids=["array", "object"]

@@ -21,9 +21,26 @@ _INSIDE_A_VALUE = frozenset(',:]}"')
 #: A text, which may lack its end, or a bracket.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
+#: Where an object may begin: its first name, as far as there is text, and no line break in it. Whatever else is open
+#: there has no end, so that looking for the next one costs one look at the bytes between.
+_MAY_BEGIN = re.compile(
+    r'\{(?=[ \t\r\n]*+(?:\}|"(?:[^"\\\x00-\x1f]|\\.)*+(?:"[ \t\r\n]*+(?::|\Z)|\\?\Z)|\Z))', re.DOTALL
+)
 #: Open brackets that are remembered of a broken value.
 _MOST_OPEN = 100_000
 _decoder = json.JSONDecoder()
+
+
+class _Text(str):
+    """A text whose lines are not counted: an error of `json` says its line, and would look at all before it."""
+
+    __slots__ = ()
+
+    def count(self, *_: object) -> int:
+        return 0
+
+    def rfind(self, *_: object) -> int:
+        return -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Recovery:
         self._between = between
         self._window_end = start
         # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes behind `start`.
-        self._text = ""
+        self._text = _Text()
         self._hopeless: set[int] = set()
 
     def values(self) -> Iterator[Event]:
@@ -98,9 +115,10 @@ class Recovery:
         between = self._between.search(self._payload, least)
         end = between.start() + 1 if between else len(self._payload)
         self._budget.scan(end - self._window_end)
-        self._text = self._payload[self._start : end].decode("latin-1")
+        text = self._payload[self._start : end].decode("latin-1")
         self._window_end = end
-        self._budget.hold_json(self._text)
+        self._budget.hold_json(text)
+        self._text = _Text(text)
 
     def _value_end(self, position: int) -> tuple[int | None, _Problem]:
         """Where the value at `position` ends, or what is wrong with it."""
@@ -127,13 +145,18 @@ class Recovery:
     def _next_attempt(self, position: int, end: int | None, problem: _Problem) -> int:
         """Where to look for a value next, or -1. What a value holds that is inside a broken one is broken as well."""
         if end is not None:
-            return self._text.find("{", end)
+            return self._opening(end)
         behind = self._look_at_brackets(position, problem.at)
-        attempt = self._text.find("{", position + 1 if behind is None else behind)
+        attempt = self._opening(position + 1 if behind is None else behind)
         while attempt in self._hopeless:
             self._hopeless.discard(attempt)
-            attempt = self._text.find("{", attempt + 1)
+            attempt = self._opening(attempt + 1)
         return attempt
+
+    def _opening(self, position: int) -> int:
+        """Where an object may begin from `position` on, or -1."""
+        opening = _MAY_BEGIN.search(self._text, position)
+        return -1 if opening is None else opening.start()
 
     def _look_at_brackets(self, position: int, until: int | None) -> int | None:
         """Remember what is open at `until` in the value at `position`. Where it is too deep, return where it ends."""
