@@ -74,8 +74,17 @@ class Campaign:
         return int(bool(self.failures))
 
     def _slice(self, process: JudgingProcess, name: str, seed: int, seconds: float) -> None:
+        """Fuzz one target for its time, in a new process after each that has died."""
+        until = time.monotonic() + seconds
+        while not self._lived(process, name, seed, max(_LEAST_SECONDS, until - time.monotonic())):
+            seed += 1
+            if self.passes is not None or until - time.monotonic() <= _LEAST_SECONDS:
+                return
+
+    def _lived(self, process: JudgingProcess, name: str, seed: int, seconds: float) -> bool:
+        """Fuzz one target; whether the process that does lived to the end."""
         tally, before = self.tallies[name], Tally()
-        began = time.monotonic()
+        began, lived = time.monotonic(), True
         request = {"target": name, "seed": seed, "seconds": seconds, "seen": list(self.failures), "passes": self.passes}
         try:
             for answer in process.ask(request):
@@ -86,6 +95,7 @@ class Campaign:
                     before = self._add(tally, before, answer)
                 self._show(name)
         except Died as died:
+            lived = False
             tally.inputs += 1
             if died.case is None:
                 # The slow reader itself went beyond the bounds: no fault of the product's.
@@ -93,6 +103,7 @@ class Campaign:
             else:
                 self._crashed(died)
         tally.seconds += time.monotonic() - began
+        return lived
 
     @staticmethod
     def _add(tally: Tally, before: Tally, answer: dict[str, Any]) -> Tally:

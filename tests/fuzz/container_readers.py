@@ -1,7 +1,7 @@
-"""Slow, obvious readers of Avro and Parquet objects and of compressed content, apart from the product's.
+"""Slow, obvious readers of Parquet objects and of compressed content, apart from the product's.
 
-What is damaged leaves some room: a block or a group of rows that cannot be read is one event at least, and one more
-than it says it has at most.
+What is damaged leaves some room: a group of rows that cannot be read is one event at least, and one more than it says
+it has at most.
 """
 
 from __future__ import annotations
@@ -9,157 +9,20 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import re
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
 from tests.fuzz.plain_readers import BROKEN, NOTHING, Reading, exactly
 
-#: Records and rows beyond that are not read one by one: such an object is beyond the product's budgets too.
+#: Columns nested more deeply need not be read (docs/formats.md).
+_MOST_LEVELS = 64
+#: Rows beyond that are not read one by one: such an object is beyond the product's budgets too.
 MOST_READ = 20_000
-_SYNC_BYTES = 16
-_MOST_INFLATED = 8 << 20
-
-
-class _Torn(Exception):
-    """The container ends, or stops making sense."""
-
-
-class _Bytes:
-    """What is left of a container."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def take(self, count: int) -> bytes:
-        if count < 0 or self.position + count > len(self.data):
-            raise _Torn
-        self.position += count
-        return self.data[self.position - count : self.position]
-
-    def long(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                return (value >> 1) ^ -(value & 1)
-            if shift > 63:
-                raise _Torn
-
-
-def avro_records(payload: bytes) -> Reading:
-    """An Avro object container, block by block and record by record."""
-    content = _Bytes(payload)
-    try:
-        if content.take(4) != b"Obj\x01":
-            return NOTHING
-        metadata = _metadata(content)
-        sync = content.take(_SYNC_BYTES)
-        declared = json.loads(metadata["avro.schema"])
-        schema = fastavro.parse_schema(declared)
-    except Exception:  # whatever a damaged header leads to: nothing of it can be read
-        return NOTHING
-    if not isinstance(declared, dict) or declared.get("type") != "record":
-        return NOTHING
-    codec = metadata.get("avro.codec", b"null")
-    events: list[Any] = []
-    least, most, broken = 0, 0.0, 0
-    for count, block in _blocks(content, sync):
-        records = None if block is None else _records(block, codec, schema, count)
-        if records is None:
-            broken += 1
-            least += 1
-            most += max(count, 0) + 1
-        else:
-            events += [] if broken else records
-            least += len(records)
-            most += len(records)
-    if broken or not _is_bounded(declared):
-        return Reading(events, least, most, whole=True, broken=broken)
-    return exactly(events)
-
-
-def _is_bounded(schema: Any) -> bool:
-    """Whether the size of a block bounds what its records take in memory; an object is free to be refused otherwise."""
-    try:
-        return _least_bytes(schema, frozenset()) > 0
-    except _Torn:
-        return False
-
-
-def _least_bytes(schema: Any, around: frozenset[str]) -> int:
-    if isinstance(schema, list):
-        for kind in schema:
-            _least_bytes(kind, around)
-        return 1
-    if isinstance(schema, str):
-        if schema in around:
-            raise _Torn
-        return int(schema != "null")
-    kind = schema.get("type")
-    if kind == "record":
-        inside = around | {schema.get("name", "")}
-        return sum(_least_bytes(field["type"], inside) for field in schema["fields"])
-    if kind in ("array", "map"):
-        if not _least_bytes(schema["items" if kind == "array" else "values"], around) and kind == "array":
-            raise _Torn
-        return 1
-    if kind in ("enum", "fixed"):
-        return int(schema.get("size", 1))
-    return _least_bytes(kind, around)
-
-
-def _metadata(content: _Bytes) -> dict[str, bytes]:
-    metadata = {}
-    while count := content.long():
-        if count < 0:
-            count, _ = -count, content.long()
-        for _ in range(count):
-            name = content.take(content.long()).decode()
-            metadata[name] = content.take(content.long())
-    return metadata
-
-
-def _blocks(content: _Bytes, sync: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """The number of records and the bytes of each block; no bytes where it is torn, which is the last one then."""
-    while content.position < len(content.data):
-        count = 0
-        try:
-            count = content.long()
-            block = content.take(content.long())
-            if content.take(_SYNC_BYTES) != sync:
-                raise _Torn
-        except _Torn:
-            yield count, None
-            return
-        yield count, block
-
-
-def _records(block: bytes, codec: bytes, schema: Any, count: int) -> list[Any] | None:
-    if not 0 <= count <= MOST_READ or codec not in (b"null", b"deflate"):
-        return None
-    try:
-        if codec == b"deflate":
-            inflating = zlib.decompressobj(-15)
-            block = inflating.decompress(block, _MOST_INFLATED)
-            if not inflating.eof:
-                return None
-        stream = io.BytesIO(block)
-        records = [fastavro.schemaless_reader(stream, schema) for _ in range(count)]
-        # A block that says it has fewer records than it has would lose the others.
-        return None if stream.read(1) else records
-    except Exception:  # the block's own bytes decide what is raised
-        return None
 
 
 def parquet_rows(payload: bytes) -> Reading:
@@ -183,7 +46,14 @@ def parquet_rows(payload: bytes) -> Reading:
             events += [] if broken else [_row(table, index) for index in range(table.num_rows)]
             least += table.num_rows
             most += table.num_rows
-    return Reading(events, least, most, whole=True, broken=broken) if broken else exactly(events)
+    if broken or _levels(file) > _MOST_LEVELS:
+        return Reading(events, least, most, whole=True, broken=broken)
+    return exactly(events)
+
+
+def _levels(file: pq.ParquetFile) -> int:
+    schema = file.metadata.schema
+    return max((schema.column(number).path.count(".") for number in range(file.metadata.num_columns)), default=0)
 
 
 def _group(file: pq.ParquetFile, number: int) -> pa.Table | None:

@@ -189,7 +189,7 @@ def _problems(observed: Observed, reading: Reading, seq: int) -> Iterator[str]:
         return
     if len(rejected) < reading.broken:
         yield f"{len(rejected)} rows are in quarantine, {reading.broken} pieces are broken"
-    if not count and not reading.is_exact:
+    if not count and not (reading.is_exact or reading.may_be_empty):
         yield "the payload left no row at all"
     kept = Counter(event["id"] for event in reading.kept if is_plainly_right(event))
     if lost := kept - Counter(ids[0] for (of, _), ids in observed.ids.items() if of == seq):

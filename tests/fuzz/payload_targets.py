@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.reasons import Reason, ReasonCode
-from tests.fuzz import container_readers, plain_readers, text_inputs
+from tests.fuzz import avro_reader, container_readers, plain_readers, text_inputs
 from tests.fuzz.container_inputs import avro_payloads, compressed_payloads, parquet_payloads
 from tests.fuzz.plain_readers import Reading
 from tests.fuzz.targets import CompressedTarget, PayloadTarget, Reader, Target, Variant
@@ -98,7 +98,7 @@ _ALL: tuple[Target, ...] = (
         },
     ),
     PayloadTarget(
-        "avro", "binary", {"objects": Variant({"format": "avro"}, avro_payloads(), container_readers.avro_records)}
+        "avro", "binary", {"objects": Variant({"format": "avro"}, avro_payloads(), avro_reader.avro_records)}
     ),
     PayloadTarget(
         "parquet",

@@ -41,7 +41,7 @@ class Reading:
 
     `events` are all of it where `least` and `most` are their number; the first ones otherwise. `whole` where one row
     may, or must, stand for all of the payload. `kept` are events which have to be among those that are read, wherever;
-    `broken` is how many rows have to be in quarantine at least.
+    `broken` is how many rows have to be in quarantine at least. `may_be_empty` where none of it may have a row.
     """
 
     events: Sequence[Any] = ()
@@ -50,6 +50,7 @@ class Reading:
     whole: bool = False
     kept: Sequence[Mapping[str, Any]] = field(default=())
     broken: int = 0
+    may_be_empty: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -84,7 +85,7 @@ def _number(text: str) -> float:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number, parse_float=_number)
 #: Half of a character: JSON's grammar has it, and no text in UTF-8 does.
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_values(payload: bytes) -> Reading:
@@ -96,7 +97,7 @@ def json_values(payload: bytes) -> Reading:
         text = payload.decode()
     except UnicodeDecodeError:
         return Reading((), 0 if not payload.strip() else 1, float("inf"), whole=True)
-    if _SURROGATE.search(text):
+    if SURROGATE.search(text):
         return Reading((), 1, float("inf"), whole=True)
     values, position = [], 0
     while True:
@@ -149,7 +150,7 @@ def _inside(value: Any, name: str) -> list[Any]:
             return [BROKEN]
         # Once more: what one parser takes and another does not decides nothing.
         _DECODER.decode(value[name])
-        if _SURROGATE.search(value[name]):
+        if SURROGATE.search(value[name]):
             raise ValueError("half of a character")
     return inner if isinstance(inner, list) else [BROKEN if inner is None else inner]
 

@@ -147,12 +147,13 @@ class _BlockReader:
 
 def _or_as_it_is(read: Callable[..., Any]) -> Callable[..., Any]:
     """A reader of a logical type that gives what stands for a value it has no room for, such as an instant beyond the
-    year 9999: a misfit of the column that it is for, and of no other record."""
+    year 9999: a misfit of the column that it is for, and of no other record. A type that lacks what it has to declare,
+    such as a decimal its precision, is none: its values are what they are written as."""
 
     def tolerant(value: Any, *schemas: Any) -> Any:
         try:
             return read(value, *schemas)
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, LookupError, TypeError, ValueError):
             return value
 
     return tolerant
