@@ -27,8 +27,8 @@ class Walk:
 
 WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 112, 21),
-    Walk("batch", "deltaworks.engine.batches", 98, 18),
-    Walk("stream", "deltaworks.engine.runner", 113, 20),
+    Walk("batch", "deltaworks.engine.batches", 99, 18),
+    Walk("stream", "deltaworks.engine.runner", 114, 20),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 63, 13),
 )
 

@@ -11,13 +11,14 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from deltaworks.engine.announcements import with_announcements
+from deltaworks.engine.canary import CANARY_SECONDS, read_canary
 from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
 from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
@@ -145,11 +146,12 @@ def fan_out(
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
-        ConfigError, TransientError: OBJECT_FORBIDDEN, STORAGE_UNREACHABLE; nothing was committed.
+        ConfigError, TransientError: OBJECT_FORBIDDEN, WORKERS_DIE, STORAGE_UNREACHABLE; nothing was committed.
     """
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
     limits = TaskLimits(payload_seconds=spec.stream.object_seconds, memory_bytes=spec.stream.task_memory_bytes)
+    canary_limits = replace(limits, payload_seconds=min(CANARY_SECONDS, limits.payload_seconds))
 
     def work(payloads: Iterable[Payload], *, carefully: bool = False) -> TaskOutput:
         pipeline = PipelineSpec.model_validate_json(declared)
@@ -158,6 +160,14 @@ def fan_out(
                 watched, pipeline, stamp, target, evolved=evolved, duplicates=duplicates, carefully=carefully
             )
 
+    def prove(payloads: Iterable[Payload]) -> None:
+        pipeline = PipelineSpec.model_validate_json(declared)
+        with canary_limits.of_task(payloads) as watched:
+            for part in Parser(pipeline, evolved=evolved).parse(watched, stamp):
+                _check_parts(pipeline, target, [part])
+
+    if care is not None:
+        care.canary = partial(read_canary, spark, spec, prove)
     outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
     written = merged_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:

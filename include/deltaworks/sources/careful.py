@@ -71,6 +71,7 @@ def read_objects(
     """The outputs of `run` over all references, in their order; it runs one job of one task for some of them.
 
     Raises:
+        ConfigError: WORKERS_DIE.
         Exception: what a job raised that is no death, or a death with nothing open.
     """
     care.begin()
@@ -78,6 +79,7 @@ def read_objects(
     outputs: list[TaskOutput] = []
     while waiting:
         share = waiting.popleft()
+        care.judge()
         care.before_job()
         try:
             output = run(share)
@@ -90,6 +92,8 @@ def read_objects(
             waiting.extendleft(reversed(_pieces(share, place["seq"])))
         else:
             care.forget_opened()
+            if any(reference.seq not in care.blamed() for reference in share):
+                care.note_read_well()
             outputs.append(replace(output, task=len(outputs)))
     return outputs
 
@@ -165,11 +169,13 @@ def read_records(run: Callable[[RecordWindows, dict[int, str]], T], care: Care) 
     """What `run` makes of all records, in a pass of one task; passes are repeated until none dies.
 
     Raises:
+        ConfigError: WORKERS_DIE.
         Exception: what a pass raised that is no death, or a death that no record can be blamed for.
     """
     care.begin()
     windows = RecordWindows()
     for _ in range(_MOST_PASSES):
+        care.judge()
         care.before_job()
         try:
             read = run(windows, care.blamed())
@@ -180,6 +186,9 @@ def read_records(run: Callable[[RecordWindows, dict[int, str]], T], care: Care) 
                 raise
             log.warning("a task died on records %s: %s", place, cause)
             windows.narrowed(int(place["first"] or 0), int(place["records"]))
+            # What lies before it was read; so many of these are not to blame.
+            if int(place["first"] or 0) > len(care.blamed()):
+                care.note_read_well()
         else:
             care.forget_opened()
             return read

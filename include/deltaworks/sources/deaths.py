@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import error_in
+from deltaworks.errors import ConfigError, error_in
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 _CRASHED = re.compile(r"Python worker exited unexpectedly|Python worker process .{0,40}terminated")
@@ -86,6 +86,7 @@ class Care:
         payload_seconds: for how long a task may have one payload open.
         at_once: whether the first pass is careful already, since whoever read this batch last has died.
         on_job: called before each job, of which there may be many.
+        canary: runs a job that reads a payload which every worker can read; it raises what Spark says of a death.
     """
 
     objects: ObjectStore
@@ -95,9 +96,12 @@ class Care:
     payload_seconds: float
     at_once: bool = False
     on_job: Callable[[], None] = lambda: None
+    canary: Callable[[], None] = lambda: None
     deaths: dict[int, int] = field(default_factory=dict)
     _causes: dict[int, str] = field(default_factory=dict)
     _used: bool = False
+    _judged: set[int] = field(default_factory=set)
+    _read_well: bool = False
     _job_began: float = 0.0
 
     @property
@@ -148,6 +152,48 @@ class Care:
             for seq, count in self.deaths.items()
             if count >= self.most_deaths
         }
+
+    def note_read_well(self) -> None:
+        """A payload was read by a worker that lived on."""
+        self._read_well = True
+
+    def judge(self) -> None:
+        """See, before a payload is given up, that it is not the workers who die on everything.
+
+        A payload that was read well since the last one was given up says so, or the canary. Call it before each job.
+
+        Raises:
+            ConfigError: WORKERS_DIE, on the canary too; nothing on record blames a payload any more.
+        """
+        blamed = self.blamed().keys() - self._judged
+        if not blamed:
+            return
+        if not self._read_well:
+            self._send_canary()
+        self._judged |= blamed
+        self._read_well = False
+
+    def _send_canary(self) -> None:
+        """Let the canary be read as often as tasks may die on a payload."""
+        cause: str | None = None
+        for _ in range(self.most_deaths):
+            self.before_job()
+            try:
+                self.canary()
+            except Exception as error:
+                cause = death_in(error)
+                if cause is None:
+                    raise
+            else:
+                return
+        self.end()
+        raise ConfigError(
+            "WORKERS_DIE",
+            "The Python workers die on whatever they read, also on a payload of a few bytes that every worker can "
+            f"read: {cause}. No payload is quarantined for it.",
+            hint="Find out from the executor's log what they die of (a library of this environment that is broken, or "
+            "made for another machine; a `stream.task_memory` too small to work at all), mend it, start the stream.",
+        )
 
     def end(self) -> None:
         """The batch is fixed: nothing on record of it is needed any more."""

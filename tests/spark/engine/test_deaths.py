@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.errors import ConfigError
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import ObjectSlice, RecordSlice
 from deltaworks.sources.objects.payloads import FileReference
@@ -136,6 +140,53 @@ def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop
 
     assert shop.landed() == shop.expected(1, 2, 3)
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+
+
+#: A library that is there and crashes whenever it reads: in front of the real one on the workers' path.
+BROKEN_LIBRARY = """
+import ctypes, importlib.machinery, sys
+from pathlib import Path
+
+places = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
+spec = importlib.machinery.PathFinder.find_spec("orjson", places)
+module = sys.modules["orjson"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.loads = lambda data: ctypes.string_at(0)
+"""
+
+
+@contextmanager
+def broken_library(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Python workers that start meanwhile die of a segmentation fault on any JSON."""
+    folder.mkdir()
+    (folder / "orjson.py").write_text(BROKEN_LIBRARY.replace("import ctypes", "import ctypes, importlib.util", 1))
+    variables = spark.sparkContext.environment
+    before = variables.get("PYTHONPATH")
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        del variables["PYTHONPATH"]
+        if before is not None:
+            variables["PYTHONPATH"] = before
+
+
+def test_workers_that_die_on_everything_end_the_stream_and_blame_no_object(
+    make_shop: Callable[..., Shop], spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = make_shop(tables=TABLES, stream={"deaths_per_object": 1})
+    processor, source = shop.processor(), shop.land_files(1, 2, 3)
+
+    with broken_library(spark, tmp_path / "broken"), pytest.raises(ConfigError) as ended:
+        processor.process(source, 0)
+
+    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_DIE", False)
+    assert shop.landed() == Counter()
+    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+
+    shop.processor().process(source, 0)
+
+    assert shop.landed() == shop.expected(1, 2, 3)
 
 
 def test_a_record_that_kills_its_reader_is_quarantined_with_its_bytes(

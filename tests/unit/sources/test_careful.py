@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import ReasonCode
@@ -199,3 +200,91 @@ def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
 )
 def test_a_death_is_told_from_other_failures(text: str, died: bool) -> None:
     assert (death_in(RuntimeError(text)) is not None) == died
+
+
+def broken_workers(batch: Care) -> Care:
+    """The care of a batch whose workers die on everything, the canary too."""
+
+    def die() -> None:
+        raise RuntimeError(CRASH)
+
+    batch.canary = die
+    return batch
+
+
+def canary_counted(batch: Care) -> list[int]:
+    """Notes each canary that is read, which no worker dies on."""
+    canaries: list[int] = []
+    batch.canary = lambda: canaries.append(1)
+    return canaries
+
+
+@pytest.mark.parametrize("most_deaths", [1, 2, 3])
+def test_workers_that_die_on_everything_blame_nobody(tmp_path: Path, most_deaths: int) -> None:
+    batch = broken_workers(care(tmp_path, most_deaths=most_deaths))
+    references = [FileReference(seq, f"k{seq}", "") for seq in range(50)]
+    worker = Worker(frozenset(range(50)))
+
+    with pytest.raises(ConfigError) as ended:
+        read_objects([references], run_of(worker, batch), batch)
+
+    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_DIE", False)
+    assert sum(worker.deaths.values()) == most_deaths
+    assert batch.objects.list(batch.folder) == []
+
+
+def test_workers_that_die_on_all_records_blame_nobody(tmp_path: Path) -> None:
+    batch = broken_workers(care(tmp_path))
+
+    def run(windows: RecordWindows, blamed: dict[int, str]) -> tuple[list[int], dict[int, str]]:
+        payloads = (Payload(seq, f"k{seq}", b"{}") for seq in range(500))
+        opened = records_in_windows(payloads, windows, record=batch.opened, blamed=blamed)
+        return Worker(frozenset(range(500))).work(opened)
+
+    with pytest.raises(ConfigError, match="WORKERS_DIE"):
+        read_records(run, batch)
+    assert batch.objects.list(batch.folder) == []
+
+
+def test_after_the_workers_are_mended_nobody_is_to_blame(tmp_path: Path) -> None:
+    batch, references = broken_workers(care(tmp_path)), [FileReference(1, "k", "")]
+    with pytest.raises(ConfigError):
+        read_objects([references], run_of(Worker(frozenset({1})), batch), batch)
+
+    again = care(tmp_path, folder=batch.folder)
+    (output,) = read_objects([references], run_of(Worker(frozenset()), again), again)
+
+    assert output.findings.objects_missing == ["1"]
+
+
+def test_deadly_objects_alone_end_no_stream_however_many_they_are(tmp_path: Path) -> None:
+    batch = care(tmp_path)
+    canaries = canary_counted(batch)
+    references = [FileReference(seq, f"k{seq}", "") for seq in range(8)]
+
+    outputs = read_objects([references], run_of(Worker(frozenset(range(8))), batch), batch)
+
+    assert sum(len(output.findings.objects_rejected) for output in outputs) == 8
+    assert len(canaries) == 8
+
+
+def test_a_neighbour_that_was_read_well_is_as_good_as_the_canary(tmp_path: Path) -> None:
+    batch = broken_workers(care(tmp_path))
+    references = [FileReference(seq, f"k{seq}", "") for seq in range(5)]
+
+    outputs = read_objects([references], run_of(Worker(frozenset({1, 3})), batch), batch)
+
+    refused = {seq for output in outputs for seq in output.findings.objects_rejected}
+    assert refused == {"1", "3"}
+
+
+def test_a_canary_that_fails_otherwise_is_raised(tmp_path: Path) -> None:
+    batch = care(tmp_path)
+
+    def fail() -> None:
+        raise OSError("the cluster is away")
+
+    batch.canary = fail
+
+    with pytest.raises(OSError, match="away"):
+        read_objects([[FileReference(1, "k", "")]], run_of(Worker(frozenset({1})), batch), batch)

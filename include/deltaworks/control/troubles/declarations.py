@@ -164,6 +164,13 @@ DECLARATIONS: Final = (
             "grant `s3:GetObject` and `s3:ListBucket` to the stream's role",
         ),
         Trouble(
+            "WORKERS_DIE",
+            "Python workers of a stream die on whatever they read, also on a payload that every worker can read; "
+            "nothing was quarantined for it",
+            "see what they die of in the executor's log, mend the environment, then `deltaworks start`",
+            runbook="operating.md#a-task-that-dies",
+        ),
+        Trouble(
             "QUEUE_REDRIVES_EARLY",
             "a warning of relay and `deltaworks wire`: the queue makes a dead letter of a message after fewer than 3 "
             "deliveries",

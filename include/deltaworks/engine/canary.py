@@ -1,0 +1,88 @@
+"""A payload that every worker can read, to tell a worker that is broken from an object that breaks it.
+
+A native library that crashes whatever it reads kills workers on every object. Each of them would be blamed for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.events.parse import Payload
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import SourceSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: So long a worker may take for it. One that is well takes some milliseconds, and as long as it needs to start.
+CANARY_SECONDS = 60.0
+_KEY = "canary"
+
+
+def canary_payload(source: SourceSpec) -> bytes:
+    """A few bytes in the source's format, which hold one event."""
+    return _PAYLOADS[source.format](source)
+
+
+def _csv(source: Any) -> bytes:
+    rows = [source.csv.columns or (_KEY,), (_KEY,) * len(source.csv.columns or (_KEY,))]
+    return "".join(f"{source.csv.delimiter.join(row)}\n" for row in rows[not source.csv.header :]).encode()
+
+
+def _tsv(source: Any) -> bytes:
+    names = source.tsv.columns or (_KEY,)
+    return f"#Fields: {' '.join(names)}\n{chr(9).join(_KEY for _ in names)}\n".encode()
+
+
+def _parquet(source: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table({_KEY: [_KEY]}), sink)
+    return sink.getvalue()
+
+
+def _avro(source: Any) -> bytes:
+    import fastavro
+
+    sink = io.BytesIO()
+    schema = {"type": "record", "name": _KEY, "fields": [{"name": _KEY, "type": "string"}]}
+    fastavro.writer(sink, fastavro.parse_schema(schema), [{_KEY: _KEY}])
+    return sink.getvalue()
+
+
+_PAYLOADS: dict[str, Callable[[Any], bytes]] = {
+    "json": lambda source: b'{"canary": "canary"}',
+    "csv": _csv,
+    "tsv": _tsv,
+    "text": lambda source: b"canary\n",
+    "parquet": _parquet,
+    "avro": _avro,
+}
+
+
+def read_canary(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
+    """Run one task that reads the canary and drops what comes of it.
+
+    It is made in the task too: where the library that makes it is broken, the driver lives on.
+
+    Args:
+        read: reads payloads as a task of a batch does; what it raises is no death.
+
+    Raises:
+        Exception: what Spark says of the task's death.
+    """
+    declared = spec.model_dump_json()
+
+    def work(numbers: Iterable[int]) -> Iterator[int]:
+        source = PipelineSpec.model_validate_json(declared).source
+        for number in numbers:
+            with contextlib.suppress(Exception):  # a worker that can raise is alive
+                read([Payload(number, _KEY, canary_payload(source))])
+            yield number
+
+    spark.sparkContext.parallelize([0], 1).mapPartitions(work).collect()

@@ -1,0 +1,48 @@
+"""The canary is one event in any format that a pipeline can declare: a worker that is well reads it to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.engine.canary import canary_payload
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.specs.pipeline import PipelineSpec
+
+_OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "b"}
+_KAFKA = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
+_DELTA = {"kind": "delta", "uri": "s3://b/t"}
+_NAMED = {"header": False, "columns": ["a", "b"], "delimiter": ";"}
+SOURCES: dict[str, dict[str, Any]] = {
+    "json": _OBJECTS,
+    "csv": _OBJECTS | {"format": "csv"},
+    "csv without a header": _OBJECTS | {"format": "csv", "csv": _NAMED},
+    "tsv": _OBJECTS | {"format": "tsv"},
+    "tsv with declared columns": _KAFKA | {"format": "tsv", "tsv": {"columns": ["a", "b"]}},
+    "text": _OBJECTS | {"format": "text", "pattern": "(?P<word>.+)"},
+    "parquet": _OBJECTS | {"format": "parquet"},
+    "avro": _OBJECTS | {"format": "avro"},
+    "records": _KAFKA,
+    "rows of a table": _DELTA,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_canary_holds_one_event_in_the_format_of_its_source(source: dict[str, Any]) -> None:
+    spec = PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": source,
+            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+            "tables": [{"name": "events", "catch_all": True}],
+        }
+    )
+    payload = Payload(0, "canary", canary_payload(spec.source))
+
+    parts = list(Parser(spec).parse([payload], BatchStamp(0, 0, "")))
+
+    rows = [(row["_position"], row["reasons"][0]["code"]) for _, part in parts for row in part.to_pylist()]
+    assert rows == [(0, "unknown_event")]
