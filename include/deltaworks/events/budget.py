@@ -27,6 +27,12 @@ ATTEMPT_BYTES = 128
 #: are 2,000 attempts, which take 30 ms at most; the worst payload of 5 KB needs no more.
 _LEAST_SCANNED_BYTES = 256 << 10
 
+#: What a payload may hold where nothing is declared: so much however small it is, so much for each of its bytes, and no
+#: more than so much. A record takes up to 16 us and a value 1 us, so that a few kilobytes cost two seconds. Records of
+#: one byte are none that anybody sends: an id or a time alone takes more, compressed too.
+_LEAST_RECORDS, _RECORDS_PER_BYTE, _MOST_RECORDS = 100_000, 1, 10_000_000
+_LEAST_VALUES, _VALUES_PER_BYTE, _MOST_VALUES = 2_000_000, 100, 1_000_000_000
+
 #: An event as a framer gives it: its value and its bytes.
 Event = tuple[Any, bytes]
 
@@ -52,26 +58,45 @@ class Budget:
     """Counts what one payload costs. Of one payload and one thread.
 
     Args:
-        size: bytes of the payload.
+        size: bytes of the payload; None where what is read is not the payload itself, which was counted before.
         max_event_bytes: a piece of text that is longer is no event, and need not be looked at.
         note: told the name of each budget that the payload goes beyond, once.
     """
 
-    __slots__ = ("_left_bytes", "_left_values", "_limits", "_note", "_noted", "_scannable", "_size", "max_event_bytes")
+    __slots__ = (
+        "_left_bytes",
+        "_left_values",
+        "_limits",
+        "_max_records",
+        "_max_values",
+        "_note",
+        "_noted",
+        "_scannable",
+        "_size",
+        "max_event_bytes",
+    )
 
     def __init__(
         self,
         limits: BudgetSpec | None = None,
         *,
-        size: int,
+        size: int | None,
         max_event_bytes: int = 16 << 20,
         note: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits or BudgetSpec()
-        self._size = size
-        self._scannable = max(_LEAST_SCANNED_BYTES, self._limits.max_scans * size)
+        self._size = size or 0
+        self._scannable = max(_LEAST_SCANNED_BYTES, self._limits.max_scans * self._size)
         self._left_bytes = self._scannable
-        self._left_values = self._limits.max_values
+        by_size = (_MOST_RECORDS, _MOST_VALUES)
+        if size is not None:
+            by_size = (
+                min(_MOST_RECORDS, max(_LEAST_RECORDS, _RECORDS_PER_BYTE * size)),
+                min(_MOST_VALUES, max(_LEAST_VALUES, _VALUES_PER_BYTE * size)),
+            )
+        self._max_records = self._limits.max_records or by_size[0]
+        self._max_values = self._limits.max_values or by_size[1]
+        self._left_values = self._max_values
         self._note = note
         self._noted: set[str] = set()
         self.max_event_bytes = max_event_bytes
@@ -100,7 +125,8 @@ class Budget:
         """
         self._left_values -= count
         if self._left_values < 0:
-            raise self.exceeded("max_values", f"it holds more than {self._limits.max_values} values")
+            why = self._why(self._limits.max_values)
+            raise self.exceeded("max_values", f"it holds more than {self._max_values} values{why}")
 
     def announce(self, records: int) -> None:
         """Refuse a payload that says itself how many records it has, before the first is read.
@@ -108,8 +134,9 @@ class Budget:
         Raises:
             Exceeded: max_records.
         """
-        if records > self._limits.max_records:
-            detail = f"it holds {records} records; at most {self._limits.max_records} are read"
+        if records > self._max_records:
+            why = self._why(self._limits.max_records)
+            detail = f"it holds {records} records; at most {self._max_records} are read{why}"
             raise self.exceeded("max_records", detail)
 
     def may_exceed(self, size: int) -> bool:
@@ -145,8 +172,11 @@ class Budget:
         Raises:
             Exceeded: max_values.
         """
-        if len(payload) > self._limits.max_values:
+        if len(payload) > self._max_values:
             self.make(sum(payload.count(mark) for mark in marks))
+
+    def _why(self, declared: int | None) -> str:
+        return "" if declared else f" of {self._size} bytes, as no other number is declared"
 
     def exceeded(self, budget: str, detail: str) -> Exceeded:
         """What to raise, noted: the payload has gone beyond a budget."""
@@ -167,9 +197,9 @@ class Budget:
             yield first
             break
         try:
-            yield from itertools.islice(events, self._limits.max_records - 1)
+            yield from itertools.islice(events, self._max_records - 1)
             for _ in events:
-                over = self.exceeded("max_records", f"it holds more than {self._limits.max_records} records")
+                over = self.exceeded("max_records", f"it holds more than {self._max_records} records")
                 over.rest = payload
                 raise over
         except Exceeded as over:

@@ -94,7 +94,7 @@ class EventReader:
         """The values with their bytes; a wrapper that holds an array becomes one value an element."""
         if not self._unwrap:
             return values
-        budget = Budget(self._budget, size=0, note=self._note_over_budget)
+        budget = Budget(self._budget, size=None, note=self._note_over_budget)
         return budget.bounded(self._spread(values, budget), b"")
 
     def _spread(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltaworks.events.budget import Budget, Exceeded
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import BudgetSpec
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 GOOD = b'{"n":"good","t":1700000000,"id":"g","c":"x"}'
@@ -339,6 +341,23 @@ class TestParquet:
         assert landed.reasons() == [(position, "over_budget", *budget)]
         assert not landed.events
         assert len(Landed(spec("parquet", budget={"max_records": 2_500, "max_values": 7_500}), data).events) == 2_500
+
+    @pytest.mark.parametrize(("columns", "rows", "budget"), [(1, 100_001, "max_records"), (201, 10_000, "max_values")])
+    def test_a_small_object_holds_as_much_as_its_size_allows(self, columns: int, rows: int, budget: str) -> None:
+        same = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([7]))
+        data = parquet(pa.table({f"c{number}": same for number in range(columns)}), compression="zstd")
+        assert len(data) < 100_000
+
+        assert Landed(spec("parquet"), data).reasons() == [(-1, "over_budget", budget)]
+
+    def test_what_may_be_in_a_payload_grows_with_it(self) -> None:
+        Budget(size=3_000_000).announce(3_000_000)
+        with pytest.raises(Exceeded, match="at most 3000000 are read of 3000000 bytes"):
+            Budget(size=3_000_000).announce(3_000_001)
+        with pytest.raises(Exceeded, match="at most 10000000"):
+            Budget(size=1 << 30).announce(10_000_001)
+        with pytest.raises(Exceeded, match=r"at most 5 are read$"):
+            Budget(BudgetSpec(max_records=5), size=3_000_000).announce(6)
 
     def test_lists_of_any_length_are_made_for_few_rows_at_a_time(self) -> None:
         lists = pa.array([[None] * 1_000] * self.COUNT, pa.list_(pa.int32()))

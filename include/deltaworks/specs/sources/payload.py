@@ -53,9 +53,13 @@ class BudgetSpec(Spec):
     max_scans: Annotated[int, NEXT_START] = Field(
         default=20, ge=2, description="how often the bytes of a payload may be looked at, on average"
     )
-    max_records: Annotated[int, NEXT_START] = Field(default=10_000_000, ge=1, description="events in a payload")
-    max_values: Annotated[int, NEXT_START] = Field(
-        default=1_000_000_000, ge=1, description="values of fields in a payload"
+    max_records: Annotated[int | None, NEXT_START] = Field(
+        default=None, ge=1, description="events in a payload; by default its size decides, up to 10,000,000"
+    )
+    max_values: Annotated[int | None, NEXT_START] = Field(
+        default=None,
+        ge=1,
+        description="values of fields in it; by default its size decides, up to 1,000,000,000",
     )
     max_held_bytes: Annotated[Bytes, NEXT_START] = Field(
         default=2 << 30, description="what values that are decoded at once may take in memory"
