@@ -248,7 +248,8 @@ class Router:
     """Which tables an event belongs to."""
 
     def __init__(self, spec: PipelineSpec) -> None:
-        self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all)
+        self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all is True)
+        self._rest = tuple(table.name for table in spec.event_tables if table.catch_all == "rest")
         self._conditional = [
             (table.name, [(tuple(path.split(".")), frozenset(values)) for path, values in table.when.items()])
             for table in spec.event_tables
@@ -282,9 +283,9 @@ class Router:
         matched = tuple(
             name for name, conditions in self._conditional if all(_holds(event, *condition) for condition in conditions)
         )
-        if not matched and self._conditional:
+        if not matched and self._conditional and not self._rest:
             return None
-        return self._catch_all + matched
+        return self._catch_all + (matched or self._rest)
 
 
 def _holds(event: dict[str, Any], path: Path, values: frozenset[Any]) -> bool:

@@ -116,7 +116,7 @@ class TableSpec(Spec):
     when: Annotated[dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _OTHER_ROWS] = Field(
         default_factory=dict
     )
-    catch_all: Annotated[bool, _OTHER_ROWS] = False
+    catch_all: Annotated[bool | Literal["rest"], _OTHER_ROWS] = False
     columns: Annotated[tuple[ColumnSpec, ...], _COLUMNS] = ()
     partition_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = ("event_date",)
     zorder_by: Annotated[tuple[str, ...], NEXT_UPKEEP] = ()
@@ -153,8 +153,11 @@ class TableSpec(Spec):
     def _consistent(self) -> Self:
         if self.name in RESERVED_TABLES:
             raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
-        if self.announces is None and self.catch_all == bool(self.when):
-            raise ValueError("give `when` a condition, or set catch_all: true for a table of every event")
+        if self.announces is None and bool(self.catch_all) == bool(self.when):
+            raise ValueError(
+                "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for "
+                "one of the events that no `when` takes"
+            )
         added = ENVELOPE_COLUMNS if self.announces is None else tuple(NOTIFICATION_COLUMNS.items())
         names = [name for name, _ in added] + [column.name for column in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})

@@ -210,3 +210,25 @@ class TestRouting:
 
         assert len(router._matched) <= 10_001
         assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")
+
+
+def test_a_table_of_the_rest_takes_what_no_condition_takes() -> None:
+    tables = [
+        {"name": "events", "catch_all": True},
+        {"name": "orders", "when": {"name": "order"}},
+        {"name": "others", "catch_all": "rest"},
+    ]
+    spec = PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+            "tables": tables,
+        }
+    )
+    router = Router(spec)
+
+    assert router.tables({"name": "order"}, "order") == ("events", "orders")
+    assert router.tables({"name": "new"}, "new") == ("events", "others")
