@@ -32,6 +32,10 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "pipelines": Command("What is declared under include/pipelines.", "deltaworks.cli.pipelines:app"),
+    "land": Command(
+        "Put files of events into the bucket that a pipeline reads, as its producers would; - is standard input.",
+        "deltaworks.cli.land:land",
+    ),
     "start": Command(
         "Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing.",
         "deltaworks.cli.streams:start",

@@ -7,10 +7,11 @@ command imports rich or writes to standard output: a test holds that.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,6 +78,22 @@ def listing(shown: Listing) -> None:
     for row in shown.rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     console.print(table, soft_wrap=False)
+
+
+@contextlib.contextmanager
+def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
+    """A bar on standard error while people watch it: takes how much of the total is done, and what is under way."""
+    console = _console(error=True)
+    if not console.is_terminal:
+        yield lambda done, text: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    # The text stands for itself, as everywhere here.
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done, text: progress.update(task, completed=done, description=visible(text))
 
 
 def show(parts: Sequence[Part], *, form: Form = "table") -> None:

@@ -38,7 +38,7 @@ def decompressed(data: bytes, compression: Compression, *, max_bytes: int | None
     Raises:
         DamagedContent, LargeContent: with what there is to say, but for its name.
     """
-    kind = _detected(data) if compression == "auto" else compression
+    kind = detected(data) if compression == "auto" else compression
     if kind == "none":
         return data
     parts: list[bytes] = []
@@ -54,7 +54,8 @@ def decompressed(data: bytes, compression: Compression, *, max_bytes: int | None
     return b"".join(parts)
 
 
-def _detected(data: bytes) -> str:
+def detected(data: bytes) -> str:
+    """How content that begins so is compressed: `gzip`, `bzip2`, `zstd` or `none`."""
     return next((kind for kind, beginning in _BEGINNINGS.items() if beginning.match(data)), "none")
 
 

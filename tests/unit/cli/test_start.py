@@ -47,7 +47,9 @@ def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None
 
 
 @pytest.mark.parametrize(
-    "words", [("pipelines", "check"), ("pipelines", "--help"), ("restore", "--help")], ids=" ".join
+    "words",
+    [("pipelines", "check"), ("pipelines", "--help"), ("restore", "--help"), ("land", "--help")],
+    ids=" ".join,
 )
 def test_what_reads_declarations_alone_loads_no_engine(words: tuple[str, ...]) -> None:
     assert run(*words)[1] & ENGINES == set()

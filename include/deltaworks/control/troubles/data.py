@@ -32,6 +32,31 @@ DATA: Final = (
             "empty what was derived, and read everything again with `since=None`",
         ),
         Trouble(
+            "INPUT_DAMAGED",
+            "a file to land or to infer from is cut off, or damaged where it is compressed; what landed of it stays",
+            "get it again, and land the whole file: what is there already is left out",
+        ),
+        Trouble(
+            "INPUT_WRONG_FORMAT",
+            "a file begins as another format does than the one the pipeline declares",
+            "land files of that format, or mend `source.format`",
+        ),
+        Trouble(
+            "INPUT_TOO_LARGE",
+            "a file of Parquet or Avro, which is never cut, is larger than an object that a stream reads",
+            "write several files, or raise `source.max_object_bytes`",
+        ),
+        Trouble(
+            "FORM_UNKNOWN",
+            "nothing can be inferred from files of this form, or files of several forms were given; they are named",
+            "give files of one form, or write `pipeline.yaml` by hand: docs/specs.md",
+        ),
+        Trouble(
+            "EVENTS_WITHOUT_TIME",
+            "in no field most events have a time, and every event needs one",
+            "name the field with `--time`, or have producers send one",
+        ),
+        Trouble(
             "SOURCE_HAS_NO_OBJECTS",
             "something reads landed objects again, and the pipeline's source keeps none",
             "what has landed is in the tables; rows kept whole in quarantine can be replayed",

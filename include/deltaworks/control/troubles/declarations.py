@@ -30,6 +30,31 @@ DECLARATIONS: Final = (
             "a truststore or keystore is not a file on this machine",
             "put it there, for the driver and for every worker",
         ),
+        Trouble(
+            "INPUT_MISSING",
+            "a file to land or to infer from is not there or may not be read, or a folder holds none",
+            "give files, folders, or `-` for standard input",
+        ),
+        Trouble(
+            "LANDING_KEY_UNFIT",
+            "the pipeline would not read an object of that name: its prefix, glob or `partition_columns` say otherwise",
+            "say in which folder below its place the objects belong: `--under FOLDER`",
+        ),
+        Trouble(
+            "LANDING_REFUSED",
+            "the landing bucket is not there, or does not take objects from this login",
+            "check `landing` in include/environments; grant `s3:PutObject` on the pipeline's prefix",
+        ),
+        Trouble(
+            "LANDING_WITHOUT_OBJECTS",
+            "the pipeline reads no objects: there is no bucket to land in",
+            "send records to its stream or topic; the message says how",
+        ),
+        Trouble(
+            "PIPELINE_EXISTS",
+            "a pipeline of that name is declared already, and nothing is written over it",
+            "give another name, or remove the folder",
+        ),
         Trouble("SPEC_MISSING", "a spec file cannot be read", "create it, or correct the name"),
         Trouble("SPEC_NOT_YAML", "a spec file is not YAML; file and line are given", "mend the line"),
         Trouble(

@@ -36,7 +36,7 @@ class CsvFramer:
             Misfit: the header cannot be read.
             Exceeded: max_scans: too much was read in vain, in search of the end of a quote.
         """
-        records = self._records(_Feed(lines_of(payload), budget), budget)
+        records = self.records(lines_of(payload), budget)
         names = self._spec.columns
         if self._spec.header:
             header = next(records, None)
@@ -50,8 +50,13 @@ class CsvFramer:
                 fields = zip(names, record, strict=True)
                 yield {name: value for name, value in fields if value not in self._null}, raw
 
-    def _records(self, feed: _Feed, budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
-        """Every record with its bytes; blank lines are none."""
+    def records(self, lines: Iterator[str], budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
+        """Every record with its bytes, the header among them; blank lines are none.
+
+        Raises:
+            Exceeded: max_scans.
+        """
+        feed = _Feed(lines, budget)
         reader = self._reader(feed)
         while True:
             feed.begin()

@@ -71,7 +71,7 @@ def framer(source: PayloadSpec | DeltaSourceSpec, *, note_over_budget: Callable[
         if not content or content.isspace():
             raise Misfit(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
         if text_is_expected:
-            _refuse_other_forms(payload, source.format)
+            refuse_other_forms(payload, source.format)
         budget = Budget(source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, note=note_over_budget)
         budget.count_values(payload, marks)
         return budget.bounded(find(payload, budget), payload if text_is_expected else b"")
@@ -79,7 +79,12 @@ def framer(source: PayloadSpec | DeltaSourceSpec, *, note_over_budget: Callable[
     return events_of
 
 
-def _refuse_other_forms(payload: bytes, declared: str) -> None:
+def refuse_other_forms(payload: bytes, declared: str) -> None:
+    """Refuse what begins as a form does that is no text, where a text of the format `declared` is expected.
+
+    Raises:
+        Misfit: object_wrong_format.
+    """
     for beginning, name in _OTHER_FORMS:
         if payload.startswith(beginning):
             raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")

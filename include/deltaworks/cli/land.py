@@ -1,0 +1,92 @@
+"""`deltaworks land`: files of events into the bucket that a pipeline reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from deltaworks.cli.completion import PipelineArgument
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import listing_command, progress_bar
+from deltaworks.control.listing import Cell, Listing, byte_count, count, readable_bytes
+
+if TYPE_CHECKING:
+    from deltaworks.sources.objects.landing.inputs import Input
+    from deltaworks.sources.objects.landing.land import LandedFile
+
+
+@listing_command
+def land(
+    pipeline: PipelineArgument,
+    files: list[str] = typer.Argument(help="Files, folders with everything below them, or - for standard input."),
+    object_mib: int = typer.Option(16, min=1, max=512, help="About how much is in an object before it is compressed."),
+    under: str = typer.Option("", help="A folder below the pipeline's place, such as day=2026-01-31."),
+    again: bool = typer.Option(False, help="Land what is there already once more, under new names."),
+) -> list[str | Listing]:
+    """Put files of events into the bucket that a pipeline reads, as its producers would; - is standard input.
+
+    Large files become several objects; no event is cut. What lies there already with the same content is left out.
+    """
+    from deltaworks.sources.objects.landing.inputs import inputs_of
+    from deltaworks.sources.objects.landing.land import land as land_files
+    from deltaworks.sources.objects.landing.land import source_of_objects
+    from deltaworks.sources.objects.landing.put import landing_store
+
+    project = catalog()
+    source = source_of_objects(project.pipeline(pipeline))
+    inputs = inputs_of(files, standard_input=sys.stdin.buffer)
+    store = landing_store(project.environment.landing.of_bucket(source.bucket))
+    with progress_bar(_total(inputs)) as report:
+        before: dict[str, int] = {}
+
+        def note(file: Input, landed: LandedFile) -> None:
+            before[str(file)] = landed.read_bytes
+            objects = landed.objects + landed.present
+            report(sum(before.values()), f"{file}: {objects:,} objects, {readable_bytes(landed.read_bytes)}")
+
+        results = land_files(
+            inputs, source, store, object_bytes=object_mib << 20, under=under, again=again, progress=note
+        )
+    return [_listing(results), *_sentences(pipeline, source.relay, source.place(), results)]
+
+
+def _total(inputs: Sequence[Input]) -> int | None:
+    sizes = [item.size_bytes for item in inputs]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def _listing(results: Sequence[LandedFile]) -> Listing:
+    listing = Listing(("file", "objects", "present", "events", "unreadable", "read bytes", "landed bytes"))
+    for result in results:
+        listing.add(
+            result.file,
+            count(result.objects),
+            count(result.present),
+            _countable(result.events),
+            _countable(result.unreadable),
+            byte_count(result.read_bytes),
+            byte_count(result.landed_bytes),
+        )
+    return listing
+
+
+def _countable(number: int | None) -> Cell:
+    return Cell(None, "?") if number is None else count(number)
+
+
+def _sentences(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
+    objects, present = sum(item.objects for item in results), sum(item.present for item in results)
+    events, unreadable = sum(item.events or 0 for item in results), sum(item.unreadable or 0 for item in results)
+    sentences = [f"{objects:,} objects landed at {place}; {events:,} events are in these files."]
+    if present:
+        sentences.append(f"{present:,} objects were there already with this content; --again lands them once more.")
+    if unreadable:
+        sentences.append(
+            f"{unreadable:,} values are no events: `deltaworks quarantine list {pipeline}` will have them."
+        )
+    if objects:
+        sentences.append(f"Follow them: `deltaworks files list {relay}`, `deltaworks batches {pipeline}`.")
+    return sentences

@@ -1,0 +1,208 @@
+"""Lands files in the bucket a pipeline reads, as its producers would: nothing else of the stream is touched.
+
+The bucket announces what lands, or the relay lists it; from there on it is as with any producer.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.registry import refuse_other_forms
+from deltaworks.sources.objects.landing.inputs import Content, Input
+from deltaworks.sources.objects.landing.json_pieces import Piece, json_pieces
+from deltaworks.sources.objects.landing.line_pieces import csv_pieces, line_pieces
+from deltaworks.sources.objects.landing.names import ObjectNames
+from deltaworks.sources.objects.landing.put import LandingStore
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.payload import PayloadSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+
+OBJECT_BYTES = 16 << 20
+#: Forms whose objects are not cut: their end says where everything is.
+WHOLE_FORMATS = ("parquet", "avro")
+_GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedFile:
+    """What became of one file.
+
+    Attributes:
+        objects: that were put; `present` were there already, with this very content.
+        events: in all of them, those that are there already too; None where they cannot be counted.
+        unreadable: of these, what is no event of the format: it will be in quarantine.
+        read_bytes, landed_bytes: of the file as it is stored; of the objects that were put, compressed.
+    """
+
+    file: str
+    objects: int = 0
+    present: int = 0
+    events: int | None = 0
+    unreadable: int | None = 0
+    read_bytes: int = 0
+    landed_bytes: int = 0
+
+    def plus(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
+        """With one object more."""
+        return replace(
+            self,
+            objects=self.objects + created,
+            present=self.present + (not created),
+            events=_sum(self.events, piece.events),
+            unreadable=_sum(self.unreadable, piece.unreadable),
+            landed_bytes=self.landed_bytes + stored_bytes * created,
+        )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def source_of_objects(spec: PipelineSpec) -> FileSourceSpec:
+    """The source of a pipeline that reads objects.
+
+    Raises:
+        ConfigError: LANDING_WITHOUT_OBJECTS, with what to use instead.
+    """
+    source = spec.source
+    if isinstance(source, FileSourceSpec):
+        return source
+    if isinstance(source, KafkaSourceSpec):
+        place = f"`kcat -P -b {resolve_text(source.bootstrap_servers)} -t {source.topics[0]} -l FILE`"
+        hint = f"Send them with any producer of Kafka, a record an event: {place} sends the lines of a file."
+    elif isinstance(source, KinesisSourceSpec):
+        hint = (
+            f"Put them into the stream, by `aws kinesis put-records` or `deltaworks collect --stream {source.stream}`."
+        )
+    else:
+        hint = f"Write rows to that table: {source.place()}."
+    raise ConfigError(
+        "LANDING_WITHOUT_OBJECTS",
+        f"{spec.pipeline!r} reads {source.kind} ({source.place()}), no objects: there is no bucket to land in.",
+        hint=hint,
+    )
+
+
+def land(
+    inputs: Sequence[Input],
+    source: FileSourceSpec,
+    store: LandingStore,
+    *,
+    object_bytes: int = OBJECT_BYTES,
+    under: str = "",
+    again: bool = False,
+    progress: Callable[[Input, LandedFile], None] | None = None,
+) -> list[LandedFile]:
+    """Put the files into the store, in their order, an object after the other.
+
+    Idempotent: the same files in objects of the same size have the same keys, and a key is put once; unless `again`.
+
+    Args:
+        object_bytes: about so much is in an object before it is compressed; more where one event is larger.
+        progress: called after each object with what has become of its file so far.
+
+    Raises:
+        ConfigError: INPUT_MISSING, LANDING_KEY_UNFIT, LANDING_REFUSED.
+        ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE; what landed before stays.
+        TransientError: STORAGE_UNREACHABLE.
+    """
+    compressor, suffix = _compressor(source)
+    names = ObjectNames(source, compression_suffix=suffix, under=under, again=again)
+    for file in inputs:
+        names.check(file.name)
+    results = []
+    for file in inputs:
+        result = LandedFile(file=str(file))
+        with file.opened(decompress=source.format not in WHOLE_FORMATS) as content:
+            for number, piece in enumerate(pieces_of(content, source, object_bytes=object_bytes), 1):
+                stored = compressor(piece.data)
+                created = store.put_if_absent(names.key(file.name, number, piece.data), stored)
+                result = result.plus(piece, stored_bytes=len(stored), created=created)
+                result = replace(result, read_bytes=content.stored_bytes)
+                if progress is not None:
+                    progress(file, result)
+        results.append(result)
+    return results
+
+
+def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> Iterator[Piece]:
+    """The content in pieces that become an object each: no event is in two of them, and none is left out.
+
+    Raises:
+        ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE.
+    """
+    longest = source.max_object_bytes if isinstance(source, FileSourceSpec) else 512 << 20
+    if source.format in WHOLE_FORMATS:
+        yield _whole(content, source, longest)
+        return
+    try:
+        refuse_other_forms(content.head(), source.format)
+    except Misfit as misfit:
+        raise _of_other_form(content, misfit.detail) from misfit
+    if source.format == "csv":
+        yield from csv_pieces(content.lines(), source, target_bytes=object_bytes)
+    elif source.format == "json":
+        yield from json_pieces(content.read, target_bytes=object_bytes, longest_bytes=longest)
+    else:
+        yield from line_pieces(content.read, source, target_bytes=object_bytes, longest_bytes=longest)
+
+
+def _of_other_form(content: Content, why: str) -> ContractError:
+    return ContractError(
+        "INPUT_WRONG_FORMAT",
+        f"{content}: {why}.",
+        hint="Land files of the format that the pipeline declares, or mend source.format.",
+    )
+
+
+def _whole(content: Content, source: PayloadSpec, longest_bytes: int) -> Piece:
+    data = content.read(longest_bytes + 1)
+    if len(data) > longest_bytes:
+        raise ContractError(
+            "INPUT_TOO_LARGE",
+            f"{content} has more than {longest_bytes} bytes, and an object of {source.format} is not cut.",
+            hint="Write it in several files, or raise source.max_object_bytes: a stream reads no larger object.",
+        )
+    try:
+        return Piece(data, _COUNTS[source.format](data), 0)
+    except Exception as error:  # a damaged file fails in whatever way its bytes lead the reader into
+        raise _of_other_form(content, f"it cannot be read as {source.format}") from error
+
+
+def _rows_of_parquet(data: bytes) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(pa.BufferReader(data)).num_rows)
+
+
+def _records_of_avro(data: bytes) -> int:
+    import fastavro
+
+    return sum(block.num_records for block in fastavro.block_reader(io.BytesIO(data)))
+
+
+_COUNTS: dict[str, Callable[[bytes], int]] = {"parquet": _rows_of_parquet, "avro": _records_of_avro}
+
+
+def _compressor(source: FileSourceSpec) -> tuple[Callable[[bytes], bytes], str]:
+    """How objects are compressed, and what their names end with."""
+    kind = source.compression
+    if kind == "auto":
+        kind = "none" if source.format in WHOLE_FORMATS else "gzip"
+    return {
+        "none": (bytes, ""),
+        # Without a time in it, so that equal contents are equal objects.
+        "gzip": (lambda data: gzip.compress(data, _GZIP_LEVEL, mtime=0), ".gz"),
+        "bzip2": (bz2.compress, ".bz2"),
+        "zstd": (lambda data: pa.compress(data, codec="zstd", asbytes=True), ".zst"),
+    }[kind]

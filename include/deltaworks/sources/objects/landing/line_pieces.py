@@ -1,0 +1,94 @@
+"""Cuts a stream of text where a line ends, or in CSV where a record does; what names the fields begins every piece."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from deltaworks.events.budget import Budget
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.csv import CsvFramer
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.registry import framer
+from deltaworks.sources.objects.landing.json_pieces import Piece
+from deltaworks.specs.sources.payload import PayloadSpec
+
+_FIELDS = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+#: The budget of a reader is for one object; here it only bounds the search for the end of a quote.
+_ANY_SIZE = 1 << 50
+
+
+def line_pieces(
+    read: Callable[[int], bytes], source: PayloadSpec, *, target_bytes: int, longest_bytes: int
+) -> Iterator[Piece]:
+    """Pieces of whole lines, of at most `target_bytes` where no line is longer.
+
+    Of format `tsv` the last `#Fields:` line stands before the lines it names the fields of, in every piece.
+
+    Args:
+        read: the next so many bytes of the stream, fewer only at its end.
+        longest_bytes: a line that is longer is cut wherever that is, as no reader takes it.
+    """
+    named = source.format == "tsv" and not source.tsv.columns
+    count = _counter(source)
+    buffer, at_end, fields, window = b"", False, b"", target_bytes
+    while True:
+        if not at_end and len(buffer) < window:
+            part = read(window - len(buffer))
+            at_end = len(buffer) + len(part) < window
+            buffer = buffer + part if buffer else part.removeprefix(_BYTE_ORDER_MARK)
+        end = _line_end(buffer, target_bytes, at_end=at_end)
+        if not end and not at_end and len(buffer) < longest_bytes:
+            window = target_bytes + 2 * len(buffer)
+            continue
+        data = buffer[: end or len(buffer)]
+        buffer, window = buffer[len(data) :], target_bytes
+        if data.strip():
+            yield count(fields + data if fields and not data.startswith(b"#Fields:") else data)
+        for match in _FIELDS.finditer(data) if named else ():
+            fields = match.group(1) + b"\n"
+        if at_end and not buffer:
+            return
+
+
+def _line_end(buffer: bytes, target_bytes: int, *, at_end: bool) -> int:
+    """Where the last line within the target ends, or the first one behind it; 0 where none does."""
+    if at_end and len(buffer) <= target_bytes:
+        return len(buffer)
+    return buffer.rfind(b"\n", 0, target_bytes) + 1 or buffer.find(b"\n") + 1
+
+
+def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) -> Iterator[Piece]:
+    """Pieces of whole records, each with the header before them; a quoted field of several lines stays whole."""
+    records = CsvFramer(source.csv).records(lines, Budget(size=_ANY_SIZE, max_event_bytes=source.max_event_bytes))
+    count = _counter(source)
+    header = b""
+    if source.csv.header:
+        header = next((raw + b"\n" for _, raw in records), b"")
+    parts, size = [header], len(header)
+    for _, raw in records:
+        if len(parts) > 1 and size + len(raw) >= target_bytes:
+            yield count(b"".join(parts))
+            parts, size = [header], len(header)
+        parts.append(raw + b"\n")
+        size += len(raw) + 1
+    if len(parts) > 1:
+        yield count(b"".join(parts))
+
+
+def _counter(source: PayloadSpec) -> Callable[[bytes], Piece]:
+    """Makes a piece, its events counted as a stream reads them."""
+    events_of = framer(source)
+
+    def count(data: bytes) -> Piece:
+        events = unreadable = 0
+        try:
+            for value, _ in events_of(data):
+                events += 1
+                unreadable += isinstance(value, Malformed)
+        except Misfit:
+            return Piece(data)
+        return Piece(data, events, unreadable)
+
+    return count

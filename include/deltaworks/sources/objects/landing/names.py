@@ -1,0 +1,89 @@
+"""Names of landed objects: where the pipeline looks, after the file they come from and after what they hold.
+
+A name is made of the file's path, the number of the piece and a digest of its content. So the same file landed twice
+has the same names, and lands once: whoever is not sure whether a landing has ended can repeat it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from pathlib import PurePosixPath
+
+from deltaworks.errors import ConfigError
+from deltaworks.events.origins import partition_fields
+from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+_SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "text": ".txt", "parquet": ".parquet", "avro": ".avro"}
+_WILD = re.compile(r"[*?{]")
+#: Characters that every client of S3 takes as they are.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
+_MOST_CHARACTERS = 200
+
+
+class ObjectNames:
+    """Makes the keys of one pipeline's objects.
+
+    Args:
+        under: a folder below the pipeline's place, such as `day=2026-01-31`.
+        again: names that were never used, so that what has landed lands once more.
+    """
+
+    def __init__(self, source: FileSourceSpec, *, compression_suffix: str, under: str, again: bool) -> None:
+        head, tail = _ends_of(source)
+        self._source = source
+        self._folder = "/".join(part for part in (head.rstrip("/"), under.strip("/")) if part)
+        suffix = _SUFFIXES[source.format]
+        self._suffix = tail or (suffix if source.format in ("parquet", "avro") else suffix + compression_suffix)
+        self._again = again
+
+    def key(self, name: PurePosixPath, number: int, content: bytes) -> str:
+        """The key of the piece `number` of a file; `content` is what it holds before it is compressed."""
+        parts = [safe for part in _stem(name).parts if (safe := _UNSAFE.sub("-", part).strip("-."))]
+        path = "/".join(parts)[-_MOST_CHARACTERS:].strip("/") or "events"
+        unique = uuid.uuid4().hex if self._again else hashlib.sha256(content).hexdigest()
+        return "/".join(part for part in (self._folder, f"{path}-{number:05d}-{unique[:16]}{self._suffix}") if part)
+
+    def check(self, name: PurePosixPath) -> None:
+        """Refuse a file whose objects the source would not read.
+
+        Raises:
+            ConfigError: LANDING_KEY_UNFIT.
+        """
+        source, key = self._source, self.key(name, 1, b"")
+        values = partition_fields(key, source.partition_columns)
+        absent = [column for column in source.partition_columns if column not in values]
+        if key.startswith(source.prefix) and key_pattern(source.glob)(key) and not absent:
+            return
+        place = f"prefix {source.prefix!r}" + (f", glob {source.glob!r}" if source.glob else "")
+        needs = f" and folders such as {absent[0]}=VALUE/" if absent else ""
+        raise ConfigError(
+            "LANDING_KEY_UNFIT",
+            f"The source reads {place}{needs}; an object called {key} is not among what it reads.",
+            hint="Say in which folder below that place the objects belong: --under FOLDER.",
+        )
+
+
+def _ends_of(source: FileSourceSpec) -> tuple[str, str]:
+    """What all keys of the source begin with, and end with."""
+    if source.glob is None:
+        return source.prefix, ""
+    first = _WILD.search(source.glob)
+    if first is None:
+        return source.prefix, ""
+    folder = source.glob[: first.start()].rpartition("/")[0]
+    tail = re.split(r"[*?{}]", source.glob)[-1]
+    head = folder if len(folder) > len(source.prefix) else source.prefix
+    return head, tail if tail.startswith(".") else ""
+
+
+def _stem(name: PurePosixPath) -> PurePosixPath:
+    """The path without what the name's ending says of form and compression."""
+    while name.suffix.lower() in _ENDINGS and name.stem != name.name:
+        name = name.with_suffix("")
+    return name
+
+
+_ENDINGS = {*_SUFFIXES.values(), ".jsonl", ".ndjson", ".log", ".gz", ".gzip", ".bz2", ".zst", ".zstd"}

@@ -1,0 +1,97 @@
+"""Puts objects that are not there yet: into a bucket by conditional requests, or into a folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.sources.objects.relay.bucket import REFUSED, bucket_client
+from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.specs.storage import StorageSpec
+
+_PRESENT = ("PreconditionFailed", "412")
+_CONTENDED = ("ConditionalRequestConflict", "409")
+_WITHOUT_CONDITIONS = ("NotImplemented", "501")
+_ATTEMPTS, _PAUSE_SECONDS = 8, 0.2
+#: A store that has taken an object is waited for; one that never answered is most likely not there.
+_FIRST_PATIENCE_SECONDS, _PATIENCE_SECONDS = 1.0, 60.0
+
+
+class LandingStore(Protocol):
+    """Where objects land. For one thread."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; False where there is one of that key.
+
+        Raises:
+            ConfigError: LANDING_REFUSED.
+            TransientError: STORAGE_UNREACHABLE.
+        """
+
+
+def landing_store(storage: StorageSpec) -> LandingStore:
+    """The store of a bucket; `storage` has it as its root."""
+    return _Bucket(storage) if storage.scheme == "s3" else _Folder(storage)
+
+
+class _Bucket:
+    def __init__(self, storage: StorageSpec) -> None:
+        self._client: Any = bucket_client(storage, attempts=2)
+        self._bucket = storage.bucket
+        self._condition = {"IfNoneMatch": "*"}
+        self._patience_seconds = _FIRST_PATIENCE_SECONDS
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        for attempt in range(_ATTEMPTS):
+            try:
+                through_outages(lambda: self._put(key, data), patience_seconds=self._patience_seconds)
+            except ClientError as error:
+                code = error_code(error)
+                if code in _PRESENT:
+                    return False
+                if code in _WITHOUT_CONDITIONS and self._condition:
+                    # What is at the key has its content: it is replaced by its equal.
+                    self._condition = {}
+                elif code in _CONTENDED:
+                    time.sleep(_PAUSE_SECONDS * (attempt + 1))
+                else:
+                    raise self._failed(code, error) from error
+            except BotoCoreError as error:
+                raise self._failed("", error) from error
+            else:
+                self._patience_seconds = _PATIENCE_SECONDS
+                return True
+        raise self._failed("", OSError(f"{_ATTEMPTS} attempts met other writes of {key}"))
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **self._condition)
+
+    def _failed(self, code: str, error: Exception) -> ConfigError | TransientError:
+        if code in REFUSED:
+            return ConfigError(
+                "LANDING_REFUSED",
+                f"The bucket {self._bucket} does not take objects: {code}.",
+                hint="Check `landing` in include/environments, and grant s3:PutObject on the pipeline's prefix.",
+            )
+        return TransientError(
+            "STORAGE_UNREACHABLE",
+            f"The landing bucket {self._bucket} did not take an object: {error}.",
+            hint="On one machine start the stack: `deltaworks up`. Then land the same files again: what is there is "
+            "left out.",
+        )
+
+
+class _Folder:
+    def __init__(self, storage: StorageSpec) -> None:
+        self._root = Path(storage.prefix)
+        self._objects = LocalObjects(self._root)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if (self._root / key).exists():
+            return False
+        return self._objects.put_if_absent(key, data)

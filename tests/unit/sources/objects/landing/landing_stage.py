@@ -1,0 +1,36 @@
+"""Files of a test and a store that keeps what lands, in the order it landed."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.land import LandedFile, land
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+
+class Shelf(dict[str, bytes]):
+    """Objects by key."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; False where there is one."""
+        if key in self:
+            return False
+        self[key] = data
+        return True
+
+
+def source(**declared: Any) -> FileSourceSpec:
+    """A source of objects below `shop/`."""
+    return FileSourceSpec.model_validate(
+        {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "prefix": "shop/"} | declared
+    )
+
+
+def landed(data: bytes, spec: FileSourceSpec, *, object_bytes: int) -> tuple[list[bytes], LandedFile]:
+    """The objects that a file with these bytes becomes, as they are stored, and the result."""
+    shelf = Shelf()
+    inputs = inputs_of(["-"], standard_input=io.BytesIO(data))
+    (result,) = land(inputs, spec, shelf, object_bytes=object_bytes)
+    return list(shelf.values()), result

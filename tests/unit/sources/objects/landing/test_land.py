@@ -1,0 +1,262 @@
+"""What is landed, where, under which names, how often, and what is refused before anything lands."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import boto3
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from moto import mock_aws
+
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.land import land, source_of_objects
+from deltaworks.sources.objects.landing.put import landing_store
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from tests.unit.sources.objects.landing.landing_stage import Shelf, source
+
+LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'
+BUCKET = StorageSpec(root="s3://landing")
+
+
+def put(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def refusal(folder: Path, data: bytes, **declared: Any) -> DeltaworksError:
+    with pytest.raises(DeltaworksError) as caught:
+        land(inputs_of([str(put(folder, {"events.bin": data}))]), source(**declared), Shelf())
+    return caught.value
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="landing")
+        yield client
+
+
+def keys(client: Any) -> list[str]:
+    return [item["Key"] for item in client.list_objects_v2(Bucket="landing").get("Contents", [])]
+
+
+def test_a_folder_lands_below_the_place_of_the_pipeline_under_names_of_its_files(tmp_path: Path, s3: Any) -> None:
+    folder = put(tmp_path, {"day 1/a.jsonl": LINES, "b.json.gz": gzip.compress(LINES), ".hidden/c": LINES})
+
+    results = land(inputs_of([str(folder)]), source(), landing_store(BUCKET))
+
+    first, second = keys(s3)
+    assert first.startswith("shop/b-00001-")
+    assert second.startswith("shop/day-1/a-00001-")
+    assert first.endswith(".json.gz")
+    assert gzip.decompress(s3.get_object(Bucket="landing", Key=second)["Body"].read()) == LINES
+    assert [(result.objects, result.present, result.events) for result in results] == [(1, 0, 3), (1, 0, 3)]
+
+
+def test_landing_again_puts_only_what_is_not_there(tmp_path: Path, s3: Any) -> None:
+    store = landing_store(BUCKET)
+    files = [str(put(tmp_path, {"a.jsonl": LINES}))]
+    land(inputs_of(files), source(), store)
+    put(tmp_path, {"b.jsonl": LINES})
+
+    first, second = land(inputs_of(files), source(), store)
+
+    assert (first.objects, first.present, first.events) == (0, 1, 3)
+    assert (second.objects, second.present) == (1, 0)
+    assert len(keys(s3)) == 2
+
+
+def test_landing_again_lands_once_more_where_that_is_wanted(tmp_path: Path, s3: Any) -> None:
+    store = landing_store(BUCKET)
+    files = [str(put(tmp_path, {"a.jsonl": LINES}))]
+    land(inputs_of(files), source(), store)
+
+    (result,) = land(inputs_of(files), source(), store, again=True)
+
+    assert (result.objects, result.present) == (1, 0)
+    assert len(keys(s3)) == 2
+
+
+def test_a_folder_on_disk_takes_objects_as_a_bucket_does(tmp_path: Path) -> None:
+    store = landing_store(StorageSpec(root=f"file://{tmp_path}/landing"))
+    files = [str(put(tmp_path / "in", {"a.jsonl": LINES}))]
+
+    results = [land(inputs_of(files), source(), store)[0] for _ in range(2)]
+
+    assert [(result.objects, result.present) for result in results] == [(1, 0), (0, 1)]
+    (path,) = (tmp_path / "landing").rglob("*.gz")
+    assert gzip.decompress(path.read_bytes()) == LINES
+
+
+def test_standard_input_lands_too() -> None:
+    shelf = Shelf()
+
+    (result,) = land(inputs_of(["-"], standard_input=io.BytesIO(LINES)), source(), shelf)
+
+    assert next(iter(shelf)).startswith("shop/stdin-00001-")
+    assert (result.file, result.events, result.read_bytes) == ("standard input", 3, len(LINES))
+
+
+@pytest.mark.parametrize(
+    ("declared", "beginning", "end"),
+    [
+        ({"compression": "none"}, b"{", ".json"),
+        ({"compression": "bzip2"}, b"BZh", ".json.bz2"),
+        ({"compression": "zstd"}, b"\x28\xb5\x2f\xfd", ".json.zst"),
+        ({"compression": "gzip"}, b"\x1f\x8b", ".json.gz"),
+    ],
+)
+def test_objects_are_compressed_as_the_source_declares(
+    declared: dict[str, str], beginning: bytes, end: str, tmp_path: Path
+) -> None:
+    shelf = Shelf()
+
+    land(inputs_of([str(put(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
+
+    ((key, stored),) = shelf.items()
+    assert stored.startswith(beginning)
+    assert key.endswith(end)
+
+
+def test_parquet_and_avro_land_as_they_are(tmp_path: Path) -> None:
+    parquet, avro = io.BytesIO(), io.BytesIO()
+    pq.write_table(pa.table({"a": list(range(1_000))}), parquet)
+    schema = {"type": "record", "name": "event", "fields": [{"name": "a", "type": "long"}]}
+    fastavro.writer(avro, schema, [{"a": number} for number in range(10)])
+
+    for form, data, events in (("parquet", parquet.getvalue(), 1_000), ("avro", avro.getvalue(), 10)):
+        shelf = Shelf()
+        path = put(tmp_path / form, {f"a.{form}": data})
+        (result,) = land(inputs_of([str(path)]), source(format=form), shelf, object_bytes=10)
+        assert list(shelf.values()) == [data]
+        assert result.events == events
+
+
+@pytest.mark.parametrize(
+    ("declared", "under", "key"),
+    [
+        ({"prefix": "", "glob": "eu/**/*.json"}, "", "eu/a-00001-"),
+        ({"prefix": "eu/", "glob": "eu/*/x-*.json"}, "de", None),
+        ({"prefix": "eu/", "partition_columns": ["day"]}, "day=2026-01-31", "eu/day=2026-01-31/a-00001-"),
+        ({"prefix": "eu/", "partition_columns": ["day"]}, "", None),
+        ({"prefix": ""}, "", "a-00001-"),
+        ({"prefix": "eu"}, "", "eu/a-00001-"),
+    ],
+)
+def test_names_are_ones_that_the_source_reads(
+    declared: dict[str, Any], under: str, key: str | None, tmp_path: Path
+) -> None:
+    inputs, shelf = inputs_of([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), Shelf()
+    if key is None:
+        with pytest.raises(ConfigError) as caught:
+            land(inputs, source(**declared), shelf, under=under)
+        assert caught.value.condition == "LANDING_KEY_UNFIT"
+        assert shelf == {}
+        return
+
+    land(inputs, source(**declared), shelf, under=under)
+
+    assert next(iter(shelf)).startswith(key)
+
+
+def test_a_folder_that_is_partitioned_stays_so(tmp_path: Path) -> None:
+    shelf = Shelf()
+    folder = put(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
+
+    land(inputs_of([str(folder)]), source(partition_columns=["day"]), shelf)
+
+    assert [key.split("-00001")[0] for key in shelf] == ["shop/day=2026-01-31/a", "shop/day=2026-02-01/a"]
+
+
+def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
+    (result,) = land(inputs_of([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), Shelf())
+
+    assert (result.events, result.unreadable) == (3, 1)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    for names in ([str(tmp_path / "none")], [str(tmp_path)]):
+        with pytest.raises(ConfigError) as caught:
+            inputs_of(names)
+        assert caught.value.condition == "INPUT_MISSING"
+        assert names[0] in str(caught.value)
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    for data, declared in ((b"PAR1xxx", {}), (b"PK\x03\x04", {"format": "csv"}), (LINES, {"format": "parquet"})):
+        error = refusal(tmp_path, data, **declared)
+        assert isinstance(error, ContractError)
+        assert error.condition == "INPUT_WRONG_FORMAT"
+
+
+def test_a_file_that_was_cut_off_is_said_to_be(tmp_path: Path) -> None:
+    error = refusal(tmp_path, gzip.compress(LINES * 1_000)[:-20])
+
+    assert error.condition == "INPUT_DAMAGED"
+    assert "events.bin" in error.message
+
+
+def test_a_file_that_cannot_be_cut_must_not_be_larger_than_a_stream_reads(tmp_path: Path) -> None:
+    assert refusal(tmp_path, b"PAR1" * 100, format="parquet", max_object_bytes=100).condition == "INPUT_TOO_LARGE"
+
+
+def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, s3: Any) -> None:
+    inputs = inputs_of([str(put(tmp_path, {"a": LINES}))])
+
+    with pytest.raises(ConfigError) as caught:
+        land(inputs, source(), landing_store(StorageSpec(root="s3://nobody")))
+
+    assert caught.value.condition == "LANDING_REFUSED"
+    assert keys(s3) == []
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    inputs = inputs_of([str(put(tmp_path, {"a": LINES}))])
+
+    with pytest.raises(TransientError) as caught:
+        land(inputs, source(), landing_store(StorageSpec(root="s3://landing", endpoint="http://127.0.0.1:9")))
+
+    assert caught.value.condition == "STORAGE_UNREACHABLE"
+    assert "deltaworks up" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"kind": "kafka", "bootstrap_servers": "broker:9092", "topics": ["shop"]}, "kcat -P -b broker:9092 -t shop"),
+        ({"kind": "kinesis", "stream": "shop"}, "deltaworks collect --stream shop"),
+        ({"kind": "delta", "uri": "s3://lake/orders"}, "s3://lake/orders"),
+    ],
+)
+def test_a_pipeline_that_reads_no_objects_says_what_to_use(declared: dict[str, Any], told: str) -> None:
+    spec = PipelineSpec.model_validate(
+        {
+            "pipeline": "shop",
+            "description": "",
+            "owner": "",
+            "source": declared,
+            "event": {"name": {"constant": "x"}, "time": {"path": "at"}},
+            "tables": [{"name": "events", "catch_all": True}],
+        }
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        source_of_objects(spec)
+
+    assert caught.value.condition == "LANDING_WITHOUT_OBJECTS"
+    assert told in caught.value.hint
