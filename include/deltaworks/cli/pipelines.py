@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import getpass
 import io
-import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
 
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, data, document, line, listing_command
+from deltaworks.cli.new_pipeline import infer, new
+from deltaworks.cli.output import Answer, data, document, listing_command
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import ContractError
 
 if TYPE_CHECKING:
-    from deltaworks.operations.column_proposal import Proposal, TableProposal
     from deltaworks.specs.changes import SpecChange
 
 app = typer.Typer(no_args_is_help=True)
@@ -61,26 +59,8 @@ def schema() -> None:
     data(pipeline_json_schema())
 
 
-@app.command()
-def infer(
-    pipeline: PipelineArgument,
-    files: int = typer.Option(100, min=1, max=10_000, help="Look at no more objects, in the order of their keys."),
-    mebibytes: int = typer.Option(64, min=1, max=4_096, help="Look at no more than about so much."),
-    hints: str = typer.Option(
-        "", help="Types to use instead, by the paths of fields: 'price DECIMAL(12,2), u.id INT'."
-    ),
-) -> None:
-    """Propose columns for the tables of a pipeline, from what lies in its landing bucket; nothing is changed."""
-    from deltaworks.events.inference.hints import parse_hints
-    from deltaworks.operations.column_proposal import propose
-
-    try:
-        parsed = parse_hints(hints)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--hints") from None
-    proposal = propose(catalog(), pipeline, hints=parsed, max_files=files, max_bytes=mebibytes << 20)
-    for text in _proposal_lines(proposal):
-        line(text)
+app.command("infer")(infer)
+app.command("new")(new)
 
 
 @app.command()
@@ -132,26 +112,3 @@ def _change_listing(changes: list[SpecChange]) -> Listing:
 def _short(value: object, limit: int = 60) -> str:
     text = "-" if value is None else str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _proposal_lines(proposal: Proposal) -> Iterator[str]:
-    """A proposal as YAML for pipeline.yaml, a comment beside each column; valid YAML whatever the events are called."""
-    yield f"# {proposal.objects:,} objects looked at, {proposal.unread:,} values that are no events"
-    for name, count in proposal.unrouted.most_common(20):
-        yield f"# no table takes {count:,} events called {json.dumps(name)}"
-    if proposal.tables:
-        yield "tables:"
-    for table in proposal.tables:
-        yield from _table_lines(table)
-
-
-def _table_lines(table: TableProposal) -> Iterator[str]:
-    yield f"  - name: {table.table}  # {table.events:,} events"
-    for conflict in table.conflicts:
-        yield f"    # not taken, {json.dumps(conflict.path)}: {conflict.values:,} values are {conflict.kind}"
-    yield "    columns:" if table.columns else "    columns: []"
-    for column in table.columns:
-        share = f"{100 * column.events / max(1, table.events):.1f} % of events"
-        declared = ", declared already" if column.declared else ""
-        path, kind = json.dumps(column.path), json.dumps(str(column.kind))
-        yield f"      - {{name: {column.name}, path: {path}, type: {kind}}}  # {share}{declared}"

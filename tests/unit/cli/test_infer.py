@@ -1,64 +1,161 @@
-"""`deltaworks pipelines infer`: its proposal is YAML that a table can be declared with, and tells what is left out."""
+"""`deltaworks pipelines infer`, `new` and `land`: from a file to a declaration and objects, and what is said of it."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from deltaworks.cli import pipelines
-from deltaworks.specs.table import ColumnSpec
-from tests.unit.rework.replay_stage import Stage, orders, shop
+from deltaworks.cli import app
+from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.specs.catalog import load_catalog
+from tests.webhook_events import webhooks
 
-EVENTS = [
-    {"name": "order", "time": 1, "level": 3, "params": {"Price": 4.5, "tag id": ["a"]}, "user": {"level": "x"}},
-    {"name": "order", "time": 2, "level": "three", "params": {"Price": 5}, "odd.name": 1},
-    {"name": "order", "time": 3, "level": 4, "at": "2026-01-31T00:00:00Z"},
-    {"name": "refund", "time": 4},
-]
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{root}/lake"}}
+landing: {{root: "file://{root}/landing"}}
+messaging: {{}}
+"""
+RELAY = "relay: landing\nqueue_url: http://localhost/queue\nbuckets: [landing]\n"
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    stage = Stage(tmp_path)
-    (stage.landing / "1.json").write_bytes("\n".join(map(json.dumps, EVENTS)).encode())
-    (stage.landing / "2.json").write_bytes(b'{broken "')
-    (stage.landing / "3.json").write_bytes(b"")
-    monkeypatch.setattr(pipelines, "catalog", lambda: stage.catalog(shop(orders("long"))))
-    return stage
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project on local disk with one relay and no pipelines, and a file of webhooks beside it."""
+    include = tmp_path / "include"
+    for folder, name, text in (
+        ("environments", "local.yaml", ENVIRONMENT.format(root=tmp_path)),
+        ("relays", "landing.yaml", RELAY),
+    ):
+        (include / folder).mkdir(parents=True)
+        (include / folder / name).write_text(text)
+    webhooks(400).write(tmp_path / "events.jsonl")
+    for variable in ("DELTAWORKS_PIPELINES", "DELTAWORKS_ENVIRONMENT"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    monkeypatch.setenv("DELTAWORKS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def infer(*arguments: str) -> str:
-    return CliRunner().invoke(pipelines.app, ["infer", "shop", *arguments], catch_exceptions=False).output
+def deltaworks(line: str, *, standard_input: bytes = b"") -> Result:
+    result = CliRunner().invoke(app, shlex.split(line), input=standard_input)
+    if isinstance(result.exception, DeltaworksError):
+        raise result.exception
+    return result
 
 
-@pytest.mark.usefixtures("stage")
-def test_columns_are_proposed_with_types_and_the_share_of_events_that_have_them() -> None:
-    text = infer("--hints", "at TIMESTAMP")
-    (table,) = YAML(typ="safe").load(text)["tables"]
-    columns = [ColumnSpec.model_validate(column) for column in table["columns"]]
-    assert [(column.name, column.path, column.type) for column in columns] == [
-        ("level_long", "level", "long"),
-        ("at", "at", "timestamp"),
-        ("price", "params.Price", "double"),
-        ("level", "user.level", "string"),
-    ]
-    lines = text.splitlines()
-    assert lines[0] == "# 3 objects looked at, 2 values that are no events"
-    assert '# no table takes 1 events called "refund"' in lines
-    assert '    # not taken, "level": 1 values are text' in lines
-    assert any(line.endswith("# 100.0 % of events, declared already") for line in lines)
-    assert any("params.Price" in line and line.endswith("# 66.7 % of events") for line in lines)
+def landed(project: Path) -> list[bytes]:
+    paths = sorted((project / "landing" / "hooks").rglob("*.gz"))
+    return [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-@pytest.mark.usefixtures("stage")
-def test_no_more_objects_are_looked_at_than_was_said() -> None:
-    assert infer("--files", "1").startswith("# 1 objects looked at, 0 values")
+def test_from_a_file_to_a_pipeline_is_one_step_that_says_the_next(project: Path) -> None:
+    result = deltaworks("pipelines new hooks --from events.jsonl")
+
+    spec = load_catalog(root=project).pipeline("hooks")
+    assert len(spec.tables) == 22
+    said = result.output
+    assert f"Written: {project}/include/pipelines/hooks/pipeline.yaml" in said
+    assert "400 events of json were looked at." in said
+    assert "type type, time created_at (iso8601), id id; 22 tables." in said
+    assert "0 of them would go to quarantine." in said
+    assert "deltaworks up" in said
+    assert "  deltaworks land hooks events.jsonl\n" in said
+    assert "FROM hooks.events GROUP BY event_name" in said
+    assert deltaworks("pipelines check").exit_code == 0
 
 
-@pytest.mark.usefixtures("stage")
-def test_hints_that_cannot_be_read_are_refused() -> None:
-    assert "no hint" in infer("--hints", "price")
+def test_what_was_inferred_takes_what_is_landed(project: Path) -> None:
+    deltaworks("pipelines infer events.jsonl --write hooks")
+
+    result = deltaworks("land hooks events.jsonl --json")
+
+    (record,) = json.loads(result.stdout)
+    assert (record["objects"], record["present"], record["events"], record["unreadable"]) == (1, 0, 400, 0)
+    assert landed(project) == (project / "events.jsonl").read_bytes().splitlines()
+    assert "Follow them: `deltaworks files list landing`, `deltaworks batches hooks`." in result.stderr
+
+
+def test_what_was_landed_is_read_into_the_tables_that_were_inferred(project: Path) -> None:
+    sent = webhooks(2_000, seed=2)
+    sent.write(project / "more.jsonl")
+    deltaworks("pipelines new hooks --from events.jsonl")
+    deltaworks("land hooks more.jsonl --object-mib 1")
+    spec = load_catalog(root=project).pipeline("hooks")
+    objects = sorted((project / "landing" / "hooks").rglob("*.gz"))
+    payloads = [Payload(seq, path.name, gzip.decompress(path.read_bytes())) for seq, path in enumerate(objects)]
+
+    rows: Counter[tuple[str, str]] = Counter()
+    for table, part in Parser(spec).parse(payloads, BatchStamp(batch_id=1, ingested_at_us=0, fingerprint="")):
+        rows.update((table, name) for name in part.column("event_name").to_pylist())
+
+    assert len(objects) >= 2
+    own = {str(value): table.name for table in spec.tables for value in table.when.get("type", ())}
+    wanted = Counter({(own.get(name, "other_events"), name): count for name, count in sent.by_type.items()})
+    wanted.update({("events", name): count for name, count in sent.by_type.items()})
+    assert rows == wanted
+
+
+def test_landing_again_says_that_all_is_there(project: Path) -> None:
+    deltaworks("pipelines new hooks --from events.jsonl")
+    deltaworks("land hooks events.jsonl")
+
+    said = deltaworks("land hooks events.jsonl").output
+
+    assert "0 objects landed at landing/hooks/; 400 events are in these files." in said
+    assert "1 objects were there already with this content" in said
+    assert len(landed(project)) == 400
+
+
+def test_standard_input_is_landed(project: Path) -> None:
+    deltaworks("pipelines new hooks --from events.jsonl")
+
+    said = deltaworks("land hooks -", standard_input=b'{"a": 1}\n{"a"\n').output
+
+    assert "standard input" in said
+    assert "1 values are no events: `deltaworks quarantine list hooks` will have them." in said
+    assert landed(project) == [b'{"a": 1}', b'{"a"']
+
+
+def test_without_a_name_the_declaration_is_printed_and_nothing_is_written(project: Path) -> None:
+    result = deltaworks("pipelines infer events.jsonl")
+
+    assert "pipeline: events\n" in result.stdout
+    assert "would go to quarantine" in result.stderr
+    assert not (project / "include" / "pipelines").exists()
+
+
+def test_a_pipeline_that_is_there_is_not_written_over(project: Path) -> None:
+    deltaworks("pipelines new hooks --from events.jsonl")
+    path = project / "include" / "pipelines" / "hooks" / "pipeline.yaml"
+    before = path.read_text()
+
+    with pytest.raises(ConfigError) as caught:
+        deltaworks("pipelines new hooks --from events.jsonl")
+
+    assert caught.value.condition == "PIPELINE_EXISTS"
+    assert path.read_text() == before
+
+
+def test_a_pipeline_is_made_beside_one_that_is_broken(project: Path) -> None:
+    broken = project / "include" / "pipelines" / "broken"
+    broken.mkdir(parents=True)
+    (broken / "pipeline.yaml").write_text("pipeline: [")
+
+    assert "Written" in deltaworks("pipelines new hooks --from events.jsonl").output
+
+
+@pytest.mark.usefixtures("project")
+def test_a_name_that_is_none_is_refused() -> None:
+    result = deltaworks("pipelines new My-Hooks --from events.jsonl")
+
+    assert result.exit_code == 2
+    assert "lower-case letters" in result.output

@@ -1,0 +1,204 @@
+"""A pipeline proposed out of a sample of events: what says their type, time and id, and a table for each frequent type.
+
+The events are looked at twice: once for what they have in common, and again by their types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from deltaworks.errors import ContractError
+from deltaworks.events.columns import Misfit, instant_us
+from deltaworks.events.events import is_unicode, value_at
+from deltaworks.events.inference.envelope_choices import (
+    FieldChoice,
+    TimeChoice,
+    id_choice,
+    time_choice,
+    type_choice,
+)
+from deltaworks.events.inference.leaf_columns import ProposedColumns, columns_of
+from deltaworks.events.inference.leaf_types import KEYWORDS, epoch_unit, words_of
+from deltaworks.events.inference.profiles import Path, Profile
+from deltaworks.specs.table import RESERVED_TABLES
+
+MOST_TABLES = 20
+EVENTS_TABLE, REST_TABLE = "events", "other_events"
+_MOST_ENVELOPE_COLUMNS, _ENVELOPE_SHARE = 12, 0.9
+_DAY_US = 86_400_000_000
+#: History of more days is no longer cut by day: each would be a directory with a few rows in it.
+_MOST_DATES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedTable:
+    """A table: for one type, for all events, or for those of the types that have none."""
+
+    name: str
+    events: int
+    columns: ProposedColumns
+    event_type: str | None = None
+    catch_all: bool | Literal["rest"] = False
+    keeps_other_fields: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProposal:
+    """What was chosen, and out of how many events. `rest` are the types without a table of their own, with counts."""
+
+    events: int
+    time: TimeChoice
+    type: FieldChoice | None
+    id: FieldChoice | None
+    tables: tuple[ProposedTable, ...]
+    rest: Mapping[str, int] = field(default_factory=dict)
+    by_date: bool = True
+
+    @property
+    def null_words(self) -> tuple[str, ...]:
+        """Texts that have to stand for nothing, so that columns are of the types that are proposed."""
+        words = {word for table in self.tables for column in table.columns.columns for word in column.leaf.null_words}
+        return tuple(sorted(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Fields that somebody names, by path; empty ones are chosen."""
+
+    time: str = ""
+    type: str = ""
+    id: str = ""
+
+
+CHOSEN = Overrides()
+
+
+def propose_pipeline(
+    read: Callable[[], Iterable[dict[str, Any]]], *, name: str, of_text: bool, overrides: Overrides = CHOSEN
+) -> PipelineProposal:
+    """The proposal for events as `read` gives them, twice the same.
+
+    Args:
+        name: of the pipeline, and of its table where it has only one.
+        of_text: all fields are texts.
+
+    Raises:
+        ContractError: EVENTS_WITHOUT_TIME.
+    """
+    events = Profile()
+    for event in read():
+        events.note(event)
+    time, kind, ident = _choices(events, overrides)
+    envelope = {choice.path for choice in (time, kind, ident) if choice is not None}
+    types = Counter(_field(events, kind.path).counts or {}) if kind is not None else Counter()
+    chosen = _table_names(types) if len(types) > 1 else {}
+    look = _Look(time, kind, chosen)
+    for event in read():
+        look.take(event)
+    tables = []
+    if not chosen:
+        columns = columns_of(events, of_text=of_text, envelope=envelope)
+        tables.append(ProposedTable(name=_only_table(name), events=events.values, columns=columns, catch_all=True))
+    else:
+        common = columns_of(
+            events,
+            of_text=of_text,
+            envelope=envelope,
+            most=_MOST_ENVELOPE_COLUMNS,
+            least_events=max(1, int(_ENVELOPE_SHARE * events.values)),
+        )
+        tables.append(
+            ProposedTable(
+                name=EVENTS_TABLE, events=events.values, columns=common, catch_all=True, keeps_other_fields=False
+            )
+        )
+        for value, profile in look.profiles.items():
+            columns = columns_of(profile, of_text=of_text, envelope=envelope, everywhere=events)
+            tables.append(ProposedTable(name=chosen[value], events=profile.values, columns=columns, event_type=value))
+        common = replace(common, omitted={})
+        tables.append(ProposedTable(name=REST_TABLE, events=look.rest, columns=common, catch_all="rest"))
+    rest = {value: count for value, count in types.most_common() if value not in chosen} if chosen else {}
+    return PipelineProposal(
+        events=events.values,
+        time=time,
+        type=kind,
+        id=ident,
+        tables=tuple(tables),
+        rest=rest,
+        by_date=len(look.dates) <= _MOST_DATES,
+    )
+
+
+def _choices(events: Profile, overrides: Overrides) -> tuple[TimeChoice, FieldChoice | None, FieldChoice | None]:
+    time = time_choice(events)
+    if overrides.time:
+        path = tuple(overrides.time.split("."))
+        profile = _field(events, path)
+        unit = epoch_unit(profile) or "iso8601"
+        time = TimeChoice(path, "as it was named", unit, events.values - profile.values)
+    if time is None:
+        raise ContractError(
+            "EVENTS_WITHOUT_TIME",
+            f"No field holds a time in most of the {events.values:,} events, as ISO 8601 or as seconds or milliseconds "
+            "since 1970.",
+            hint="Name the field that does: --time PATH. Every event needs a time of its own.",
+        )
+    kind, ident = type_choice(events), id_choice(events)
+    if overrides.type:
+        kind = FieldChoice(tuple(overrides.type.split(".")), "as it was named")
+    if overrides.id:
+        ident = FieldChoice(tuple(overrides.id.split(".")), "as it was named")
+    return time, kind, ident
+
+
+def _field(events: Profile, path: Path) -> Profile:
+    profile = events
+    for name in path:
+        profile = profile.fields.get(name, Profile())
+    return profile
+
+
+class _Look:
+    """The second look: a profile for each type that gets a table."""
+
+    def __init__(self, time: TimeChoice, kind: FieldChoice | None, chosen: Mapping[str, str]) -> None:
+        self._time, self._kind = time, kind
+        self.profiles = {value: Profile() for value in chosen}
+        self.rest = 0
+        self.dates: set[int] = set()
+
+    def take(self, event: dict[str, Any]) -> None:
+        if len(self.dates) <= _MOST_DATES:
+            with contextlib.suppress(Misfit):  # an event without a time
+                self.dates.add(instant_us(value_at(event, self._time.path), self._time.unit) // _DAY_US)
+        if self._kind is None or not self.profiles:
+            return
+        value = value_at(event, self._kind.path)
+        profile = self.profiles.get(value) if isinstance(value, str) else None
+        if profile is None:
+            self.rest += 1
+        else:
+            profile.note(event)
+
+
+def _table_names(types: Counter[Any]) -> dict[str, str]:
+    """The most frequent types, with a table name for each."""
+    names: dict[str, str] = {}
+    taken = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
+    usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_unicode(value)]
+    for value in usable[:MOST_TABLES]:
+        short = "_".join(words_of(value)) or "event"
+        short = f"{short}_events" if short in KEYWORDS else short
+        short = (short if short[0].isalpha() else f"event_{short}")[:56].rstrip("_")
+        options = (short if number == 1 else f"{short}_{number}" for number in range(1, 1_000))
+        names[value] = next(option for option in options if option not in taken)
+        taken.add(names[value])
+    return names
+
+
+def _only_table(name: str) -> str:
+    return EVENTS_TABLE if name in RESERVED_TABLES else name

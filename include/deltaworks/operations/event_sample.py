@@ -1,0 +1,169 @@
+"""A bounded sample of events out of files, or out of what lies in a landing bucket, kept as the bytes it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from deltaworks.errors import ContractError
+from deltaworks.events.budget import OverBudget
+from deltaworks.events.columns import Misfit
+from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.registry import framer
+from deltaworks.events.inference.envelope_choices import time_choice
+from deltaworks.events.inference.forms import UnknownForm, form_of
+from deltaworks.events.inference.profiles import Profile
+from deltaworks.sources.objects.landing.inputs import Input
+from deltaworks.sources.objects.landing.land import pieces_of
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+_PIECE_BYTES = 1 << 20
+_LEAST_BYTES_OF_A_FILE = 256 << 10
+#: Files whose form is looked at.
+_MOST_FORMS = 50
+_LOOKED_AT_FOR_WRAPPERS = 1_000
+
+
+@dataclass(slots=True)
+class EventSample:
+    """The payloads of a sample, and what their events are wrapped in.
+
+    `files` were looked at, in all or in part; `whole` says that nothing of them was left out.
+    """
+
+    source: FileSourceSpec
+    payloads: list[bytes] = field(default_factory=list)
+    files: int = 0
+    whole: bool = True
+    unwrap: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """How large the payloads are, decompressed."""
+        return sum(map(len, self.payloads))
+
+    def values(self) -> Iterator[Any]:
+        """Every value of the payloads that can be read, as they come."""
+        events_of = framer(self.source)
+        for payload in self.payloads:
+            try:
+                for value, _ in events_of(payload):
+                    if not isinstance(value, Malformed | OverBudget):
+                        yield value
+            except Misfit:  # nothing of this payload can be read
+                continue
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Every event, out of its wrapper; what is none is left out, as it will be in quarantine."""
+        for value in self.values():
+            yield from _events_in(value, self.unwrap)
+
+
+def sample_of_files(inputs: Sequence[Input], place: Mapping[str, str], *, max_bytes: int) -> EventSample:
+    """Look at the beginning of every file, at no more than about `max_bytes` together.
+
+    Args:
+        place: `relay`, `bucket` and `prefix` of the source.
+
+    Raises:
+        ContractError: FORM_UNKNOWN, INPUT_DAMAGED, INPUT_TOO_LARGE.
+        ConfigError: INPUT_MISSING.
+    """
+    form = _form(inputs[:_MOST_FORMS])
+    source = FileSourceSpec.model_validate({"kind": "s3_sqs", **place, **form})
+    sample = EventSample(source)
+    share = max(_LEAST_BYTES_OF_A_FILE, max_bytes // len(inputs))
+    for file in inputs:
+        if sample.bytes >= max_bytes:
+            sample.whole = False
+            break
+        sample.files += 1
+        taken = 0
+        with file.opened(decompress=source.format not in ("parquet", "avro")) as content:
+            for piece in pieces_of(content, source, object_bytes=_PIECE_BYTES):
+                if taken >= share:
+                    sample.whole = False
+                    break
+                sample.payloads.append(piece.data)
+                taken += len(piece.data)
+    sample.unwrap = _wrapper(sample) if source.format == "json" else ""
+    return sample
+
+
+def _form(inputs: Sequence[Input]) -> Mapping[str, Any]:
+    forms: dict[str, tuple[Mapping[str, Any], Input]] = {}
+    for file in inputs:
+        with file.opened() as content:
+            head = content.head()
+        try:
+            form = form_of(head)
+        except UnknownForm as unknown:
+            raise ContractError(
+                "FORM_UNKNOWN",
+                f"{file}: {unknown}.",
+                hint="Give files of JSON, CSV, lines with #Fields, Parquet or Avro; or write pipeline.yaml by hand.",
+            ) from unknown
+        forms.setdefault(repr(form), (form, file))
+    if len(forms) > 1:
+        named = "; ".join(f"{file} is {form['format']}" for form, file in forms.values())
+        raise ContractError(
+            "FORM_UNKNOWN",
+            f"A pipeline reads one form, and these files are of {len(forms)}: {named}.",
+            hint="Name the files that belong together, and make a pipeline for the others.",
+        )
+    return next(iter(forms.values()))[0]
+
+
+def _events_in(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
+    if unwrap:
+        value = value.get(unwrap) if isinstance(value, dict) else None
+        if isinstance(value, str):
+            try:
+                value = orjson.loads(value)
+            except orjson.JSONDecodeError:
+                return
+    for event in value if isinstance(value, list) else [value]:
+        if isinstance(event, dict):
+            yield event
+
+
+def _wrapper(sample: EventSample) -> str:
+    """The field that every value has its event or events in; empty where the values are the events."""
+    first = [value for value in islice(sample.values(), _LOOKED_AT_FOR_WRAPPERS) if isinstance(value, dict)]
+    if not first:
+        return ""
+    outer = _profile(first)
+    for name in first[0]:
+        if not name or "." in name or not all(_wraps(value.get(name)) for value in first):
+            continue
+        inner = [event for value in first for event in _events_in(value, name)]
+        # What has a time of its own is an event, whatever it holds; but for requests, as gateways hand them on.
+        is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
+        if inner and time_choice(_profile(inner)) is not None and (is_request or time_choice(outer) is None):
+            return str(name)
+    return ""
+
+
+def _profile(events: Sequence[dict[str, Any]]) -> Profile:
+    profile = Profile()
+    for event in events:
+        profile.note(event)
+    return profile
+
+
+def _wraps(value: Any) -> bool:
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return False
+        return isinstance(value, dict) or _is_list_of_objects(value)
+    return _is_list_of_objects(value)
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(event, dict) for event in value)

@@ -1,0 +1,130 @@
+"""From files of events to a declaration that lands all of them: inferred, written, and tried before it is kept."""
+
+from __future__ import annotations
+
+import getpass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.errors import ConfigError
+from deltaworks.events.inference.pipeline_proposal import CHOSEN, Overrides, PipelineProposal, propose_pipeline
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.operations.event_sample import EventSample, sample_of_files
+from deltaworks.operations.pipeline_yaml import pipeline_yaml
+from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.specs.bounded_yaml import load_yaml
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.sources.payload import TEXT_FORMATS
+
+SAMPLE_BYTES = 64 << 20
+#: When the sample is read as a batch; only the age of events would depend on it, and none is declared.
+_STAMP = BatchStamp(batch_id=0, ingested_at_us=0, fingerprint="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferredPipeline:
+    """A declaration as text, and what becomes of the sample's events by it: `quarantined` by reason and field."""
+
+    name: str
+    text: str
+    proposal: PipelineProposal
+    sample: EventSample
+    quarantined: Counter[str]
+
+
+def infer_pipeline(
+    catalog: Catalog,
+    files: Sequence[str],
+    *,
+    name: str,
+    relay: str = "",
+    overrides: Overrides = CHOSEN,
+    sample_bytes: int = SAMPLE_BYTES,
+) -> InferredPipeline:
+    """Infer a pipeline that reads such files from the landing bucket. Nothing is written.
+
+    Args:
+        relay: which relay's bucket; left out where there is one only.
+        sample_bytes: about so much is looked at, decompressed.
+
+    Raises:
+        ConfigError: INPUT_MISSING, RELAY_UNKNOWN.
+        ContractError: FORM_UNKNOWN, EVENTS_WITHOUT_TIME, INPUT_DAMAGED, INPUT_TOO_LARGE.
+    """
+    chosen = _relay(catalog, relay)
+    place = {"relay": chosen.relay, "bucket": chosen.buckets[0], "prefix": f"{name}/"}
+    sample = sample_of_files(inputs_of(files), place, max_bytes=sample_bytes)
+    return inferred(sample, name=name, overrides=overrides)
+
+
+def inferred(sample: EventSample, *, name: str, overrides: Overrides = CHOSEN) -> InferredPipeline:
+    """The pipeline for the events of a sample.
+
+    Raises:
+        ContractError: EVENTS_WITHOUT_TIME.
+    """
+    of_text = sample.source.format in TEXT_FORMATS
+    proposal = propose_pipeline(sample.events, name=name, of_text=of_text, overrides=overrides)
+    text = pipeline_yaml(proposal, sample, name=name, owner=_user())
+    spec = PipelineSpec.model_validate(load_yaml(text.encode()))
+    quarantined = _quarantined(spec, sample)
+    return InferredPipeline(name=name, text=text, proposal=proposal, sample=sample, quarantined=quarantined)
+
+
+def write_pipeline(catalog: Catalog, pipeline: InferredPipeline) -> Path:
+    """Write `pipeline.yaml` into a new folder of the project.
+
+    Raises:
+        ConfigError: PIPELINE_EXISTS.
+    """
+    folder = catalog.folder(pipeline.name)
+    path = folder / "pipeline.yaml"
+    if path.exists():
+        raise ConfigError(
+            "PIPELINE_EXISTS",
+            f"There is a pipeline {pipeline.name!r} already: {path}.",
+            hint="Give another name, or remove the file.",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(pipeline.text, encoding="utf-8")
+    return path
+
+
+def _relay(catalog: Catalog, name: str) -> RelaySpec:
+    if name:
+        return catalog.relay(name)
+    announced = [relay for relay in catalog.relays.values() if relay.queue_url is not None]
+    if len(announced) == 1:
+        return announced[0]
+    raise ConfigError(
+        "RELAY_UNKNOWN",
+        f"{len(announced) or 'No'} relays read a queue: it is not clear in which bucket the files are to land.",
+        hint=f"Name one: --relay NAME. Known: {', '.join(catalog.relays) or 'none'}.",
+    )
+
+
+def _quarantined(spec: PipelineSpec, sample: EventSample) -> Counter[str]:
+    """What of the sample would be in quarantine, by reason."""
+    reasons: Counter[str] = Counter()
+    payloads = (Payload(seq, f"sample-{seq}", data) for seq, data in enumerate(sample.payloads))
+    for table, rows in Parser(spec).parse(payloads, _STAMP):
+        if table == "quarantine":
+            for row in rows.column("reasons").to_pylist():
+                reasons[_reason(row)] += 1
+    return reasons
+
+
+def _reason(reasons: Sequence[dict[str, str]]) -> str:
+    first = reasons[0]
+    return f"{first['code']} {first['path']}".strip()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process of a user without a name
+        return "data-platform"

@@ -1,0 +1,186 @@
+"""Writes a proposed pipeline as `pipeline.yaml`, with a comment wherever a choice was made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deltaworks.control.listing import visible
+from deltaworks.events.inference.leaf_columns import ProposedColumn
+from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedTable
+from deltaworks.operations.event_sample import EventSample
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+#: What YAML reads as the text it is, unquoted and in brackets.
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+#: Words that YAML, old or new, reads as something else.
+_NO_TEXTS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_MOST_NAMED = 8
+_LONGEST_COMMENT = 110
+
+
+def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str, owner: str) -> str:
+    """The text of `pipeline.yaml`; whatever the events are called it is YAML, and says no more than it should."""
+    lines = [
+        *_head(proposal, sample),
+        f"pipeline: {quoted(name)}",
+        f"description: {quoted(f'Events of {name}: say here what they are, and who sends them.')}",
+        f"owner: {quoted(owner)}",
+        "",
+        *_source(proposal, sample.source),
+        "",
+        *_event(proposal, sample),
+        "",
+        "tables:",
+    ]
+    for table in proposal.tables:
+        lines += [*_table(table, proposal), ""]
+    lines += ["# How often what has landed becomes a batch; 60 unless declared.", "stream: {trigger_seconds: 15}"]
+    return "\n".join([*lines, "", *_gold_example(proposal), ""])
+
+
+def quoted(text: str) -> str:
+    """A text as a YAML scalar: plain where that is safe, in quotes otherwise."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXTS:
+        return text
+    return '"' + visible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _comment(text: str, *, indent: int = 0) -> Iterator[str]:
+    """A comment of as many lines as it needs. What producers have called things stays on them."""
+    line = ""
+    for word in visible(text).split(" "):
+        if line and len(line) + len(word) >= _LONGEST_COMMENT - indent:
+            yield f"{' ' * indent}# {line}"
+            line = ""
+        line = f"{line} {word}" if line else word
+    yield f"{' ' * indent}# {line}"
+
+
+def _head(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
+    looked = "all" if sample.whole else "the beginning"
+    yield from _comment(
+        f"Inferred from {proposal.events:,} events: {looked} of {sample.files:,} file{'s' * (sample.files != 1)}. "
+        "Types take every value that was seen; what fits no column is kept in _rescued. Change what you know better, "
+        "before the stream first runs: `deltaworks pipelines check` reads it."
+    )
+
+
+def _source(proposal: PipelineProposal, source: FileSourceSpec) -> Iterator[str]:
+    yield "source:"
+    yield f"  kind: {source.kind}"
+    for key in ("relay", "bucket", "prefix"):
+        yield f"  {key}: {quoted(getattr(source, key))}"
+    yield f"  format: {source.format}"
+    null_words = proposal.null_words
+    if source.format in ("csv", "tsv"):
+        declared: dict[str, Any] = source.csv.model_dump() if source.format == "csv" else source.tsv.model_dump()
+        defaults = type(source.csv)() if source.format == "csv" else type(source.tsv)()
+        if null_words:
+            declared["null_values"] = (*declared["null_values"], *null_words)
+            yield from _comment("null_values: as columns of numbers or times had them.", indent=2)
+        changed = {key: value for key, value in declared.items() if value != getattr(defaults, key)}
+        if changed:
+            yield f"  {source.format}: {_flow(changed)}"
+
+
+def _flow(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in values.items()) + "}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(dict.fromkeys(map(_scalar, value))) + "]"
+    return str(value).lower() if isinstance(value, bool) else quoted(value)
+
+
+def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
+    if sample.unwrap:
+        yield from _comment(f"Every value has its events in {quoted(sample.unwrap)}; what is beside it is left out.")
+        yield f"unwrap: {{path: {quoted(sample.unwrap)}}}"
+        yield ""
+    yield "event:"
+    if proposal.type is None:
+        yield from _comment("No text in every event looks like a type: all events are called the same.", indent=2)
+        yield f"  name: {{constant: {quoted(proposal.tables[0].name)}}}"
+    else:
+        yield from _comment(f"The type: {proposal.type.why}.", indent=2)
+        yield f"  name: {{path: {quoted(proposal.type.text)}}}"
+    yield from _comment(f"The time: {proposal.time.why}.", indent=2)
+    yield f"  time: {{path: {quoted(proposal.time.text)}, unit: {proposal.time.unit}}}"
+    if proposal.id is None:
+        reason = "The id: no field is in every event and different in each. Without one copies are not recognised."
+        yield from _comment(reason, indent=2)
+    else:
+        yield from _comment(f"The id: {proposal.id.why}.", indent=2)
+        yield f"  id: {quoted(proposal.id.text)}"
+
+
+def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
+    yield f"  - name: {table.name}"
+    yield f"    description: {quoted(_description(table))}"
+    if table.event_type is None:
+        if table.catch_all == "rest":
+            yield from _rest(proposal)
+        yield f"    catch_all: {'rest' if table.catch_all == 'rest' else 'true'}"
+    else:
+        assert proposal.type is not None
+        yield f"    when: {{{quoted(proposal.type.text)}: {quoted(table.event_type)}}}"
+    yield "    columns:" if table.columns.columns else "    columns: []"
+    for column in table.columns.columns:
+        yield f"      - {_column(column, table)}"
+    if table.keeps_other_fields:
+        yield from _omitted(table)
+        yield "    evolve: rescue"
+    if not proposal.by_date:
+        yield from _comment("Not by date: the events are of so many days that each would have a few rows.", indent=4)
+        yield "    partition_by: []"
+
+
+def _description(table: ProposedTable) -> str:
+    if table.event_type is not None:
+        return f"Events called {table.event_type}."
+    if table.catch_all == "rest":
+        return "Events of every type that has no table of its own."
+    return "Every event."
+
+
+def _rest(proposal: PipelineProposal) -> Iterator[str]:
+    named = [f"{quoted(value)} {count:,}" for value, count in proposal.rest.items()]
+    more = f", and {len(named) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
+    types = ", ".join(named[:_MOST_NAMED]) + more if named else "none so far"
+    yield from _comment(
+        f"Types that are rare, or new: {types}. Their fields are in _rescued, as JSON; for a table of its own copy one "
+        "of those above.",
+        indent=4,
+    )
+
+
+def _column(column: ProposedColumn, table: ProposedTable) -> str:
+    kind = str(column.leaf.kind)
+    parts = [f"name: {column.name}", f"path: {quoted('.'.join(column.path))}", f"type: {quoted(kind)}"]
+    if column.leaf.unit != "iso8601":
+        parts.append(f"unit: {column.leaf.unit}")
+    share = 100 * column.events / max(1, table.events)
+    return f"{{{', '.join(parts)}}}" + (f" # in {share:.2g} % of events" if share < 100 else "")
+
+
+def _omitted(table: ProposedTable) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for path, reason in table.columns.omitted.items():
+        reasons.setdefault(reason, []).append(quoted(".".join(path)))
+    for reason, paths in reasons.items():
+        more = f" and {len(paths) - _MOST_NAMED:,} more" if len(paths) > _MOST_NAMED else ""
+        yield from _comment(f"No column, {reason}: {', '.join(paths[:_MOST_NAMED])}{more}.", indent=4)
+
+
+def _gold_example(proposal: PipelineProposal) -> Iterator[str]:
+    table = proposal.tables[0].name
+    yield "# An answer that is kept up to date: put this SQL into gold/events_per_day.sql,"
+    yield f"#   SELECT event_date, event_name, count(*) AS events FROM {table} GROUP BY event_date, event_name"
+    yield "# and declare it:"
+    yield "#   gold:"
+    yield '#     schedule: "*/5 * * * *"'
+    yield f"#     tables: [{{name: events_per_day, sql: gold/events_per_day.sql, reads: [{table}],"
+    yield "#              partition_by: event_date}]"

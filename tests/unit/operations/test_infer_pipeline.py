@@ -1,0 +1,313 @@
+"""A pipeline that is inferred from files lands every event of them, and says why it is as it is."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.errors import ContractError
+from deltaworks.events.inference.pipeline_proposal import Overrides
+from deltaworks.operations.event_sample import sample_of_files
+from deltaworks.operations.infer_pipeline import InferredPipeline, inferred
+from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.specs.bounded_yaml import load_yaml
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.conftest import SHARED_DATA
+from tests.webhook_events import TYPES, webhooks
+
+PLACE = {"relay": "landing", "bucket": "landing", "prefix": "shop/"}
+SETTINGS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+AT = "2026-03-01T12:00:00Z"
+
+
+def infer(*files: Path, **chosen: str) -> InferredPipeline:
+    sample = sample_of_files(inputs_of([str(file) for file in files]), PLACE, max_bytes=64 << 20)
+    return inferred(sample, name="shop", overrides=Overrides(**chosen))
+
+
+def spec_of(pipeline: InferredPipeline) -> PipelineSpec:
+    return PipelineSpec.model_validate(load_yaml(pipeline.text.encode()))
+
+
+def written(folder: Path, data: bytes, name: str = "events") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def on_lines(folder: Path, events: list[dict[str, Any]]) -> Path:
+    return written(folder, b"".join(json.dumps(event).encode() + b"\n" for event in events))
+
+
+def columns(pipeline: InferredPipeline, table: str = "shop") -> dict[str, str]:
+    return {column.path: column.type for column in spec_of(pipeline).table(table).columns}
+
+
+def of_field(folder: Path, values: list[Any], name: str = "field") -> str | None:
+    """The type of the column for a field that has these values."""
+    pipeline = infer(on_lines(folder, [{"time": AT, name: value} for value in values]))
+    assert not pipeline.quarantined
+    return columns(pipeline).get(name)
+
+
+NAMES = st.sampled_from(
+    ["a", "price", "updated_at", "id", "x.y", "data", "Größe", " b", "a b", "}", "order"]
+) | st.text(st.characters(codec="utf-8"), max_size=4)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**66), 2**66)
+    | st.integers(1_600_000_000, 1_700_000_000)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.decimals(0, 100, places=2).map(str)
+    | st.datetimes(dt.datetime(1999, 1, 1), dt.datetime(2100, 1, 1)).map(dt.datetime.isoformat)
+    | st.dates(dt.date(1999, 1, 1)).map(dt.date.isoformat)
+    | st.text(st.characters(codec="utf-8"), max_size=5)
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
+)
+EVENTS = st.lists(
+    st.builds(
+        lambda rest, name: {**rest, "time": AT, "type": name},
+        st.dictionaries(NAMES, VALUES, max_size=4),
+        st.sampled_from(["order", "order", "refund", "quarantine", "a.b", "Ö", "events", "1", "null", 'x"\n#']),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@SETTINGS
+@given(events=EVENTS)
+@example(events=[{"time": AT, "type": "a", "price": 1e300}, {"time": AT, "type": "a", "price": 1.25}])
+@example(events=[{"time": AT, "type": "a", "ids": {"1": 1, "2": "x"}}])
+def test_no_event_of_the_sample_goes_to_quarantine(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    pipeline = infer(on_lines(tmp_path, events))
+
+    assert not pipeline.quarantined
+    assert spec_of(pipeline).source.place() == "landing/shop/"
+    assert pipeline.proposal.events == len(events)
+
+
+TEXTS = st.sampled_from(
+    ["", "NA", "007", "1", "12.50", "3.14159", "1e5", "true", "x", "2026-03-01", AT, "-", "1,5", "\n"]
+)
+
+
+@SETTINGS
+@given(
+    rows=st.lists(st.lists(TEXTS | st.text("ab1.;\"' \n", max_size=5), min_size=3, max_size=3), min_size=1, max_size=12)
+)
+def test_no_record_of_the_sample_goes_to_quarantine(tmp_path: Path, rows: list[list[str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["time", "one", "two", "three"], *([AT, *row] for row in rows)])
+
+    pipeline = infer(written(tmp_path, text.getvalue().encode()))
+
+    assert not pipeline.quarantined
+    assert pipeline.proposal.events == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "kind"),
+    [
+        (["2026-01-31T00:00:00Z", "2026-01-31 01:02:03.5"], "field", "timestamp"),
+        (["2026-01-31", "2026-02-01"], "field", "date"),
+        (["2026-01-31", "2026-02-01T00:00:00+02:00"], "field", "timestamp"),
+        (["2026-01-31", "soon"], "field", "string"),
+        ([1_700_000_000, 1_700_000_001], "created_at", "timestamp"),
+        ([1_700_000_000_000], "expiresAt", "timestamp"),
+        ([1_700_000_000], "members", "long"),
+        ([17, 1_700_000_000], "created_at", "long"),
+        ([1, 2**40], "field", "long"),
+        ([1, 2.5], "field", "double"),
+        ([4.99, 5], "price", "decimal(18,2)"),
+        ([4.123456789], "price", "double"),
+        (["4.99", "5.00"], "amount", "decimal(18,2)"),
+        (["4.10", "5.20"], "field", "decimal(18,2)"),
+        (["4.10", "5.2"], "field", "string"),
+        (["4.10", "5.20"], "version", "string"),
+        (["1", "2"], "field", "string"),
+        ([True, False], "field", "boolean"),
+        ([["a"], []], "field", "array<string>"),
+        ([[{"sku": "a", "count": 1}]], "field", "array<struct<sku:string,count:long>>"),
+        ([{"17": 1.5, "18": 2}, {"19": 3}], "field", "map<string,double>"),
+        ([1, "one"], "field", None),
+        ([None], "field", None),
+        ([[1, "one"]], "field", None),
+    ],
+)
+def test_types_are_looked_up_in_the_values(tmp_path: Path, values: list[Any], name: str, kind: str | None) -> None:
+    assert of_field(tmp_path, values, name) == kind
+
+
+def test_only_leaves_are_columns_named_after_what_they_are_of(tmp_path: Path) -> None:
+    event = {"time": AT, "id": 7, "user": {"id": 1, "login": "x", "plan": "a"}, "repository": {"owner": {"id": 2}}}
+
+    pipeline = infer(on_lines(tmp_path, [event]))
+
+    table = spec_of(pipeline).table("shop")
+    assert {column.name: column.path for column in table.columns} == {
+        "user_id": "user.id",
+        "user_login": "user.login",
+        "plan": "user.plan",
+        "owner_id": "repository.owner.id",
+    }
+    assert spec_of(pipeline).event.id == ("id",)
+
+
+def test_the_twenty_most_frequent_types_have_tables_and_the_rest_is_in_one(tmp_path: Path) -> None:
+    sent = webhooks(3_000)
+
+    pipeline = infer(sent.write(tmp_path / "hooks.jsonl"))
+
+    spec = spec_of(pipeline)
+    frequent = [name for name, _ in sent.by_type.most_common(20)]
+    assert {value for table in spec.tables for value in table.when.get("type", ())} == set(frequent)
+    assert [(table.name, table.catch_all) for table in spec.tables if table.catch_all] == [
+        ("events", True),
+        ("other_events", "rest"),
+    ]
+    assert (spec.event.name.path, spec.event.time.path, spec.event.id) == ("type", "created_at", ("id",))
+    assert not pipeline.quarantined
+    assert len(pipeline.text.splitlines()) < 700
+    assert pipeline.proposal.rest == {name: sent.by_type[name] for name in TYPES if name not in frequent}
+    order = spec.table("order_created")
+    assert {column.name: column.type for column in order.columns}["amount"] == "decimal(18,2)"
+    assert "No column, values are int53 and text: payload.build.attempt." in pipeline.text
+
+
+def test_the_declaration_says_why_it_is_as_it_is(tmp_path: Path) -> None:
+    sent = webhooks(500)
+    sent.events.append(sent.events[0])
+
+    text = infer(sent.write(tmp_path / "hooks.jsonl")).text
+
+    assert "# Inferred from 501 events: all of 1 file." in text
+    assert "# The type: 60 different values." in text
+    assert "# The time: a time in every event." in text
+    assert "# The id: 1 events come with an id that came before." in text
+    assert re.search(r"Types that are rare, or new: \S+ \d+, .*, and 32 more\.", text.replace("\n    # ", " "))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda events: [{"records": events}],
+        lambda events: [{"body": json.dumps(event), "requestId": "x"} for event in events],
+        lambda events: [{"body": json.dumps(events)}],
+    ],
+)
+def test_events_are_looked_for_in_wrappers(wrap: Any, tmp_path: Path) -> None:
+    events = [{"type": "order", "at": AT, "total": number} for number in range(30)]
+
+    pipeline = infer(on_lines(tmp_path, wrap(events)))
+
+    assert spec_of(pipeline).unwrap is not None
+    assert (pipeline.proposal.events, pipeline.quarantined.total()) == (30, 0)
+
+
+def test_a_list_in_an_event_is_no_wrapper(tmp_path: Path) -> None:
+    pipeline = infer(on_lines(tmp_path, [{"at": AT, "items": [{"at": AT}]}] * 3))
+
+    assert spec_of(pipeline).unwrap is None
+
+
+def test_fields_that_are_named_are_taken(tmp_path: Path) -> None:
+    events = [
+        {"type": "a", "shape": "b", "time": AT, "when": 1_700_000_000, "id": "x", "key": number} for number in (1, 2)
+    ]
+
+    spec = spec_of(infer(on_lines(tmp_path, events), time="when", type="shape", id="key"))
+
+    assert (spec.event.time.path, spec.event.time.unit) == ("when", "epoch_seconds")
+    assert (spec.event.name.path, spec.event.id) == ("shape", ("key",))
+
+
+def test_parquet_is_inferred_as_it_declares_itself(tmp_path: Path) -> None:
+    at = [dt.datetime(2026, 3, 1, tzinfo=dt.UTC)] * 3
+    pq.write_table(pa.table({"at": at, "n": [1, 2, 3], "day": [dt.date(2026, 3, 1)] * 3}), tmp_path / "x.parquet")
+
+    pipeline = infer(tmp_path / "x.parquet")
+
+    assert spec_of(pipeline).source.format == "parquet"
+    assert columns(pipeline) == {"n": "long", "day": "date"}
+    assert not pipeline.quarantined
+
+
+def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
+    start = dt.date(2000, 1, 1)
+    days = [{"date": (start + dt.timedelta(days=number)).isoformat(), "close": 1.5} for number in range(1_200)]
+
+    pipeline = infer(on_lines(tmp_path, days))
+
+    assert spec_of(pipeline).table("shop").partition_by == ()
+    assert not pipeline.quarantined
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"PK\x03\x04", "a zip archive"),
+        (b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /"\n', "neither JSON nor records"),
+        (b"", "it holds nothing"),
+        (b"a,a\n1,2\n", "names a field twice"),
+    ],
+)
+def test_a_form_that_is_not_known_is_refused(data: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        infer(written(tmp_path, data))
+
+    assert caught.value.condition == "FORM_UNKNOWN"
+    assert told in caught.value.message
+
+
+def test_files_of_several_forms_are_refused_by_name(tmp_path: Path) -> None:
+    files = written(tmp_path, b'{"a": 1}\n', "one"), written(tmp_path, b"a,b\n1,2\n", "two")
+
+    with pytest.raises(ContractError, match=r"one is json; .*two is csv"):
+        infer(*files)
+
+
+def test_events_without_a_time_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        infer(on_lines(tmp_path, [{"a": 1}, {"a": 2}]))
+
+    assert caught.value.condition == "EVENTS_WITHOUT_TIME"
+    assert "--time" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "form"),
+    [
+        ("wikipedia_edits/wikiticker-2015-09-12-sampled.json.gz", "json"),
+        ("cloudfront_logs/sample-cloudfront-access-logs.gz", "tsv"),
+        ("cloudfront_logs/E3HXCM7PFRG6HT.2023-04-24-21.d740d76bCloudFront.gz", "tsv"),
+        ("media_player_events/source/snowplow_media_player_events.csv", "csv"),
+        ("mobile_app_events/source/snowplow_mobile_events.csv", "csv"),
+        ("stock_prices/AAPL.csv", "csv"),
+        ("stock_prices/stockdata.csv", "csv"),
+        ("stock_prices/finance-charts-apple.csv", "csv"),
+    ],
+)
+def test_every_event_of_real_files_would_land(file: str, form: str) -> None:
+    path = SHARED_DATA / file
+    if not path.is_file():
+        pytest.skip(f"no real events at {path}; name their folder in DELTAWORKS_SHARED_DATA")
+
+    pipeline = infer(path)
+
+    assert pipeline.sample.source.format == form
+    assert not pipeline.quarantined
