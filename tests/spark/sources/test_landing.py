@@ -1,0 +1,81 @@
+"""From a file of sixty types of events to tables: inferred, landed, read by the stream, and compared with the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.engine.runner import IngestRun
+from deltaworks.operations.infer_pipeline import infer_pipeline, write_pipeline
+from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.land import land, source_of_objects
+from deltaworks.sources.objects.landing.put import landing_store
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.bucket import list_pages
+from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import connect
+from tests.spark.conftest import Project
+from tests.webhook_events import webhooks
+
+pytestmark = pytest.mark.spark
+NAME = "hooks"
+
+
+def announce(catalog: Catalog) -> int:
+    """Put what lies in the landing folder into the relay's log; how many objects that are."""
+    source = source_of_objects(catalog.pipeline(NAME))
+    landing = catalog.environment.landing.of_bucket(source.bucket)
+    events = [event for page in list_pages(landing, source.bucket, prefix=source.prefix) for event in page]
+    received = [ReceivedEvent(event, "m", datetime(2026, 3, 1, tzinfo=UTC)) for event in events]
+    FileEventLogWriter(Lake(catalog.environment.lake), source.relay, epoch=1).append(received)
+    return len(events)
+
+
+def test_every_event_of_a_file_is_in_the_tables_that_were_inferred(
+    spark: SparkSession, make_project: Callable[..., Project], tmp_path: Path
+) -> None:
+    sent = webhooks(6_000)
+    file = str(sent.write(tmp_path / "events.jsonl"))
+    root = make_project({}).root
+    write_pipeline(load_catalog(root=root), infer_pipeline(load_catalog(root=root), [file], name=NAME))
+    catalog = load_catalog(root=root)
+    source = source_of_objects(catalog.pipeline(NAME))
+    (result,) = land(
+        inputs_of([file]),
+        source,
+        landing_store(catalog.environment.landing.of_bucket(source.bucket)),
+        object_bytes=1 << 20,
+    )
+
+    assert announce(catalog) == result.objects >= 4
+    IngestRun(spark, catalog, NAME, available_now=True).run()
+
+    connection, names = connect(catalog)
+
+    def answer(query: str) -> list[tuple[object, ...]]:
+        return connection.execute(query).fetchall()
+
+    tables = {table.name: table for table in catalog.pipeline(NAME).tables}
+    frequent = dict(sent.by_type.most_common(20))
+    for name, table in tables.items():
+        types = [value for values in table.when.values() for value in values]
+        wanted = {value: sent.by_type[str(value)] for value in types}
+        if table.catch_all:
+            wanted = (
+                dict(sent.by_type)
+                if table.catch_all is True
+                else {name: count for name, count in sent.by_type.items() if name not in frequent}
+            )
+        assert dict(answer(f"SELECT event_name, count(*) FROM {NAME}.{name} GROUP BY 1")) == wanted
+    assert answer(f"SELECT count(*) FROM {NAME}.quarantine") == [(0,)]
+    assert {f"{NAME}.{name}" for name in tables} <= set(names)
+    orders = [f"SELECT amount FROM {NAME}.{name}" for name in tables if name.startswith("order_")]
+    rest = f"""SELECT CAST(_rescued::JSON->'payload'->'order'->>'amount' AS decimal(18,2)) FROM {NAME}.other_events
+               WHERE event_name LIKE 'order.%'"""
+    ((money,),) = answer(f"SELECT sum(amount) FROM ({' UNION ALL '.join([*orders, rest])})")
+    assert round(float(str(money)) * 100) == sent.order_cents
