@@ -50,11 +50,14 @@ class Bookings(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Devices that installed on a date, and how many of them were there one and seven days later."""
+    """Devices that installed on a date, and how many of them were there one and seven days later.
+
+    None while that day is not over: nothing has happened on the next one.
+    """
 
     installs: int
-    retained_day_1: int
-    retained_day_7: int
+    retained_day_1: int | None
+    retained_day_7: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +256,10 @@ class TruthCounter:
 
     def _cohort(self, day: int) -> Cohort:
         installed = self._installed[day]
-        one, seven = (len(installed & self._active.get(day + later, set())) for later in RETENTION_DAYS)
+        one, seven = (
+            len(installed & self._active.get(day + later, set())) if day + later + 1 in self._active else None
+            for later in RETENTION_DAYS
+        )
         return Cohort(len(installed), one, seven)
 
 

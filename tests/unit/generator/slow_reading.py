@@ -122,11 +122,16 @@ def active_devices(rows: Sequence[Row]) -> dict[date, set[str]]:
     return found
 
 
-def retention(rows: Sequence[Row]) -> dict[date, tuple[int, int, int]]:
+def retention(rows: Sequence[Row]) -> dict[date, tuple[int, int | None, int | None]]:
     active = active_devices(rows)
     installed = active_devices([row for row in rows if row.name == "install"])
+
+    def back(devices: set[Any], day: date) -> int | None:
+        over = day + timedelta(days=1) in active
+        return len(devices & active.get(day, set())) if over else None
+
     return {
-        day: (len(devices), *(len(devices & active.get(day + timedelta(days=later), set())) for later in (1, 7)))
+        day: (len(devices), back(devices, day + timedelta(days=1)), back(devices, day + timedelta(days=7)))
         for day, devices in installed.items()
     }
 

@@ -63,7 +63,11 @@ def test_the_truth_is_what_a_slow_reading_of_the_bytes_finds(seed: int) -> None:
     assert truth.bookings > 0
     assert min(truth.quarantine_reasons.values()) > 0
     assert sum(truth.droppable_per_hour.values()) > 0
-    assert max(cohort.retained_day_7 for cohort in truth.retention.values()) > 0
+    last = max(truth.daily_active_users)
+    for day, cohort in truth.retention.items():
+        assert (cohort.retained_day_1 is None) == (day + timedelta(days=1) >= last)
+        assert (cohort.retained_day_7 is None) == (day + timedelta(days=7) >= last)
+    assert max(cohort.retained_day_7 or 0 for cohort in truth.retention.values()) > 0
     assert_truth(truth, slow_reading.read(emitted), options.live_slack_files)
 
 
