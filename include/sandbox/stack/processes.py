@@ -23,17 +23,17 @@ _KINDS = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (r"supervisor\.supervisord", "supervisor"),
-        (r"deltaworks\.local\.moto_server", "moto"),
+        (r"sandbox\.servers\.moto_server", "moto"),
         (r"deltaworks\.alerts\.deadman", "deadman"),
         (r"java.*s3proxy", "s3proxy"),
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
         (r"ingest_stream\.py", "stream"),
-        (r"deltaworks\.sources\.file_events", "relay"),
+        (r"deltaworks\.sources\.objects\.relay", "relay"),
         (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
         (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),
         (r"^airflow worker -- LocalExecutor", "worker-busy"),
         (r"^airflow (worker -- |supervisor: )", "task"),
-        (r"^airflow |-m airflow |/bin/airflow |deltaworks\.local\.airflow_component", "airflow"),
+        (r"^airflow |-m airflow |/bin/airflow |sandbox\.airflow\.component", "airflow"),
     )
 )
 # Commands people look at a stack with: their arguments hold its paths.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -166,3 +167,21 @@ def test_the_peak_is_the_largest_sample_and_counts_the_stack_and_the_caller(home
     assert memory.peak.by_kind["caller"] > 0
     assert memory.peak.total_bytes > small + (60 << 20)
     assert sample_memory(home).by_kind.keys() == {"caller"}
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("sandbox.servers.moto_server", "moto"),
+        ("deltaworks.alerts.deadman", "deadman"),
+        ("deltaworks.sources.objects.relay", "relay"),
+        ("sandbox.airflow.component", "airflow"),
+    ],
+)
+def test_modules_that_the_stack_runs_are_there_and_are_found_by_their_names(
+    home: StackHome, start: Started, module: str, kind: str
+) -> None:
+    process = start(_SLEEP, "-m", module)
+
+    assert importlib.util.find_spec(module) is not None
+    assert _kinds(home)[process.pid] == kind
