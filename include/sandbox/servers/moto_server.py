@@ -1,7 +1,8 @@
 """The landing side's server: moto, wired before its port opens, with a record of every request.
 
-Run as a program of the stack. moto keeps everything in memory: each start begins with an empty bucket and empty
-queues, wired again, so that a client never meets an endpoint without them.
+Run as a program of the stack, over a store and a journal: objects lie in the store, and the journal has what moto would
+forget with its process, so that a start goes on where the last one ended. Without them everything is in memory, and
+each start begins with an empty bucket and empty queues. A client never meets an endpoint that is not wired.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -26,7 +28,11 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from sandbox.servers.landing import LANDING_DEAD_QUEUE, LandingQueues, queue_url, wire_landing
+from sandbox.servers.landing_journal import LandingJournal
+from sandbox.servers.lasting_messages import DeclarationsKept, keep_declared, keep_messages
+from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.moto_corrections import correct_moto
+from sandbox.servers.object_store import ObjectStoreAddress
 from sandbox.stack.ports import HOST
 
 _LOG_BYTES = 64 << 20
@@ -58,29 +64,56 @@ def _recording_handler(record: logging.Logger) -> type[MotoRequestHandler]:
     return RecordingHandler
 
 
-class LandingServer:
-    """moto on one port, wired, in this process. `stop` frees the port; the objects are gone with the process."""
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """Where the landing side keeps things: objects in a store's buckets, all else in a file.
 
-    def __init__(self, *, port: int, request_log: Path, access_key: str, secret_key: str) -> None:
+    One server in a process can have it.
+    """
+
+    store: ObjectStoreAddress
+    journal: Path
+
+
+class LandingServer:
+    """moto on one port, wired, in this process. `stop` frees the port; without `lasting` the objects end with it."""
+
+    def __init__(
+        self, *, port: int, request_log: Path, access_key: str, secret_key: str, lasting: Lasting | None = None
+    ) -> None:
         self._port = port
         self._handler = _recording_handler(request_record(request_log))
         self._keys = {"access_key": access_key, "secret_key": secret_key}
-        self._app: Any = DomainDispatcherApplication(create_backend_app)
+        self._moto: Any = DomainDispatcherApplication(create_backend_app)
+        self._lasting = lasting
         self._server: BaseWSGIServer | None = None
 
     def start(self) -> LandingQueues:
         """Wire through a private port, then open the public one and serve it in a thread."""
         correct_moto()
-        private = self._serve(0)
-        wire_landing(endpoint=f"http://{HOST}:{private.server_port}", **self._keys)
+        journal = LandingJournal(self._lasting.journal) if self._lasting else None
+        if journal is not None:
+            keep_messages(journal)
+        private = self._serve(0, self._moto)
+        wire_landing(endpoint=_address(private.server_port), **self._keys)
+        app = self._moto if journal is None else self._over_journal(journal, _address(private.server_port))
         private.shutdown()
         private.server_close()
-        self._server = self._serve(self._port)
-        endpoint = f"http://{HOST}:{self._port}"
+        self._server = self._serve(self._port, app)
+        endpoint = _address(self._port)
         return LandingQueues(queue_url(endpoint), queue_url(endpoint, LANDING_DEAD_QUEUE))
 
-    def _serve(self, port: int) -> BaseWSGIServer:
-        server = make_server(HOST, port, self._app, threaded=True, request_handler=self._handler)
+    def _over_journal(self, journal: LandingJournal, private: str) -> Any:
+        assert self._lasting is not None
+        for service in ("sqs", "sns"):
+            keep_declared(journal, service)
+        objects = LastingObjects(DeclarationsKept(self._moto, journal), store=self._lasting.store, journal=journal)
+        objects.make_buckets_again(private)
+        objects.announce_promised()
+        return objects
+
+    def _serve(self, port: int, app: Any) -> BaseWSGIServer:
+        server = make_server(HOST, port, app, threaded=True, request_handler=self._handler)
         # A client in a long poll must not keep the process from ending.
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -94,12 +127,20 @@ class LandingServer:
             self._server = None
 
 
+def _address(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. Keys come from the environment (DELTAWORKS_AWS_...)."""
+    """Serve until SIGTERM or SIGINT. Keys come from the environment: DELTAWORKS_AWS_..., DELTAWORKS_LAKE_..."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--request-log", type=Path, required=True)
+    parser.add_argument("--journal", type=Path, help="keep messages and declarations in this file")
+    parser.add_argument("--store", help="keep objects in the buckets of the S3 server at this address")
     options = parser.parse_args(arguments)
+    if (options.journal is None) != (options.store is None):
+        parser.error("--journal and --store go together")
     ended = threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:
@@ -112,11 +153,17 @@ def main(arguments: list[str] | None = None) -> int:
         request_log=options.request_log,
         access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
         secret_key=os.environ["DELTAWORKS_AWS_SECRET_KEY"],
+        lasting=_lasting(options) if options.journal else None,
     )
     queues = server.start()
     print(f"Serving on port {options.port}; objects are announced on {queues.queue_url}.", flush=True)
     ended.wait()
     return 0
+
+
+def _lasting(options: argparse.Namespace) -> Lasting:
+    keys = os.environ["DELTAWORKS_LAKE_ACCESS_KEY"], os.environ["DELTAWORKS_LAKE_SECRET_KEY"]
+    return Lasting(ObjectStoreAddress(options.store, *keys), options.journal)
 
 
 if __name__ == "__main__":

@@ -79,8 +79,13 @@ class StackHome:
         return self.logs / "landing-requests.log"
 
     @property
+    def landing_journal(self) -> Path:
+        """What the landing side remembers besides objects: messages, records, and what is declared."""
+        return self.root / "landing" / "journal.db"
+
+    @property
     def lake(self) -> Path:
-        """The lake's objects as files, behind s3proxy."""
+        """The objects of the lake and those that landed, as files, behind s3proxy: a folder is a bucket."""
         return self.root / "lake"
 
     @property

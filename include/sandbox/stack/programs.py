@@ -14,7 +14,7 @@ from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi, Component, Health
 from deltaworks.tables.spark.jars import quiet
 from sandbox.servers.kafka_broker import broker_command, broker_serves
-from sandbox.servers.landing import LAKE_BUCKET, is_wired, landing_client
+from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -59,6 +59,7 @@ def stack_programs(
     """
     python = sys.executable
     moto = [python, "-m", "sandbox.servers.moto_server", "--port", str(ports["moto"])]
+    moto += ["--journal", str(home.landing_journal), "--store", f"http://{HOST}:{ports['s3proxy']}"]
     lake = s3proxy_command(
         directory=home.lake,
         port=ports["s3proxy"],
@@ -106,13 +107,14 @@ class HealthChecks:
     ports: Mapping[str, int]
     keys: StackSecrets
 
-    def create_lake_bucket(self) -> None:
-        """Create the lake's bucket unless it is there."""
-        lake = landing_client("s3", **self._lake_options())
-        try:
-            lake.head_bucket(Bucket=LAKE_BUCKET)
-        except ClientError:
-            lake.create_bucket(Bucket=LAKE_BUCKET)
+    def create_buckets(self) -> None:
+        """Create the buckets of the lake and of what lands, unless they are there: both lie in one store."""
+        store = landing_client("s3", **self._lake_options())
+        for bucket in (LAKE_BUCKET, LANDING_BUCKET):
+            try:
+                store.head_bucket(Bucket=bucket)
+            except ClientError:
+                store.create_bucket(Bucket=bucket)
 
     def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""

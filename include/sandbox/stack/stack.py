@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from deltaworks.errors import ConcurrencyError, DeltaworksError
@@ -36,8 +37,10 @@ from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
 from sandbox.stack.state import exclusive, load_state, save_state
 from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
 from sandbox.stack.supervision import ProgramState, Supervisor, last_lines, wait_until
+from sandbox.stack.waiting import busy_steps, wait_while_moving
 
 Progress = Callable[[str], None]
+# For so long a program may do nothing before it is healthy; how long it takes is up to the machine.
 _STORES_SECONDS = 60.0
 _AIRFLOW_SECONDS = 180.0
 _LEFTOVER_SECONDS = 5.0
@@ -56,8 +59,8 @@ def up(
 ) -> StackAddresses:
     """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
 
-    Goes on where the last `down` stopped: same addresses, same lake, same Airflow history, and what `down` had
-    paused runs again. The landing bucket starts empty.
+    Goes on where the last `down` stopped: same addresses, same lake, same landed objects, queues and streams, same
+    Airflow history, and what `down` had paused runs again.
 
     Args:
         foreground: stay until SIGINT or SIGTERM, then stop the stack.
@@ -127,19 +130,26 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     state, keys = load_state(home), keep_secrets(home.secrets_file)
     checks = HealthChecks(state.ports, keys)
     programs = supervisor.programs()
-    _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
-    checks.create_lake_bucket()
-    _create_topics(home, read_env(home), progress)
+    with ThreadPoolExecutor(1) as pool:
+        # Beside the stores, which wait for the disk most of the time: both take seconds at the first start.
+        prepared = pool.submit(_prepare_airflow, home, keys, progress)
+        _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
+        checks.create_buckets()
+        _create_topics(home, read_env(home), progress)
+        prepared.result()
     withdraw_stop_flags(home)
-    airflow = AirflowHome(home, process_environment(home))
-    airflow.write_password(keys.admin_password)
-    progress("Preparing Airflow's database")
-    save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
     for order in START_ORDER:
         _start(home, supervisor, checks, _among(programs, order), seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
             progress(f"Unpaused: {', '.join(resumed)}")
+
+
+def _prepare_airflow(home: StackHome, keys: StackSecrets, progress: Progress) -> None:
+    airflow = AirflowHome(home, process_environment(home))
+    airflow.write_password(keys.admin_password)
+    progress("Preparing Airflow's database")
+    save_state(home, airflow.import_pools(airflow.migrate(load_state(home))))
 
 
 def _among(programs: Container[str], names: Sequence[str]) -> list[str]:
@@ -171,6 +181,11 @@ def _start(
     began = time.monotonic()
     waiting = list(names)
 
+    def at_work() -> Hashable:
+        states = supervisor.programs()
+        pids = [states[name].pid for name in waiting if name in states]
+        return tuple(waiting), busy_steps(pid for pid in pids if pid is not None)
+
     def all_healthy() -> bool:
         states = supervisor.programs()
         if failed := failed_programs(states, waiting):
@@ -181,8 +196,11 @@ def _start(
             progress(f"{name} is healthy after {time.monotonic() - began:.0f} s")
         return not waiting
 
-    if not wait_until(all_healthy, seconds=seconds, poll_seconds=0.5):
-        raise _program_failed(home, waiting[0], f"is not healthy after {seconds:.0f} s")
+    if wait_while_moving(all_healthy, at_work, patience_seconds=seconds):
+        waited = time.monotonic() - began
+        raise _program_failed(
+            home, waiting[0], f"is not healthy after {waited:.0f} s, and has done nothing for {seconds:.0f} s"
+        )
 
 
 def _program_failed(home: StackHome, name: str, what: str) -> DeltaworksError:

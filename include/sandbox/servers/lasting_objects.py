@@ -1,0 +1,274 @@
+"""S3 before a store that lasts: objects lie there, and moto, which knows buckets and topics, announces them.
+
+Requests about objects are signed anew and passed on; those about buckets and their settings stay with moto and are kept
+in the journal, which makes them again at the next start. An object is announced once the store has it and before its
+producer is answered. The intention is in the journal before the object is put, so an end in between costs no
+announcement: the next start announces what has arrived. Announcements come at least once, as those of S3 do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
+
+import urllib3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from moto.s3.models import s3_backends
+from moto.s3.notifications import S3NotificationEvent, _get_s3_event
+from moto.sns.models import sns_backends
+from moto.sqs.models import sqs_backends
+
+from sandbox.servers.landing_journal import Announcement, LandingJournal
+from sandbox.servers.lasting_messages import ACCOUNT
+from sandbox.servers.object_store import ObjectStoreAddress
+
+log = logging.getLogger(__name__)
+Environ = dict[str, Any]
+Respond = Callable[..., Any]
+WsgiApp = Callable[[Environ, Respond], Iterable[bytes]]
+
+_S3 = re.compile(r"/s3/aws4_request")
+_AUTH_QUERY = "X-Amz-"
+#: Made for this hop alone, or anew for the next.
+_HOP = {"host", "authorization", "connection", "content-length", "transfer-encoding", "expect", "date"}
+_HOP |= {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-decoded-content-length", "x-amz-trailer"}
+_ANSWER_HOP = {"connection", "transfer-encoding", "keep-alive", "server", "date"}
+#: Requests about a bucket that are about its objects.
+_OF_OBJECTS = {"list-type", "delete", "uploads", "prefix", "delimiter", "marker", "max-keys", "start-after"}
+_OK = range(200, 300)
+_AWAY = b"<Error><Code>SlowDown</Code><Message>The store of the landing objects does not answer.</Message></Error>"
+_RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a request is about: bucket, key as it is written in the address, and the query."""
+
+    bucket: str
+    key: str
+    query: dict[str, str]
+    address: str
+
+    @classmethod
+    def of(cls, environ: Environ) -> _Target:
+        path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
+        pairs = parse_qsl(query, keep_blank_values=True)
+        if any(name.startswith(_AUTH_QUERY) for name, _ in pairs):
+            pairs = [(name, value) for name, value in pairs if not name.startswith(_AUTH_QUERY)]
+            query = urlencode(pairs)
+        bucket, _, key = path.lstrip("/").partition("/")
+        # Some clients name the operation in the query, which decides nothing.
+        decides = {name: value for name, value in pairs if name != "x-id"}
+        return cls(bucket, key, decides, path + (f"?{query}" if query else ""))
+
+    def is_about_objects(self, method: str) -> bool:
+        """Whether the store answers it, and not moto."""
+        if self.key:
+            return True
+        listing = method == "GET" and (not self.query or bool(_OF_OBJECTS & self.query.keys()))
+        return bool(self.bucket) and (listing or (method == "POST" and "delete" in self.query))
+
+    def created(self, method: str, headers: dict[str, str]) -> S3NotificationEvent | None:
+        """What to call it where it creates an object."""
+        if method == "POST" and "uploadId" in self.query:
+            return S3NotificationEvent.OBJECT_CREATED_COMPLETE_MULTIPART_UPLOAD_EVENT
+        if method != "PUT" or not self.key or self.query:
+            return None
+        copied = "x-amz-copy-source" in headers
+        return S3NotificationEvent.OBJECT_CREATED_COPY_EVENT if copied else S3NotificationEvent.OBJECT_CREATED_PUT_EVENT
+
+
+class LastingObjects:
+    """The application in front of moto's. Its threads share it."""
+
+    def __init__(self, moto: WsgiApp, *, store: ObjectStoreAddress, journal: LandingJournal) -> None:
+        self._moto = moto
+        self._store = store
+        self._journal = journal
+        self._pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(connect=5, read=120), retries=False)
+        self._ended = threading.Event()
+
+    def __call__(self, environ: Environ, respond: Respond) -> Iterable[bytes]:
+        """Answer one request."""
+        method, target = str(environ["REQUEST_METHOD"]), _Target.of(environ)
+        signed = f"{environ.get('HTTP_AUTHORIZATION', '')}?{environ.get('QUERY_STRING', '').replace('%2F', '/')}"
+        if not _S3.search(signed):
+            return self._moto(environ, respond)
+        if not target.is_about_objects(method):
+            return self._about_bucket(method, target, environ, respond)
+        body, headers = _content(environ)
+        event = target.created(method, headers)
+        try:
+            if event is None:
+                return _passed_on(self._ask(method, target.address, headers, body), respond)
+            return self._create(event, target, (method, headers, body), respond)
+        except urllib3.exceptions.HTTPError as error:
+            log.warning("%s %s: the store does not answer: %s", method, target.address, error)
+            respond("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_AWAY)))])
+            return [b"" if method == "HEAD" else _AWAY]
+
+    def announce_promised(self) -> None:
+        """Announce, in a thread, what was being put when the process ended; waits for the store, however long."""
+        if promised := self._journal.promises():
+            threading.Thread(target=self._announce_all, args=(promised,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop waiting for the store."""
+        self._ended.set()
+        self._pool.clear()
+
+    def make_buckets_again(self, endpoint: str) -> None:
+        """Make the buckets and settings that the journal has, at moto's own address; topics and queues are there."""
+        for kept in self._journal.declared("bucket").values():
+            answer = self._pool.request("PUT", endpoint + kept["address"], headers=kept["headers"], body=kept["body"])
+            if answer.status not in _OK:
+                log.warning("%s is not made again: %s %s", kept["address"], answer.status, answer.data[:500])
+
+    # -- buckets -------------------------------------------------------------------------------------------------
+
+    def _about_bucket(self, method: str, target: _Target, environ: Environ, respond: Respond) -> Iterable[bytes]:
+        if method not in ("PUT", "DELETE") or not target.bucket:
+            return self._moto(environ, respond)
+        body = _read(environ)
+        answers: list[tuple[Any, ...]] = []
+        content = b"".join(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *answer: answers.append(answer)))
+        if answers and str(answers[0][0]).startswith("2"):
+            self._keep_bucket(method, target, environ, body)
+        respond(*answers[0])
+        return [content]
+
+    def _keep_bucket(self, method: str, target: _Target, environ: Environ, body: bytes) -> None:
+        if not target.query:
+            self._ask(method, f"/{target.bucket}", {}, b"").release_conn()
+        name = f"{target.bucket}?{'&'.join(sorted(target.query))}"
+        if method == "DELETE":
+            self._journal.withdraw("bucket", name)
+        else:
+            headers = {"Authorization": environ["HTTP_AUTHORIZATION"], "Content-Type": "application/xml"}
+            self._journal.declare("bucket", name, {"address": target.address, "headers": headers, "body": body})
+
+    # -- objects -------------------------------------------------------------------------------------------------
+
+    def _create(
+        self, event: S3NotificationEvent, target: _Target, request: tuple[str, dict[str, str], bytes], respond: Respond
+    ) -> Iterable[bytes]:
+        method, headers, body = request
+        number = self._journal.promise(target.bucket, target.key, event.value)
+        answer = self._ask(method, target.address, headers, body)
+        content = answer.read(decode_content=False)
+        # The answer to a completed upload may say with 200 that it failed.
+        if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
+            self._announce(Announcement(number, target.bucket, target.key, event.value))
+        else:
+            self._journal.fulfil(number)
+        respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
+        return [content]
+
+    def _announce_all(self, promised: list[Announcement]) -> None:
+        for item in promised:
+            while not self._ended.is_set():
+                try:
+                    self._announce(item)
+                except urllib3.exceptions.HTTPError:
+                    self._ended.wait(_RETRY_SECONDS)
+                else:
+                    break
+
+    def _announce(self, item: Announcement) -> None:
+        """Announce an object as its bucket is set up to, if it is there, and note that this is done."""
+        there = self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
+        there.release_conn()
+        if there.status in _OK:
+            self._publish(item, size=int(there.headers["Content-Length"]), etag=there.headers["ETag"])
+        self._journal.fulfil(item.number)
+
+    def _publish(self, item: Announcement, *, size: int, etag: str) -> None:
+        bucket = s3_backends[ACCOUNT]["aws"].buckets.get(item.bucket)
+        if bucket is None or bucket.notification_configuration is None:
+            return
+        key = SimpleNamespace(name=unquote(item.key), size=size, etag=etag)
+        event = S3NotificationEvent(item.event)
+        # Not by moto's own way, which takes a topic that refuses for one that was told.
+        for topic in bucket.notification_configuration.topic:
+            if topic.matches(event, key.name):
+                message = json.dumps(_get_s3_event(event, bucket, key, topic.id))
+                sns_backends[ACCOUNT][topic.arn.split(":")[3]].publish(arn=topic.arn, message=message)
+        for queue in bucket.notification_configuration.queue:
+            if queue.matches(event, key.name):
+                message = json.dumps(_get_s3_event(event, bucket, key, queue.id))
+                sqs_backends[ACCOUNT][queue.arn.split(":")[3]].send_message(queue.arn.split(":")[5], message)
+
+    def _ask(self, method: str, address: str, headers: dict[str, str], body: bytes) -> urllib3.BaseHTTPResponse:
+        """The store's answer, whose body is not read yet."""
+        request = AWSRequest(method=method, url=self._store.endpoint + address, headers=headers, data=body)
+        keys = Credentials(self._store.access_key, self._store.secret_key)
+        S3SigV4Auth(keys, "s3", self._store.region).add_auth(request)
+        # An empty body has a length too: without it a store waits for one.
+        sent = dict(request.headers.items()) | ({"Content-Length": str(len(body))} if method in ("PUT", "POST") else {})
+        return self._pool.request(
+            method, request.url, body=body, headers=sent, preload_content=False, redirect=False, decode_content=False
+        )
+
+
+def _read(environ: Environ) -> bytes:
+    """The body of a request: as long as its head says, or to the end where it is chunked."""
+    stream = environ["wsgi.input"]
+    length = environ.get("CONTENT_LENGTH")
+    if length:
+        return bytes(stream.read(int(length)))
+    return bytes(stream.read()) if environ.get("wsgi.input_terminated") else b""
+
+
+def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
+    """The body that is meant, and the headers that go with it."""
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name == "CONTENT_TYPE"
+    }
+    body = _read(environ)
+    if headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
+        body = _unchunked(body)
+        encodings = [part.strip() for part in headers.pop("content-encoding", "").split(",")]
+        if left := ",".join(part for part in encodings if part and part != "aws-chunked"):
+            headers["content-encoding"] = left
+    kept = {name: value for name, value in headers.items() if name not in _HOP and value}
+    return body, {name: value for name, value in kept.items() if not name.startswith("x-amz-checksum")}
+
+
+def _unchunked(body: bytes) -> bytes:
+    """What AWS' clients have packed into signed chunks, whose trailers are of the packing."""
+    parts = []
+    while body:
+        head, _, rest = body.partition(b"\r\n")
+        size = int(head.split(b";")[0] or b"0", 16)
+        if not size:
+            break
+        parts.append(rest[:size])
+        body = rest[size + 2 :]
+    return b"".join(parts)
+
+
+def _answer_headers(answer: urllib3.BaseHTTPResponse, *, length: int | None = None) -> list[tuple[str, str]]:
+    dropped = _ANSWER_HOP | ({"content-length"} if length is not None else set())
+    headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in dropped]
+    return headers + ([("Content-Length", str(length))] if length is not None else [])
+
+
+def _passed_on(answer: urllib3.BaseHTTPResponse, respond: Respond) -> Iterable[bytes]:
+    if "Content-Length" in answer.headers:
+        respond(f"{answer.status} {answer.reason}", _answer_headers(answer))
+        return answer.stream(1 << 20, decode_content=False)
+    content = answer.read(decode_content=False)
+    respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
+    return [content]

@@ -1,0 +1,67 @@
+"""What landed outlives the stack: a stop before it was read loses and doubles nothing, and it can be read again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.demo.landing_sink import landing_sink
+from sandbox.stack.environment import process_environment
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.stack import down, up
+from sandbox.stack.stopping import StopFlags
+from tests.integration.airflow_stage import BACK_SECONDS, Stage, running_stage, wait
+
+pytestmark = pytest.mark.integration
+
+OBJECTS, EVENTS = 3, 10
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running_stage(tmp_path_factory.mktemp("stage")) as stage:
+        yield stage
+
+
+@pytest.mark.timeout(1800)
+def test_what_landed_unread_before_a_stop_is_read_once_after_the_start(stage: Stage) -> None:
+    stage.await_progress(0)
+    sent, *_ = stage.settle()
+    relay = StopFlags.of(stage.home).relays["landing"]
+    relay.set(by="a test", reason="so that nobody reads what lands now")
+    wait(lambda: "relay" not in _kinds(stage), "the relay has not ended", BACK_SECONDS)
+    put = landing_sink(stage.catalog.environment.landing)
+    for first in range(sent, sent + OBJECTS * EVENTS, EVENTS):
+        lines = (json.dumps({"number": first + i, "at": 1_700_000_000 + first + i}) for i in range(EVENTS))
+        put(f"clicks/2023/11/14/22/{first:08d}.json", "\n".join(lines).encode())
+
+    down(home=stage.home)
+    up(home=stage.home)
+    relay.clear()
+
+    owed = Counter(range(sent + OBJECTS * EVENTS))
+    wait(lambda: len(stage.rows()) >= owed.total(), "what landed before the stop does not arrive", BACK_SECONDS)
+    assert Counter(stage.rows()) == owed
+
+
+@pytest.mark.timeout(900)
+def test_what_landed_before_a_stop_can_be_reprocessed_after_the_start(stage: Stage) -> None:
+    before = Counter(stage.rows())
+    command = [sys.executable, "-m", "deltaworks.cli", "reprocess", "clicks", "--from-start", "--no-dry-run"]
+
+    done = subprocess.run(
+        command, env=process_environment(stage.home), capture_output=True, text=True, check=False, timeout=600
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(before) // EVENTS} objects" in done.stdout
+    assert Counter(stage.rows()) == before
+
+
+def _kinds(stage: Stage) -> set[str]:
+    return {process.kind for process in stack_processes(stage.home)}
