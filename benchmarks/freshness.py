@@ -30,10 +30,10 @@ def run(options: Options) -> list[Figure]:
     """Run the stack for that long; every answer must be right, or there are no figures."""
     from deltaworks.specs.catalog import project_root
     from generator.settings import GamesSettings
-    from sandbox.cli.demo import empty_lake
+    from sandbox.demo.fresh import empty_lake
     from sandbox.demo.run import Demo, DemoSettings, find_edits
 
-    empty_lake()
+    empty_lake(options.progress)
     settings = DemoSettings(
         games=GamesSettings(target_events=options.events, days=9, buffer_seconds=3_600),
         edits=find_edits(project_root(), None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import (
     bucket_growth,
     cli,
+    demo,
     fan_out,
     file_sizes,
     freshness,
@@ -49,5 +50,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         health_scan,
         freshness,
         cli,
+        demo,
     )
 }

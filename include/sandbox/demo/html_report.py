@@ -39,6 +39,14 @@ _CHARTS: tuple[tuple[str, str, str, str, str, str], ...] = (
         "SELECT event_date, users FROM games.daily_active_users ORDER BY 1",
     ),
     (
+        "engagement.activities_per_day",
+        "Engagement: activities per day, after all requests",
+        "bar",
+        "date",
+        "activities",
+        "SELECT engagement_date, sum(activities)::BIGINT FROM engagement.activities_per_day GROUP BY 1 ORDER BY 1",
+    ),
+    (
         "edits.edits_per_hour",
         "Wikipedia: edits per hour",
         "bar",
@@ -48,16 +56,24 @@ _CHARTS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ),
 )
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2733}
-h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}
-table{border-collapse:collapse;width:100%}th,td{border-bottom:1px solid #dde3ea;padding:.35rem .6rem;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}.yes{color:#0a7a3d}.no{color:#b3261e;font-weight:bold}
+:root{color-scheme:light dark;--text:#1c2733;--page:#fff;--line:#dde3ea;--right:#0a7a3d;--wrong:#b3261e}
+@media(prefers-color-scheme:dark){:root{--text:#dfe6ee;--page:#14191f;--line:#323c47;--right:#5fd08f;--wrong:#ff8a80}}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
+body{color:var(--text);background:var(--page)}
+h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}.table{overflow-x:auto}
+table{border-collapse:collapse;width:100%}
+th,td{border-bottom:1px solid var(--line);padding:.35rem .6rem;text-align:left}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.yes{color:var(--right)}.no{color:var(--wrong);font-weight:bold}
 """
+# Charts are drawn by a script that knows no theme: what they are drawn with reads well on either page.
+_INK, _GRID, _TRACE = "#7d8894", "rgba(125,136,148,0.25)", "#3b82c4"
+_UNKNOWN = "not known yet"
 
 
 def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], report: DemoReport, folder: Path) -> Path:
     """Write the page below `folder` and return its path."""
-    parts = [_answers(report), _facts(report)]
+    parts = [_answers(report), _facts(report), _phases(report)]
     library: bool | str = True
     for table, title, kind, x_title, y_title, query in _CHARTS:
         if table in tables:
@@ -68,6 +84,13 @@ def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], repor
         rows = connection.execute("SELECT * FROM games.retention ORDER BY cohort_date").fetchall()
         names = [column[0] for column in connection.description or []]
         parts.append(_table("Games: retention by install date", names, rows))
+    if "engagement.top_contacts" in tables:
+        rows = connection.execute(
+            "SELECT org_id, contact_name, contact_id, activities FROM engagement.top_contacts"
+            " WHERE place <= 3 ORDER BY org_id, place"
+        ).fetchall()
+        names = ["organisation", "contact", "as it is called today", "activities"]
+        parts.append(_table("Engagement: busiest contacts", names, rows))
     if "edits.top_pages" in tables:
         rows = connection.execute(
             "SELECT page, edits FROM edits.top_pages ORDER BY edits DESC, page LIMIT 10"
@@ -75,7 +98,8 @@ def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], repor
         parts.append(_table("Wikipedia: most edited pages", ["page", "edits"], rows))
     now = datetime.now(UTC)
     page = (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>Deltaworks demo</title><style>{_STYLE}</style>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>Deltaworks demo</title><style>{_STYLE}</style>"
         f"<h1>Deltaworks demo, {now:%Y-%m-%d %H:%M} UTC</h1>{''.join(parts)}</html>"
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,17 +110,26 @@ def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], repor
 
 def _chart(rows: list[Any], title: str, kind: str, axes: tuple[str, str], *, include_library: bool | str) -> str:
     x, y = [row[0] for row in rows], [row[1] for row in rows]
-    trace = go.Bar(x=x, y=y) if kind == "bar" else go.Scatter(x=x, y=y, mode="lines", fill="tozeroy")
+    line = {"color": _TRACE}
+    trace = (
+        go.Bar(x=x, y=y, marker=line)
+        if kind == "bar"
+        else go.Scatter(x=x, y=y, mode="lines", fill="tozeroy", line=line)
+    )
     figure = go.Figure(trace)
     figure.update_layout(
-        title=title,
         xaxis_title=axes[0],
         yaxis_title=axes[1],
-        template="plotly_white",
-        height=340,
-        margin={"l": 60, "r": 20, "t": 50, "b": 45},
+        font={"color": _INK},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        height=320,
+        margin={"l": 60, "r": 20, "t": 10, "b": 45},
     )
-    return str(figure.to_html(full_html=False, include_plotlyjs=include_library))
+    figure.update_xaxes(gridcolor=_GRID, linecolor=_GRID, zerolinecolor=_GRID)
+    figure.update_yaxes(gridcolor=_GRID, linecolor=_GRID, zerolinecolor=_GRID)
+    drawn = figure.to_html(full_html=False, include_plotlyjs=include_library, config={"displayModeBar": False})
+    return f"<h2>{html.escape(title)}</h2>{drawn}"
 
 
 def _answers(report: DemoReport) -> str:
@@ -109,31 +142,31 @@ def _answers(report: DemoReport) -> str:
         f"<td class=n>{html.escape(truth)}<td class={'yes' if right else 'no'}>{'right' if right else 'WRONG'}"
         for pipeline, question, computed, truth, right in rows
     )
-    return f"<h2>Answers and truth</h2><table><tr><th>pipeline<th>question<th>answer<th>truth<th></tr>{body}</table>"
+    head = "<tr><th>pipeline<th>question<th class=n>answer<th class=n>truth<th>"
+    return f"<h2>Answers and truth</h2><div class=table><table>{head}{body}</table></div>"
 
 
 def _facts(report: DemoReport) -> str:
-    facts = [
-        (
-            f"{freshness.pipeline}: landing to gold",
-            f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s",
-        )
-        for freshness in report.freshness
-    ]
-    if report.provenance is not None:
-        named = report.provenance.commits - len(report.provenance.unnamed)
-        facts.append(("Delta commits naming pipeline, batch and run", f"{named} of {report.provenance.commits}"))
-    facts.append(("list requests to the landing bucket", str(report.landing_lists)))
-    facts.append(("streams", report.health))
-    facts.extend(("maintenance", line) for line in report.maintenance)
-    return _table("How it went", ["", ""], facts)
+    return _table("How it went", ["", ""], report.facts())
+
+
+def _phases(report: DemoReport) -> str:
+    phases = [(phase.name, round(phase.seconds), round(phase.cpu_seconds)) for phase in report.phases]
+    return _table("Seconds so far, by phase", ["phase", "seconds", "CPU seconds"], phases)
 
 
 def _table(title: str, names: list[str], rows: list[Any]) -> str:
-    head = "".join(f"<th>{html.escape(name)}" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(_shown(value))}" for value in row) for row in rows)
-    return f"<h2>{html.escape(title)}</h2><table><tr>{head}</tr>{body}</table>"
+    numbers = [all(isinstance(row[place], int | None) for row in rows) for place in range(len(names))]
+    kinds = [" class=n" if number else "" for number in numbers]
+    head = "".join(f"<th{kind}>{html.escape(name)}" for name, kind in zip(names, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{html.escape(_shown(value))}" for value, kind in zip(row, kinds, strict=True))
+        for row in rows
+    )
+    return f"<h2>{html.escape(title)}</h2><div class=table><table><tr>{head}{body}</table></div>"
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return _UNKNOWN
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -8,13 +8,14 @@ from pathlib import Path
 from sandbox.demo.answers import Answer
 from sandbox.demo.freshness import Freshness
 from sandbox.demo.memory import MemorySample
+from sandbox.demo.phases import Phase
 from sandbox.demo.provenance_check import ProvenanceReport
 from sandbox.stack.report import StackAddresses
 
 
 @dataclass(slots=True)
 class DemoReport:
-    """The results of one run."""
+    """The results of one run. `jobs` are runs of DAGs with their seconds, several of them at once."""
 
     answers: list[Answer] = field(default_factory=list)
     freshness: list[Freshness] = field(default_factory=list)
@@ -24,7 +25,8 @@ class DemoReport:
     maintenance: list[str] = field(default_factory=list)
     memory: MemorySample | None = None
     memory_samples: list[MemorySample] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
+    jobs: list[tuple[str, float]] = field(default_factory=list)
     html: Path | None = None
     addresses: StackAddresses | None = None
 
@@ -34,3 +36,26 @@ class DemoReport:
         named = self.provenance is not None and not self.provenance.unnamed and self.provenance.commits > 0
         answered = bool(self.answers) and all(answer.right for answer in self.answers)
         return answered and named and self.landing_lists == 0 and self.health == "healthy"
+
+    def totals(self) -> tuple[float, float]:
+        """Seconds, and CPU seconds, of all phases."""
+        return sum(phase.seconds for phase in self.phases), sum(phase.cpu_seconds for phase in self.phases)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """How it went, in words: what is shown in the terminal and on the page."""
+        facts = []
+        for freshness in self.freshness:
+            to_gold = f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s"
+            to_bronze = f"p50 {freshness.bronze_p50_seconds:.0f} s, p95 {freshness.bronze_p95_seconds:.0f} s"
+            text = f"{to_gold} over {freshness.objects} objects (to bronze {to_bronze})"
+            facts.append((f"{freshness.pipeline}: landing to gold", text))
+        if self.provenance is not None:
+            named = self.provenance.commits - len(self.provenance.unnamed)
+            facts.append(("commits naming pipeline, batch, run", f"{named} of {self.provenance.commits}"))
+            facts += [("  not named", commit) for commit in self.provenance.unnamed[:5]]
+        facts += [("list requests to the landing bucket", str(self.landing_lists)), ("streams", self.health)]
+        facts += [(f"run of {dag_id}", f"{seconds:.0f} s") for dag_id, seconds in self.jobs]
+        facts += [("maintenance of games", outcome) for outcome in self.maintenance]
+        if self.memory is not None:
+            facts.append(("peak memory", f"{self.memory.total_bytes / 2**30:.1f} GiB ({self.memory.measure})"))
+        return facts

@@ -2,57 +2,64 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi, DagRun
+from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog, load_catalog
 from deltaworks.specs.settings_file import load_settings
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
-from generator.delivery import Published, publish
-from generator.games import generate_games
-from generator.replay import replay_lines
+from generator.engagement_settings import EngagementSettings
 from generator.settings import GamesSettings
-from generator.truth import GamesTruth
-from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, EditsTruth, answer_edits, answer_games
+from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
+from sandbox.demo.engagement_answers import answer_engagement
 from sandbox.demo.freshness import measure_freshness
-from sandbox.demo.landing_sink import landing_sink
+from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.memory import PeakMemory
+from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import DemoReport
+from sandbox.demo.sending import Sending, Truths, WhatIsSent, ingested
 from sandbox.servers.landing import list_requests
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
 from sandbox.stack.report import StackAddresses
+from sandbox.stack.waiting import wait_while_moving
 
 Progress = Callable[[str], None]
-#: What the demo sends events to: no other stream is started, and no store that only others read.
-PIPELINES = ("edits", "games")
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
-INGEST_TIMEOUT_SECONDS = 900.0
-RUN_TIMEOUT_SECONDS = 600.0
+_HEALTH = "stream_health"
+_MAINTENANCE = "maintenance__games"
+_LIVE_PATIENCE_SECONDS = 300.0
+_HEALTH_TRIES = 4
+_MEMORY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How much is sent, and from where. `edits` is None where there is no file to replay."""
+    """How much is sent, and from where. `engagement` and `edits` are None where nothing of them is run."""
 
     games: GamesSettings
+    engagement: EngagementSettings | None = None
     edits: Path | None
-    landing_seconds: float = 75.0
+    landing_seconds: float = 20.0
     keep_running: bool = False
+
+    @property
+    def what(self) -> WhatIsSent:
+        """What is sent."""
+        return WhatIsSent(
+            games=self.games, engagement=self.engagement, edits=self.edits, landing_seconds=self.landing_seconds
+        )
 
 
 def find_edits(root: Path, path: Path | None) -> Path | None:
@@ -72,169 +79,107 @@ class Demo:
         self._settings = settings
         self._say = progress
         self._home = StackHome.default()
+        self._phases = Phases(self._home)
         self.report = DemoReport()
 
     def run(self) -> DemoReport:
         """Start the stack, send events, wait for the answers, compare them, and stop what was started."""
-        with PeakMemory(self._home) as memory:
+        self.report.phases = self._phases.all
+        with PeakMemory(self._home, interval_seconds=_MEMORY_SECONDS) as memory:
             try:
-                with self._phase("stack"):
-                    addresses = stack.up(home=self._home, pipelines=PIPELINES, progress=self._say)
+                with self._phases.phase("stack"):
+                    # Only what gets events: no other stream is started, and no store that only others read.
+                    addresses = stack.up(home=self._home, pipelines=self._settings.what.pipelines, progress=self._say)
                 self.report.addresses = addresses
                 self._on_stack(addresses)
                 self.report.memory, self.report.memory_samples = memory.peak, list(memory.samples)
             finally:
                 if not self._settings.keep_running:
-                    with self._phase("stop"):
+                    with self._phases.phase("stop"):
                         stack.down(home=self._home, progress=self._say)
         return self.report
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.report.seconds[name] = time.monotonic() - started
 
     def _on_stack(self, addresses: StackAddresses) -> None:
         load_settings(self._home.env_file)
         catalog = load_catalog()
         _refuse_used_lake(catalog)
+        sending = Sending(self._settings.what, catalog, self._home, addresses.kafka_bootstrap, self._say)
         with addresses.airflow_api() as airflow:
-            with self._phase("ingest"):
-                games, edits = self._send(catalog)
-            with self._phase("gold"):
-                self._build_gold(airflow, catalog)
-            with self._phase("health"):
-                self.report.health = self._await_health(airflow)
-            with self._phase("maintenance"):
-                self._maintain(airflow)
-            with self._phase("answers"):
-                self._answer(catalog, games, edits)
-
-    # -- sending -------------------------------------------------------------------------------------------------
-
-    def _send(self, catalog: Catalog) -> tuple[GamesTruth, EditsTruth | None]:
-        sink = landing_sink(catalog.environment.landing)
-        landed: dict[str, Published] = {}
-        with ThreadPoolExecutor(2) as pool:
-            games = pool.submit(self._send_games, sink, landed)
-            edits = pool.submit(self._send_edits, sink, landed)
-            self._follow(catalog, landed, [games, edits])
-            return games.result(), edits.result()
-
-    def _send_games(self, sink: Callable[[str, bytes], None], landed: dict[str, Published]) -> GamesTruth:
-        settings = self._settings.games
-        by_time = settings.days * 86_400 // settings.buffer_seconds
-        about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
-        pause = self._settings.landing_seconds / about
-        self._say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
-        return generate_games(settings, sink, pause_seconds=pause, progress=lambda done: landed.update(games=done))
-
-    def _send_edits(self, sink: Callable[[str, bytes], None], landed: dict[str, Published]) -> EditsTruth | None:
-        path = self._settings.edits
-        if path is None:
-            self._say("edits: no file to replay (give one with `make demo EVENTS=path`)")
-            return None
-        self._say(f"edits: replaying {path.name}")
-        truth = EditsTruth.of_file(path)
-        objects = max(1, truth.rows // 500)
-        publish(
-            replay_lines(path, lines_per_object=500),
-            sink,
-            pause_seconds=self._settings.landing_seconds / objects,
-            progress=lambda done: landed.update(edits=done),
-        )
-        return truth
-
-    def _follow(self, catalog: Catalog, landed: dict[str, Published], senders: Sequence[Future[Any]]) -> None:
-        """Say how far ingest is until everything that has landed is in a complete batch."""
-        deadline = time.monotonic() + INGEST_TIMEOUT_SECONDS
-        said = ""
-        while True:
-            done = all(sender.done() for sender in senders)
-            counts = {
-                name: (landing.objects, _objects_ingested(catalog, name)) for name, landing in sorted(landed.items())
-            }
-            line = ", ".join(f"{name}: {ingested} of {sent} objects" for name, (sent, ingested) in counts.items())
-            if line != said:
-                self._say(f"ingested {line}")
-                said = line
-            if done and counts and all(ingested >= sent for sent, ingested in counts.values()):
-                return
-            if time.monotonic() > deadline:
-                raise TransientError(
-                    "INGEST_TIMEOUT",
-                    f"After {INGEST_TIMEOUT_SECONDS:.0f} s not everything is ingested: {line}.",
-                    hint=f"`make up`, then look at the stream DAGs in Airflow and at {self._home.logs}.",
-                )
-            time.sleep(3)
+            with self._phases.phase("ingest"):
+                truths = sending.send_all()
+            with self._phases.phase("jobs"):
+                self._run_jobs(airflow, catalog)
+            with self._phases.phase("answers"):
+                self._answer(catalog, truths)
 
     # -- Airflow -------------------------------------------------------------------------------------------------
 
-    def _build_gold(self, airflow: AirflowApi, catalog: Catalog) -> None:
-        pipelines = ["games"] + (["edits"] if self._settings.edits else [])
-        runs = [(f"gold__{name}", airflow.trigger(f"gold__{name}", conf={})) for name in pipelines]
-        for dag_id, run in runs:
-            self._await_run(airflow, dag_id, run)
+    def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
+        """Gold, mutations, maintenance and health. Spark jobs share a pool, and what waits for one uses no core."""
+        jobs = JobRuns(airflow, self._home, say=self._say)
+        chains = [[Job("gold__games"), Job(_MAINTENANCE)]]
+        if self._settings.engagement is not None:
+            chains.append([Job("mutations__engagement", {"dry_run": False}), Job("gold__engagement")])
+        if self._settings.edits is not None:
+            chains.append([Job("gold__edits")])
+        self._say("gold, mutations and maintenance (OPTIMIZE with Z-order, VACUUM dry run) begin")
+        jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
         self._await_live(catalog)
+        self.report.health = self._health(jobs)
+        self.report.jobs = [(ended.job.dag_id, ended.seconds) for ended in jobs.ended]
+        self.report.maintenance = [
+            line for ended in jobs.ended if ended.job.dag_id == _MAINTENANCE for line in ended.tasks
+        ]
+
+    def _health(self, jobs: JobRuns) -> str:
+        """The verdict of the newest health run, all of which began after all events were in.
+
+        A red one has some more to turn green: a machine that is busy starting can make a stream late.
+        """
+        for _ in range(_HEALTH_TRIES):
+            newest = [ended for ended in jobs.ended if ended.job.dag_id == _HEALTH][-1]
+            if newest.run.state == "success":
+                return "healthy"
+            time.sleep(5)
+            jobs.run([Job(_HEALTH, must_succeed=False)])
+        return "not healthy"
 
     def _await_live(self, catalog: Catalog) -> None:
-        """Wait until the live queries have read every batch of the bronze tables they read."""
+        """Wait until the live queries have read every batch of the bronze tables they read.
+
+        What they have not read when nothing moves any more the answers tell.
+        """
+        home = PipelineHome(open_objects(catalog.environment.lake), "games")
         live = catalog.pipeline("games").live
-        objects = open_objects(catalog.environment.lake)
-        deadline = time.monotonic() + 180
-        for table in live:
-            landed_at = _last_data_version(catalog, "games", table.reads)
-            while (
-                live_read_below(PipelineHome(objects, "games"), table.name) <= landed_at and time.monotonic() < deadline
-            ):
-                time.sleep(1)
+        landed = {table.name: _last_data_version(catalog, "games", table.reads) for table in live}
 
-    def _await_health(self, airflow: AirflowApi) -> str:
-        """The verdict of a health run that begins after all events were in; a red one has a minute to turn green."""
-        deadline = time.monotonic() + 60
-        while True:
-            run = airflow.trigger("stream_health", conf={})
-            ended = airflow.wait_for_run("stream_health", run.run_id, timeout_seconds=RUN_TIMEOUT_SECONDS)
-            self._say(f"health: run {ended.run_id} {ended.state}")
-            if ended.state == "success":
-                return "healthy"
-            if time.monotonic() > deadline:
-                return "not healthy"
-            time.sleep(5)
+        def read() -> Hashable:
+            return tuple(live_read_below(home, name) for name in landed)
 
-    def _maintain(self, airflow: AirflowApi) -> None:
-        self._say("maintenance: OPTIMIZE with Z-order, VACUUM dry run, gold")
-        run = airflow.trigger("maintenance__games", conf={})
-        self._await_run(airflow, "maintenance__games", run)
-        for task in airflow.task_instances("maintenance__games", run.run_id):
-            self.report.maintenance.append(f"{task.task_id}: {task.state} in {task.duration_seconds or 0:.0f} s")
+        def all_read() -> bool:
+            return all(live_read_below(home, name) > version for name, version in landed.items())
 
-    def _await_run(self, airflow: AirflowApi, dag_id: str, run: DagRun) -> None:
-        self._say(f"{dag_id}: run {run.run_id}")
-        ended = airflow.wait_for_run(dag_id, run.run_id, timeout_seconds=RUN_TIMEOUT_SECONDS)
-        if ended.state != "success":
-            raise TransientError(
-                "DAG_RUN_FAILED",
-                f"{dag_id} run {run.run_id} ended {ended.state}.",
-                hint=f"Its task log is under {self._home.airflow / 'logs'}.",
-            )
+        if wait_while_moving(all_read, read, patience_seconds=_LIVE_PATIENCE_SECONDS, poll_seconds=1.0):
+            self._say("live: not everything has been read")
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _answer(self, catalog: Catalog, games: GamesTruth, edits: EditsTruth | None) -> None:
+    def _answer(self, catalog: Catalog, truths: Truths) -> None:
         # Here, so that no other command pays for loading the chart library.
         from sandbox.demo.html_report import write_report
 
         report = self.report
         connection, tables = connect(catalog)
         sheet = AnswerSheet(connection, tables)
-        answer_games(sheet, games)
-        if edits is not None and self._settings.edits is not None:
-            answer_edits(sheet, edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
+        answer_games(sheet, truths.games)
+        if truths.engagement is not None:
+            answer_engagement(sheet, truths.engagement)
+        if truths.edits is not None and self._settings.edits is not None:
+            answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
         report.answers = sheet.answers
+        of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
         report.freshness = [
-            freshness for name in catalog.pipelines if (freshness := measure_freshness(catalog, name)) is not None
+            freshness for name in of_objects if (freshness := measure_freshness(catalog, name)) is not None
         ]
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log)
@@ -242,18 +187,9 @@ class Demo:
 
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:
-    streams = [f"{kind}__{name}" for name in catalog.pipelines for kind in ("stream", "gold", "maintenance")]
-    return frozenset(streams) | {f"relay__{name}" for name in catalog.relays}
-
-
-def _objects_ingested(catalog: Catalog, pipeline: str) -> int:
-    """Objects in complete batches, by the ledger."""
-    rows = Lake(catalog.environment.lake).rows(
-        paths.pipeline_control(pipeline, "checkpoint_store"), columns=["source_metadata"]
-    )
-    if rows is None:
-        return 0
-    return sum(int(json.loads(text).get("files", 0)) for text in rows.column("source_metadata").to_pylist())
+    kinds = ("stream", "gold", "maintenance", "mutations")
+    ids = [f"{kind}__{name}" for name in catalog.pipelines for kind in kinds]
+    return frozenset(ids) | {f"relay__{name}" for name in catalog.relays}
 
 
 def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:
@@ -267,7 +203,7 @@ def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:
 
 def _refuse_used_lake(catalog: Catalog) -> None:
     """The demo's truth is about its own events: a lake that holds others cannot be compared with it."""
-    if _objects_ingested(catalog, "games") or _objects_ingested(catalog, "edits"):
+    if any(ingested(catalog, name) for name in catalog.pipelines):
         raise TransientError(
             "LAKE_NOT_EMPTY",
             "The lake already holds events, so the demo's truth would not be about them alone.",

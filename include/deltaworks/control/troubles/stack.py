@@ -163,11 +163,11 @@ STACK: Final = (
             "OBJECT_STORE_DOWN", "the embedded object store does not answer", "see whether another process has its port"
         ),
         Trouble("AIRFLOW_UNREACHABLE", "Airflow's API gives no usable answer", "`deltaworks status`"),
-        Trouble("DAG_RUN_TIMEOUT", "a DAG run did not end in time", "look at its log"),
+        Trouble("DAG_RUN_TIMEOUT", "a DAG run did not end in time, or nothing of it moves any more", "look at its log"),
         Trouble("DAG_RUN_FAILED", "a DAG run failed", "look at its log"),
         Trouble(
             "INGEST_TIMEOUT",
-            "the demo's events were not all ingested in time",
+            "the demo's events are not all ingested, and nothing moves any more",
             "`make up`, then look at the stream DAGs",
         ),
         Trouble("LAKE_NOT_EMPTY", "the demo needs an empty lake", "`make demo` empties it", default_retryable=False),

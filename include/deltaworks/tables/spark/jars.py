@@ -264,9 +264,10 @@ def _not_resolved(reason: str) -> TransientError:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the jars, or with `--record` write their lock anew, and say what there is."""
+    """Make the jars, with `--broker` those of the Kafka broker too, or with `--record` write their lock anew first."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true", help="write include/jars/jars.lock anew first")
+    parser.add_argument("--broker", action="store_true", help="resolve the Kafka broker as well")
     options = parser.parse_args(arguments)
     lines: list[str] = []
 
@@ -278,6 +279,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.record:
             progress(f"jars: digests recorded in {record_digests(progress=progress)}")
         jars = ensure_jars(progress=progress)
+        if options.broker:
+            ensure_broker_jars(progress=progress)
     except DeltaworksError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,0 +1,117 @@
+"""Runs of DAGs, one chain of them beside the others, waited for as long as they move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltaworks.errors import TransientError
+from deltaworks.operations.airflow_api import AirflowApi, DagRun
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.waiting import busy_steps, wait_while_moving
+
+#: For so long nothing may move: tasks start within seconds, and what works takes CPU time.
+PATIENCE_SECONDS = 300.0
+_POLL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A DAG to run, with the form it is run with. `must_succeed` is whether its failure ends the demo."""
+
+    dag_id: str
+    form: Mapping[str, Any] = field(default_factory=dict)
+    must_succeed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that ended, as Airflow has it, with its tasks in words."""
+
+    job: Job
+    run: DagRun
+    seconds: float
+    tasks: tuple[str, ...]
+
+
+class JobRuns:
+    """Runs chains of jobs: those of one chain one behind the other, the chains beside each other."""
+
+    def __init__(self, airflow: AirflowApi, home: StackHome, *, say: Callable[[str], None]) -> None:
+        self._airflow = airflow
+        self._home = home
+        self._say = say
+        self._running: dict[str, tuple[Job, DagRun, float]] = {}
+        self.ended: list[Ended] = []
+
+    def run(self, *chains: Sequence[Job]) -> list[Ended]:
+        """Run them to their end, and give what ended in this call.
+
+        Raises:
+            TransientError: DAG_RUN_FAILED; DAG_RUN_TIMEOUT, where nothing moves any more.
+        """
+        waiting, before = [list(chain) for chain in chains], len(self.ended)
+
+        def all_ended() -> bool:
+            self._collect()
+            for chain in waiting:
+                if chain and not self._runs_of(chain):
+                    chain.pop(0)
+                    if chain:
+                        self._start(chain[0])
+            return not any(waiting)
+
+        for chain in waiting:
+            self._start(chain[0])
+        stalled = wait_while_moving(
+            all_ended, self._movement, patience_seconds=PATIENCE_SECONDS, poll_seconds=_POLL_SECONDS
+        )
+        if stalled is not None:
+            runs = ", ".join(f"{dag_id} ({run.run_id}, {run.state})" for dag_id, (_, run, _) in self._running.items())
+            raise TransientError(
+                "DAG_RUN_TIMEOUT",
+                f"Nothing has moved for {stalled.seconds:.0f} s in {runs}.",
+                hint=f"Look at the logs of its tasks under {self._home.airflow / 'logs'}.",
+            )
+        return self.ended[before:]
+
+    def _runs_of(self, chain: Sequence[Job]) -> bool:
+        return chain[0].dag_id in self._running
+
+    def _start(self, job: Job) -> None:
+        self._running[job.dag_id] = (job, self._airflow.trigger(job.dag_id, conf=job.form), time.monotonic())
+        self._say(f"{job.dag_id}: started")
+
+    def _collect(self) -> None:
+        """Take out what has ended."""
+        for dag_id, (job, before, started) in list(self._running.items()):
+            run = self._airflow.dag_run(dag_id, before.run_id)
+            self._running[dag_id] = (job, run, started)
+            if not run.finished:
+                continue
+            del self._running[dag_id]
+            seconds = time.monotonic() - started
+            tasks = self._airflow.task_instances(dag_id, run.run_id)
+            said = tuple(f"{task.task_id}: {task.state} in {task.duration_seconds or 0:.0f} s" for task in tasks)
+            self.ended.append(Ended(job, run, seconds, said))
+            self._say(f"{dag_id}: {run.state} after {seconds:.0f} s")
+            if job.must_succeed and run.state != "success":
+                raise TransientError(
+                    "DAG_RUN_FAILED",
+                    f"{dag_id} run {run.run_id} ended {run.state}.",
+                    hint=f"Its task log is under {self._home.airflow / 'logs'}.",
+                )
+
+    def _movement(self) -> Hashable:
+        jobs = busy_steps(process.pid for process in stack_processes(self._home) if process.kind == "job")
+        states = tuple(
+            (dag_id, run.state, *((task.task_id, task.state, task.try_number) for task in self._tasks(dag_id, run)))
+            for dag_id, (_, run, _) in self._running.items()
+        )
+        return jobs, states
+
+    def _tasks(self, dag_id: str, run: DagRun) -> Sequence[Any]:
+        return self._airflow.task_instances(dag_id, run.run_id)

@@ -1,0 +1,192 @@
+"""What the demo sends: games as objects, engagement as records, and a file of edits where there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import TransientError
+from deltaworks.sources.objects.log import file_events_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from generator.delivery import Published, Sink, publish
+from generator.engagement import generate_engagement
+from generator.engagement_settings import EngagementSettings
+from generator.engagement_truth import EngagementTruth
+from generator.games import generate_games
+from generator.replay import replay_lines
+from generator.settings import GamesSettings
+from generator.truth import GamesTruth
+from sandbox.demo.answers import EditsTruth
+from sandbox.demo.landing_sink import landing_sink
+from sandbox.demo.topic_sink import topic_sink
+from sandbox.servers.kafka_broker import BrokerAddress
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.waiting import busy_steps, wait_while_moving
+
+_LINES_PER_OBJECT = 500
+_PATIENCE_SECONDS = 300.0
+_STEPS = "batch_metadata_store"
+_BATCHES = "checkpoint_store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIsSent:
+    """How much of what is sent; None for what is not."""
+
+    games: GamesSettings
+    engagement: EngagementSettings | None
+    edits: Path | None
+    landing_seconds: float
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The pipelines that get events."""
+        sent = {"games": self.games, "engagement": self.engagement, "edits": self.edits}
+        return tuple(sorted(name for name, what in sent.items() if what is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Truths:
+    """The right answers about what was sent."""
+
+    games: GamesTruth
+    engagement: EngagementTruth | None
+    edits: EditsTruth | None
+
+
+@dataclass
+class Sending:
+    """Sends, and follows what has landed into complete batches."""
+
+    what: WhatIsSent
+    catalog: Catalog
+    home: StackHome
+    bootstrap: str | None
+    say: Callable[[str], None]
+    _sent: dict[str, int] = field(default_factory=dict)
+
+    def send_all(self) -> Truths:
+        """Send everything, side by side, and return once all of it is in complete batches.
+
+        Raises:
+            TransientError: INGEST_TIMEOUT, where nothing moves any more.
+            Whatever a producer raises.
+        """
+        sink = landing_sink(self.catalog.environment.landing)
+        with ThreadPoolExecutor(3) as pool:
+            games = pool.submit(self._send_games, sink)
+            engagement = pool.submit(self._send_engagement)
+            edits = pool.submit(self._send_edits, sink)
+            self._follow((games, engagement, edits))
+            return Truths(games.result(), engagement.result(), edits.result())
+
+    def _send_games(self, sink: Sink) -> GamesTruth:
+        settings = self.what.games
+        by_time = settings.days * 86_400 // settings.buffer_seconds
+        about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
+        self.say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
+        pause = self.what.landing_seconds / about
+        return generate_games(settings, sink, pause_seconds=pause, progress=lambda done: self._landed("games", done))
+
+    def _send_engagement(self) -> EngagementTruth | None:
+        settings = self.what.engagement
+        if settings is None:
+            return None
+        if self.bootstrap is None:
+            raise TransientError(
+                "RECORDS_NOT_SENT",
+                "The stack has no broker to send the engagement's records to.",
+                hint="`deltaworks down`, then `deltaworks demo` again.",
+            )
+        self.say(f"engagement: sending {settings.activities:,} generated activities, and requests that change them")
+        with topic_sink(BrokerAddress(self.bootstrap)) as send:
+            truth = generate_engagement(settings, send)
+        self._sent["engagement"] = truth.activities + truth.requests + truth.malformed
+        return truth
+
+    def _send_edits(self, sink: Sink) -> EditsTruth | None:
+        path = self.what.edits
+        if path is None:
+            self.say("edits: not run, there is no file to replay (give one with `make demo EVENTS=path`)")
+            return None
+        self.say(f"edits: replaying {path.name}")
+        truth = EditsTruth.of_file(path)
+        publish(
+            replay_lines(path, lines_per_object=_LINES_PER_OBJECT),
+            sink,
+            pause_seconds=self.what.landing_seconds / max(1, truth.rows // _LINES_PER_OBJECT),
+            progress=lambda done: self._landed("edits", done),
+        )
+        return truth
+
+    def _landed(self, pipeline: str, done: Published) -> None:
+        self._sent[pipeline] = done.objects
+
+    def _follow(self, senders: tuple[Future[Any], ...]) -> None:
+        """Say how far ingest is until everything that was sent is in a complete batch."""
+        said = ""
+
+        def all_ingested() -> bool:
+            nonlocal said
+            ended = all(sender.done() for sender in senders)
+            for sender in senders:
+                if sender.done():
+                    sender.result()
+            counts = {name: (sent, ingested(self.catalog, name)) for name, sent in sorted(self._sent.items())}
+            line = ", ".join(f"{name}: {done:,} of {sent:,} {_unit(name)}" for name, (sent, done) in counts.items())
+            if line and line != said:
+                self.say(f"ingested {line}")
+                said = line
+            return ended and all(done >= sent for sent, done in counts.values())
+
+        stalled = wait_while_moving(all_ingested, self._movement, patience_seconds=_PATIENCE_SECONDS, poll_seconds=2.0)
+        if stalled is not None:
+            raise TransientError(
+                "INGEST_TIMEOUT",
+                f"Nothing has moved for {stalled.seconds:.0f} s, and not everything is ingested: {said}.",
+                hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
+            )
+
+    def _movement(self) -> Hashable:
+        """Objects and batches, what relays have logged, and streams that come, go, or work on a batch."""
+        tables = [paths.pipeline_control(name, _STEPS) for name in self.what.pipelines]
+        tables += [file_events_key(relay) for relay in self.catalog.relays]
+        versions = tuple(_version(self.catalog, key) for key in tables)
+        streams = [process.pid for process in stack_processes(self.home) if process.kind == "stream"]
+        # An idle stream looks for new objects all the time, which takes CPU time too.
+        work = busy_steps(streams) if self._any_at_work() else 0
+        return tuple(sorted(self._sent.items())), versions, tuple(sorted(streams)), work
+
+    def _any_at_work(self) -> bool:
+        objects = open_objects(self.catalog.environment.lake)
+        beats = [
+            read_heartbeat(objects, paths.pipeline_control(name, "heartbeat.json")) for name in self.what.pipelines
+        ]
+        return any(beat is None or beat.state != "idle" for beat in beats)
+
+
+def _unit(pipeline: str) -> str:
+    return "records" if pipeline == "engagement" else "objects"
+
+
+def ingested(catalog: Catalog, pipeline: str) -> int:
+    """Objects, or records, in complete batches, by the ledger."""
+    rows = Lake(catalog.environment.lake).rows(paths.pipeline_control(pipeline, _BATCHES), columns=["source_metadata"])
+    if rows is None:
+        return 0
+    sources: list[Mapping[str, Any]] = [json.loads(text) for text in rows.column("source_metadata").to_pylist()]
+    return sum(int(source.get("files", source.get("records", 0))) for source in sources)
+
+
+def _version(catalog: Catalog, key: str) -> int:
+    table = Lake(catalog.environment.lake).open(key)
+    return -1 if table is None else int(table.version())

@@ -1,0 +1,89 @@
+"""Chains of DAG runs: one behind the other, the chains beside each other, waited for as long as they move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from deltaworks.errors import TransientError
+from deltaworks.operations.airflow_api import AirflowApi, DagRun, TaskInstance
+from sandbox.demo import job_runs
+from sandbox.demo.job_runs import Job, JobRuns
+from sandbox.stack.home import StackHome
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Airflow:
+    """Runs that end after they were asked about so often, in the state that is planned."""
+
+    def __init__(self, states: Mapping[str, str] | None = None, *, polls: int = 2) -> None:
+        self.states = dict(states or {})
+        self.polls = polls
+        self.log: list[str] = []
+        self.forms: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, int] = {}
+
+    def trigger(self, dag_id: str, *, conf: Mapping[str, Any]) -> DagRun:
+        self.log.append(f"start {dag_id}")
+        self.forms[dag_id] = dict(conf)
+        self._asked[dag_id] = 0
+        return self._run(dag_id, "queued")
+
+    def dag_run(self, dag_id: str, _run_id: str) -> DagRun:
+        self._asked[dag_id] += 1
+        state = self.states.get(dag_id, "success")
+        if self._asked[dag_id] < self.polls or state == "hangs":
+            return self._run(dag_id, "running")
+        self.log.append(f"end {dag_id}")
+        return self._run(dag_id, state)
+
+    def task_instances(self, dag_id: str, _run_id: str) -> tuple[TaskInstance, ...]:
+        return (TaskInstance("work", self.states.get(dag_id, "success"), 1, NOW, NOW, 7.0),)
+
+    @staticmethod
+    def _run(dag_id: str, state: str) -> DagRun:
+        return DagRun(dag_id, "run", state, NOW, NOW, {})
+
+
+def runs(airflow: Airflow, tmp_path: Path) -> JobRuns:
+    return JobRuns(cast(AirflowApi, airflow), StackHome.at(tmp_path), say=lambda _line: None)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_runs, "_POLL_SECONDS", 0.0)
+
+
+def test_jobs_of_a_chain_run_one_behind_the_other_and_chains_beside_each_other(tmp_path: Path) -> None:
+    airflow = Airflow()
+    mutate = Job("mutations__engagement", {"dry_run": False})
+
+    ended = runs(airflow, tmp_path).run([Job("gold__games"), Job("maintenance__games")], [mutate])
+
+    assert airflow.log.index("end gold__games") < airflow.log.index("start maintenance__games")
+    assert airflow.log.index("start mutations__engagement") < airflow.log.index("end gold__games")
+    assert airflow.forms["mutations__engagement"] == {"dry_run": False}
+    assert {item.job.dag_id for item in ended} == {"gold__games", "maintenance__games", "mutations__engagement"}
+    assert all(item.tasks == ("work: success in 7 s",) for item in ended)
+
+
+def test_a_failed_run_ends_the_demo_with_its_name_unless_it_may_fail(tmp_path: Path) -> None:
+    with pytest.raises(TransientError, match="gold__games run run ended failed"):
+        runs(Airflow({"gold__games": "failed"}), tmp_path).run([Job("gold__games"), Job("maintenance__games")])
+
+    (ended,) = runs(Airflow({"health": "failed"}), tmp_path).run([Job("health", must_succeed=False)])
+    assert ended.run.state == "failed"
+
+
+def test_a_run_that_takes_long_is_waited_for_and_one_that_hangs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runs, "PATIENCE_SECONDS", 0.2)
+
+    with pytest.raises(TransientError, match=r"Nothing has moved .* gold__games \(run, running\)"):
+        runs(Airflow({"gold__games": "hangs"}), tmp_path).run([Job("gold__games")])
