@@ -16,6 +16,7 @@ from sandbox.stack.waiting import busy_steps, wait_while_moving
 #: For so long nothing may move: tasks start within seconds, and what works takes CPU time.
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
+_LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,11 @@ class JobRuns:
         for chain in waiting:
             self._start(chain[0])
         stalled = wait_while_moving(
-            all_ended, self._movement, patience_seconds=PATIENCE_SECONDS, poll_seconds=_POLL_SECONDS
+            all_ended,
+            self._movement,
+            patience_seconds=PATIENCE_SECONDS,
+            poll_seconds=_POLL_SECONDS,
+            look_seconds=_LOOK_SECONDS,
         )
         if stalled is not None:
             runs = ", ".join(f"{dag_id} ({run.run_id}, {run.state})" for dag_id, (_, run, _) in self._running.items())

@@ -34,6 +34,7 @@ from sandbox.stack.waiting import busy_steps, wait_while_moving
 
 _LINES_PER_OBJECT = 500
 _PATIENCE_SECONDS = 300.0
+_LOOK_SECONDS = 10.0
 _STEPS = "batch_metadata_store"
 _BATCHES = "checkpoint_store"
 
@@ -148,7 +149,13 @@ class Sending:
                 said = line
             return ended and all(done >= sent for sent, done in counts.values())
 
-        stalled = wait_while_moving(all_ingested, self._movement, patience_seconds=_PATIENCE_SECONDS, poll_seconds=2.0)
+        stalled = wait_while_moving(
+            all_ingested,
+            self._movement,
+            patience_seconds=_PATIENCE_SECONDS,
+            poll_seconds=2.0,
+            look_seconds=_LOOK_SECONDS,
+        )
         if stalled is not None:
             raise TransientError(
                 "INGEST_TIMEOUT",

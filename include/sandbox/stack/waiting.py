@@ -33,6 +33,7 @@ def wait_while_moving(
     *,
     patience_seconds: float,
     poll_seconds: float = 0.5,
+    look_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stalled | None:
@@ -40,14 +41,16 @@ def wait_while_moving(
 
     Args:
         movement: what changes while somebody works on it: counts, states, CPU seconds in steps (`busy_steps`).
+        look_seconds: how often to look at that, where looking takes work itself.
     """
-    last, since = movement(), clock()
+    last, since, looked = movement(), clock(), clock()
     while not done():
-        now = movement()
-        if now != last:
-            last, since = now, clock()
-        elif clock() - since > patience_seconds:
-            return Stalled(clock() - since, last)
+        if clock() - looked >= look_seconds:
+            now, looked = movement(), clock()
+            if now != last:
+                last, since = now, clock()
+            elif clock() - since > patience_seconds:
+                return Stalled(clock() - since, last)
         sleep(poll_seconds)
     return None
 
