@@ -26,6 +26,15 @@ def runs(start, end):
 _validate_backfill_params(
     dag, False, dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 3, tzinfo=utc), ReprocessBehavior.NONE
 )
+from airflow.sdk import DAG
+from deltaworks.airflow.names import cron
+from deltaworks.airflow.scheduled_dags import _timetable
+
+def first_run(timetable):
+    new = DAG("new", schedule=timetable, catchup=False)
+    return str(DagSerialization.from_dict(DagSerialization.to_dict(new)).next_dagrun_info(
+        last_automated_run_info=None).logical_date)
+
 now = dt.datetime.now(utc)
 soon = now + dt.timedelta(days=2)
 print(json.dumps({
@@ -33,6 +42,7 @@ print(json.dumps({
     "to_the_end_of_a_date": runs(dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 1, 23, 59, tzinfo=utc)),
     "unfinished": runs(soon - dt.timedelta(days=3), soon),
     "now": now.isoformat(),
+    "first": [first_run(make("* * * * *")) for make in (cron, _timetable)],
     "next": str(dag.next_dagrun_info(last_automated_run_info=None).logical_date),
 }))
 """
@@ -63,7 +73,7 @@ def test_scheduled_runs_follow_the_cron_expression(told: Any) -> None:
     following = dt.datetime.fromisoformat(told["next"])
 
     assert (following.minute % 15, following.second) == (0, 0)
-    assert following >= dt.datetime.fromisoformat(told["now"]) - dt.timedelta(minutes=15)
+    assert following > dt.datetime.fromisoformat(told["now"])
 
 
 @pytest.mark.parametrize(
@@ -110,3 +120,8 @@ def test_a_pipeline_that_is_declared_wrongly_takes_no_other_with_it_and_shows(tm
     assert [dag for dag in found["dags"] if dag.startswith("stream__")] == ["stream__games"]
     assert list(found["errors"]) == ["declarations.py"]
     assert "unknown key 'colour'" in found["errors"]["declarations.py"]
+
+
+def test_a_dag_that_is_new_does_not_run_for_a_time_that_has_passed(told: Any) -> None:
+    for first in told["first"]:
+        assert dt.datetime.fromisoformat(first) > dt.datetime.fromisoformat(told["now"])

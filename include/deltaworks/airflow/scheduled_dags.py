@@ -58,7 +58,7 @@ def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
 def _timetable(expression: str | None) -> GoldTimetable | None:
     if expression is None:
         return None
-    return GoldTimetable(expression, timezone="UTC", run_immediately=False)
+    return GoldTimetable(expression, timezone="UTC", run_immediately=names.NOT_FOR_THE_PAST)
 
 
 _TABLES = {"tables": "{{ (params.tables or []) | join(',') }}"}
