@@ -28,6 +28,7 @@ from moto.s3.notifications import S3NotificationEvent, _get_s3_event
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
+from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.servers.landing_journal import Announcement, LandingJournal
 from sandbox.servers.lasting_messages import ACCOUNT
 from sandbox.servers.object_store import ObjectStoreAddress
@@ -46,7 +47,6 @@ _ANSWER_HOP = {"connection", "transfer-encoding", "keep-alive", "server", "date"
 #: Requests about a bucket that are about its objects.
 _OF_OBJECTS = {"list-type", "delete", "uploads", "prefix", "delimiter", "marker", "max-keys", "start-after"}
 _OK = range(200, 300)
-_AWAY = b"<Error><Code>SlowDown</Code><Message>The store of the landing objects does not answer.</Message></Error>"
 _RETRY_SECONDS = 0.5
 
 
@@ -104,18 +104,33 @@ class LastingObjects:
         signed = f"{environ.get('HTTP_AUTHORIZATION', '')}?{environ.get('QUERY_STRING', '').replace('%2F', '/')}"
         if not _S3.search(signed):
             return self._moto(environ, respond)
-        if not target.is_about_objects(method):
-            return self._about_bucket(method, target, environ, respond)
-        body, headers = _content(environ)
-        event = target.created(method, headers)
+        if self._is_kept_from_all(target, environ):
+            return _refuse("403 Forbidden", "AccessDenied", "This is no object that landed.", method, respond)
         try:
+            # Of a bucket that is not there moto says so, or makes it.
+            if target.bucket not in s3_backends[ACCOUNT]["aws"].buckets or not target.is_about_objects(method):
+                return self._about_bucket(method, target, environ, respond)
+            body, headers = _content(environ)
+            event = target.created(method, headers)
             if event is None:
                 return _passed_on(self._ask(method, target.address, headers, body), respond)
             return self._create(event, target, (method, headers, body), respond)
         except urllib3.exceptions.HTTPError as error:
             log.warning("%s %s: the store does not answer: %s", method, target.address, error)
-            respond("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_AWAY)))])
-            return [b"" if method == "HEAD" else _AWAY]
+            return _refuse("503 Slow Down", "SlowDown", "The store of landed objects does not answer.", method, respond)
+
+    @staticmethod
+    def _is_kept_from_all(target: _Target, environ: Environ) -> bool:
+        """Whether a request is or could be about the lake, which asks for keys of its own: here nobody's are checked.
+
+        A key that climbs out of its bucket could end in another one of the same store.
+        """
+        source = unquote(str(environ.get("HTTP_X_AMZ_COPY_SOURCE", "")))
+        places = [unquote(f"{target.bucket}/{target.key}"), source.lstrip("/").partition("?")[0]]
+        return any(
+            place.partition("/")[0] == LAKE_BUCKET or {".", ".."} & set(place.replace("\\", "/").split("/"))
+            for place in places
+        )
 
     def announce_promised(self) -> None:
         """Announce, in a thread, what was being put when the process ended; waits for the store, however long."""
@@ -257,6 +272,12 @@ def _unchunked(body: bytes) -> bytes:
         parts.append(rest[:size])
         body = rest[size + 2 :]
     return b"".join(parts)
+
+
+def _refuse(status: str, code: str, message: str, method: str, respond: Respond) -> Iterable[bytes]:
+    content = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    respond(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(content)))])
+    return [b"" if method == "HEAD" else content]
 
 
 def _answer_headers(answer: urllib3.BaseHTTPResponse, *, length: int | None = None) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from sandbox.servers.landing import LANDING_BUCKET, is_wired, landing_client, queue_url
+from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client, queue_url
 from sandbox.servers.landing_journal import LandingJournal
 from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.object_store import ObjectStoreAddress, free_port
@@ -300,22 +300,60 @@ def test_a_bucket_of_ones_own_and_settings_are_there(landing: Landing, in_store:
     assert [item["Expiration"]["Days"] for item in rules] == [7]
 
 
-def test_a_store_that_is_away_is_said_and_the_object_is_looked_for_at_the_next_start(tmp_path: Path) -> None:
-    journal = LandingJournal(tmp_path / "journal.db")
-    away = ObjectStoreAddress(f"http://127.0.0.1:{free_port()}", "store", "secret")
-    objects = LastingObjects(lambda _environ, _respond: [], store=away, journal=journal)
+def asked(objects: LastingObjects, method: str, address: str, **headers: str) -> tuple[str, bytes]:
+    """Status and content of the answer to a request that is signed, with whatever keys."""
     said: list[str] = []
     environ = {
-        "REQUEST_METHOD": "PUT",
-        "REQUEST_URI": f"/{LANDING_BUCKET}/games/one",
+        "REQUEST_METHOD": method,
+        "REQUEST_URI": address,
         "HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request",
         "CONTENT_LENGTH": "2",
         "wsgi.input": io.BytesIO(b"{}"),
+        **headers,
     }
-
     content = b"".join(objects(environ, lambda status, _headers: said.append(status)))
+    return said[0], content
 
-    assert said == ["503 Slow Down"]
+
+@pytest.fixture
+def without_store(tmp_path: Path, in_store: Any) -> LastingObjects:
+    """Objects whose store does not answer; moto, in this process, knows the landing bucket."""
+    away = ObjectStoreAddress(f"http://127.0.0.1:{free_port()}", "store", "secret")
+    journal = LandingJournal(tmp_path / "journal.db")
+    return LastingObjects(lambda _environ, respond: respond("200 OK", []) or [], store=away, journal=journal)
+
+
+def test_a_store_that_is_away_is_said_and_the_object_is_looked_for_at_the_next_start(
+    without_store: LastingObjects, tmp_path: Path
+) -> None:
+    status, content = asked(without_store, "PUT", f"/{LANDING_BUCKET}/games/one")
+
+    assert status == "503 Slow Down"
     assert b"SlowDown" in content
-    # Whether the object arrived is not known: it is looked for at the next start.
-    assert [item.key for item in journal.promises()] == ["games/one"]
+    # Whether the object arrived is not known.
+    assert [item.key for item in LandingJournal(tmp_path / "journal.db").promises()] == ["games/one"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"/{LAKE_BUCKET}",
+        f"/{LAKE_BUCKET}?list-type=2",
+        f"//{LAKE_BUCKET}/tables/games",
+        f"/%64{LAKE_BUCKET[1:]}/tables/games",
+        f"/{LANDING_BUCKET}/../{LAKE_BUCKET}/tables/games",
+        f"/{LANDING_BUCKET}/%2e%2e%2f{LAKE_BUCKET}/tables/games",
+        f"/./{LAKE_BUCKET}/tables/games",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_the_lake_in_the_same_store_is_reached_by_no_way_through_the_landing_side(
+    without_store: LastingObjects, method: str, address: str
+) -> None:
+    assert asked(without_store, method, address)[0] == "403 Forbidden"
+
+
+def test_nothing_of_the_lake_is_copied_out_of_it(without_store: LastingObjects) -> None:
+    source = {"HTTP_X_AMZ_COPY_SOURCE": f"/{LAKE_BUCKET}/tables/games"}
+
+    assert asked(without_store, "PUT", f"/{LANDING_BUCKET}/games/one", **source)[0] == "403 Forbidden"
