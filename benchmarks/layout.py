@@ -129,7 +129,7 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
     from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_order
 
     layout = Layout(name="events", partition_by=("event_date",), zorder_by=("player_id", "event_time"), types=_TYPES)
-    policy = OptimizePolicy(target_file_bytes=target)
+    policy = OptimizePolicy(target_file_bytes=target, row_group_bytes=0)
     choice = choose(
         table_health(lake, paths.table("bench", "events")),
         layout,
@@ -138,7 +138,7 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
         policy=policy,
     )
     ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, "bench"))
-    done = TableOptimizer(spark, lake, ledger, "bench", layout, policy=policy).run(
+    done = TableOptimizer(lambda: spark, lake, ledger, "bench", layout, policy=policy).run(
         choice.partitions, OptimizeResult(table="events", round="daily")
     )
     if done.zordered != 1:

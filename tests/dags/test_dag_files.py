@@ -169,6 +169,7 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
 
     always = [
         "expire_quarantine",
+        "compact_tables",
         "optimize_tables",
         "vacuum_tables",
         "remove_orphans",
@@ -177,7 +178,7 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     ]
     always.append("snapshot_health")
     assert order == [*always, "rebuild_gold"]
-    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1]
     assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always
 
 

@@ -119,7 +119,8 @@ def test_the_night_is_mutate_purge_expire_optimize_vacuum_and_what_follows_in_th
     nightly = maintenance_dag(spec, ENVIRONMENT)
     order = [task.task_id for task in nightly.topological_sort()]
 
-    assert order[:5] == ["mutate_tables", "purge_deleted", "expire_quarantine", "optimize_tables", "vacuum_tables"]
+    steps = ["mutate_tables", "purge_deleted", "expire_quarantine", "compact_tables", "optimize_tables"]
+    assert order[:6] == [*steps, "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
     assert option_arguments(nightly.get_task("mutate_tables"), {}) == ["--no-dry-run"]
     purge = nightly.get_task("purge_deleted")

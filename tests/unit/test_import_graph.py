@@ -29,7 +29,7 @@ WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 112, 21),
     Walk("batch", "deltaworks.engine.batches", 99, 18),
     Walk("stream", "deltaworks.engine.runner", 114, 20),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 63, 13),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 66, 13),
 )
 
 

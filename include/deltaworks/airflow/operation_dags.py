@@ -56,6 +56,7 @@ def operation_task(
     environment: EnvironmentSpec,
     *,
     task_id: str = "",
+    as_process: bool = False,
     values: Mapping[str, Any] | None = None,
     from_form: bool = False,
     **settings: Any,
@@ -63,14 +64,15 @@ def operation_task(
     """The task that runs an operation: a spark-submit job, or a process where it needs no Spark.
 
     Args:
+        as_process: run it as a process though it may need Spark, for what it does without.
         values: options that the DAG fixes; texts may be templates.
         from_form: take the other options from the params of their names.
         settings: further arguments of the operator, over those that all jobs have.
     """
     declared = operation(name)
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
-    if declared.needs_spark:
-        niceness = MAINTENANCE_NICENESS if declared.family == "maintenance" else 0
+    niceness = MAINTENANCE_NICENESS if declared.family == "maintenance" else 0
+    if declared.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
             job=name,
@@ -84,6 +86,7 @@ def operation_task(
         task_id=task_id or name,
         job=name,
         arguments=[f"--{declared.scope}", subject],
+        niceness=niceness,
         **options,
         **{**process_settings(), **settings},
     )

@@ -88,13 +88,14 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         operation: the operation that the job is of; its options come from `values` and the form.
         values: options that the DAG fixes; texts may be templates. They win over the form.
         from_form: whether params of the options' names are taken over.
+        only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
         niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if")
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         driver_memory: str | None = None,
+        only_if: str = "True",
         niceness: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -126,10 +128,14 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.operation = operation
         self.values = dict(values or {})
         self.from_form = from_form
+        self.only_if = only_if
         self._niceness = niceness
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
+        if self.only_if.strip() == "False":
+            self.log.info("Nothing is left that needs Spark: no job is submitted.")
+            return
         connection = self._checked_connection()
         self._follow(connection)
         check_master(self._environment, _master_of(connection))
@@ -221,7 +227,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
     Args:
         module: the module; or
         job: the name of a file of spark_jobs/.
-        operation, values, from_form: as `SparkJobOperator` takes them.
+        operation, values, from_form, niceness: as `SparkJobOperator` takes them.
     """
 
     template_fields: Sequence[str] = ("arguments", "env_vars", "values")
@@ -237,6 +243,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         values: Mapping[str, Any] | None = None,
         from_form: bool = False,
         env_vars: Mapping[str, str] | None = None,
+        niceness: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -246,6 +253,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         self.values = dict(values or {})
         self.from_form = from_form
         self.env_vars = {RUN_VARIABLE: RUN_TEMPLATE, **(env_vars or {})}
+        self._niceness = niceness
         self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> None:
@@ -265,7 +273,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
             text=True,
             errors="backslashreplace",
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env_vars},
-            **child_options(),
+            **child_options(niceness=self._niceness),
         )
         for line in output.listen(self._process.stdout or ()):
             self.log.info(line.rstrip())

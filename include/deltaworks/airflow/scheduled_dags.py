@@ -10,9 +10,10 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import tell_deadline
-from deltaworks.airflow.job_settings import job_dag_settings, job_settings
+from deltaworks.airflow.job_settings import job_dag_settings
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import operation_form
+from deltaworks.airflow.operators import RESULTS_XCOM
 from deltaworks.airflow.runbooks import clean_runbook, gold_runbook, maintenance_runbook, mutations_runbook
 from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.operations.registry import operation
@@ -95,8 +96,8 @@ def _form(spec: PipelineSpec) -> dict[str, Param]:
         "vacuum_dry_run": Param(
             spec.maintenance.vacuum_dry_run,
             type="boolean",
-            title="VACUUM dry run",
-            description="Off: files that no retained version needs are deleted for good, orphans too.",
+            title="Only count",
+            description="On: files, orphans and rows that would be deleted are only counted.",
         ),
     }
 
@@ -111,7 +112,7 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     # Before OPTIMIZE, which then rewrites none of it, and VACUUM, which then counts it.
     steps.append(operation_task("expire_quarantine", pipeline, environment, values=_SWITCH))
     if spec.maintenance.optimize:
-        steps.append(_optimize_task(spec, environment))
+        steps += _optimize_tasks(spec, environment)
     steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES | _SWITCH))
     steps.append(operation_task("remove_orphans", pipeline, environment, values=_SWITCH))
     steps.append(operation_task("keep_control_tables", pipeline, environment, values=_SWITCH))
@@ -122,18 +123,40 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     return steps
 
 
-def _optimize_task(spec: PipelineSpec, environment: EnvironmentSpec) -> BaseOperator:
-    """The task of OPTIMIZE. It ends within the declared minutes; a retry continues where the last one was."""
+#: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.
+_COMPACTED = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_XCOM}')"
+_SPARK_NEEDED = f"{{{{ {_COMPACTED} is none or ({_COMPACTED} | map(attribute='for_spark', default=1) | sum) > 0 }}}}"
+
+
+def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+    """The tasks of OPTIMIZE: small partitions in a process, then the rest by Spark, where there is any.
+
+    They end within the declared minutes; a retry continues where the last one was.
+    """
     upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_on is not None else 0)
-    return operation_task(
-        "optimize_tables",
-        spec.pipeline,
-        environment,
-        values={**_TABLES, "round": round_of_run(upkeep), "dry_run": False},
-        # A command that has begun is allowed to finish, and tables are looked at first.
-        **{**job_settings(), "execution_timeout": timedelta(minutes=minutes + 120)},
-    )
+    values = {**_TABLES, "round": round_of_run(upkeep), "dry_run": False}
+    # A command that has begun is allowed to finish, and tables are looked at first.
+    limit = timedelta(minutes=minutes + 120)
+    return [
+        operation_task(
+            "optimize_tables",
+            spec.pipeline,
+            environment,
+            task_id="compact_tables",
+            as_process=True,
+            values={**values, "spark": False},
+            execution_timeout=limit,
+        ),
+        operation_task(
+            "optimize_tables",
+            spec.pipeline,
+            environment,
+            values=values,
+            only_if=_SPARK_NEEDED,
+            execution_timeout=limit,
+        ),
+    ]
 
 
 def round_of_run(upkeep: MaintenanceSpec) -> str:

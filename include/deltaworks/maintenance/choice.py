@@ -7,10 +7,13 @@ The choice is made from the health of the partitions and the ledger of ordered o
   its small files are merged, without an order. A partition is *closed* `closed_after` after the end of the day in its
   date column; without such a column, when no file has arrived for as long. Where its writer would fail beside OPTIMIZE
   (`only_closed`) it is skipped until then.
-- A closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where only a small share is out
-  of order (`unordered_share`: late arrivals), only small files are merged until the share is large enough.
+- A partition that ends as one file of one row group (`row_group_bytes`) is never put in order: a reader opens the file
+  and reads the group whatever their order is. Its small files are merged, without Spark.
+- A larger closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where only a small share
+  is out of order (`unordered_share`: late arrivals), only small files are merged until the share is large enough.
 - A clustered table is one partition that is never closed: it is clustered, by the same shares as Z-order.
-- Without Z-order columns, small files are merged where there are `fewest_small_files`.
+- Without Z-order columns, small files are merged where there are `fewest_small_files`; without Spark where they have
+  few bytes and nothing about the table needs it.
 - A partition with a larger share of deleted rows than `deleted_share` is rewritten without them.
 
 Needs no JVM.
@@ -24,14 +27,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from deltaworks.maintenance.compaction import BYTES_PER_PARTITION
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
-from deltaworks.maintenance.zorder_ledger import Action, ZOrderState
+from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, ZOrderState
 from deltaworks.tables.changes import Partition
 
 Round = Literal["daily", "weekly", "inline"]
 #: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.
 OPEN_COST_BYTES = 4 << 20
+#: A row group of a table's files has about so many bytes on disk: Spark ends one at 128 MiB before compression.
+ROW_GROUP_BYTES = 32 << 20
 _REASONS_NAMED = 3
 
 
@@ -47,6 +53,7 @@ class OptimizePolicy:
     fewest_small_files: int = 4
     unordered_share: float = 0.1
     deleted_share: float = 0.05
+    row_group_bytes: int = ROW_GROUP_BYTES
     closed_after: dt.timedelta | None = dt.timedelta(hours=3)
     open_small_files: int = 100
 
@@ -82,6 +89,15 @@ class Choice:
     partitions: tuple[PartitionChoice, ...]
     reason: str
     left: int = 0
+
+    def without_spark(self) -> Choice:
+        """The same with those partitions only that are rewritten without Spark."""
+        return replace(self, partitions=tuple(one for one in self.partitions if one.action not in SPARK_ACTIONS))
+
+    @property
+    def for_spark(self) -> int:
+        """The number of partitions that only Spark rewrites."""
+        return sum(one.action in SPARK_ACTIONS for one in self.partitions)
 
     @property
     def files_saved(self) -> int:
@@ -120,10 +136,11 @@ def choose(
         return Choice(table=layout.name, partitions=(), reason=f"it is partitioned by {has}, not as declared")
     if not health.partition_health:
         return Choice(table=layout.name, partitions=(), reason="it is empty")
+    judge = _Judge(layout, ledger, now, policy, only_spark=bool(health.only_spark))
     taken: list[PartitionChoice] = []
     left: Counter[str] = Counter()
     for partition in health.partition_health:
-        verdict = _judge(partition, layout, ledger, now, policy)
+        verdict = judge.verdict(partition)
         if isinstance(verdict, str):
             left[verdict] += 1
         else:
@@ -131,39 +148,61 @@ def choose(
     return Choice(table=layout.name, partitions=tuple(taken), reason=_sentence(taken, left), left=left.total())
 
 
-def _judge(
-    health: PartitionHealth, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
-) -> PartitionChoice | str:
-    """The action for a partition, or the reason why it is skipped."""
-    purge = _deleted_share(health) > policy.deleted_share
-    share = _unordered_share(health, layout, ledger) if layout.ordered_by else 0.0
-    if any(value is None for _, value in health.partition):
-        # Rows without a partition value are mostly errors; ordering them helps nobody.
-        return "without a value"
-    if health.files == 1 and not purge:
-        return "of one file"
-    if layout.ordered_by and share == 0.0 and not purge:
-        return "in order"
-    if _is_open(health, layout, now, policy):
-        if layout.only_closed or health.small_files < policy.open_small_files:
-            return "still written"
-        return _compact(health, ledger, policy, why=f"still written, with {health.small_files} small files")
-    return _of_closed(health, layout, ledger, policy, share=share, purge=purge)
+class _Judge:
+    """Judges the partitions of one table."""
+
+    def __init__(
+        self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, only_spark: bool
+    ) -> None:
+        self._layout = layout
+        self._ledger = ledger
+        self._now = now
+        self._policy = policy
+        self._only_spark = only_spark
+
+    def verdict(self, health: PartitionHealth) -> PartitionChoice | str:
+        """The action for a partition, or the reason why it is skipped."""
+        layout, policy = self._layout, self._policy
+        purge = _deleted_share(health) > policy.deleted_share
+        ordered = _is_worth_an_order(health, layout, policy)
+        share = _unordered_share(health, layout, self._ledger) if ordered else 0.0
+        if any(value is None for _, value in health.partition):
+            # Rows without a partition value are mostly errors; ordering them helps nobody.
+            return "without a value"
+        if health.files == 1 and not purge:
+            return "of one file"
+        if ordered and share == 0.0 and not purge:
+            return "in order"
+        if _is_open(health, layout, self._now, policy):
+            if layout.only_closed or health.small_files < policy.open_small_files:
+                return "still written"
+            return self._compact(health, why=f"still written, with {health.small_files} small files")
+        return self._of_closed(health, ordered=ordered, share=share, purge=purge)
+
+    def _of_closed(self, health: PartitionHealth, *, ordered: bool, share: float, purge: bool) -> PartitionChoice | str:
+        layout, policy = self._layout, self._policy
+        deleted = f"{_deleted_share(health):.0%} deleted"
+        if ordered and (purge or share >= policy.unordered_share):
+            unordered = "not in order" if share == 1.0 else f"{share:.0%} not in order"
+            return _zorder(health, self._ledger, policy, share=share, why=deleted if purge else unordered)
+        if purge:
+            return _purge(health, self._ledger, why=deleted)
+        # Any OPTIMIZE of a clustered table clusters it.
+        if health.small_files >= policy.fewest_small_files and not layout.cluster_by:
+            return self._compact(health, why=f"{health.small_files} small files")
+        return "with few late rows" if ordered else "with few small files"
+
+    def _compact(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
+        # With a bound of 0 everything is put in order, and everything goes through Spark.
+        small = health.small_bytes <= min(BYTES_PER_PARTITION, self._policy.row_group_bytes)
+        action: Action = "compact_small" if small and not self._only_spark else "compact"
+        after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
+        return _choice(health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0)
 
 
-def _of_closed(
-    health: PartitionHealth, layout: Layout, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, purge: bool
-) -> PartitionChoice | str:
-    deleted = f"{_deleted_share(health):.0%} deleted"
-    if layout.ordered_by and (purge or share >= policy.unordered_share):
-        unordered = "not in order" if share == 1.0 else f"{share:.0%} not in order"
-        return _zorder(health, ledger, policy, share=share, why=deleted if purge else unordered)
-    if purge:
-        return _purge(health, ledger, policy, why=deleted)
-    # Any OPTIMIZE of a clustered table clusters it.
-    if health.small_files >= policy.fewest_small_files and not layout.cluster_by:
-        return _compact(health, ledger, policy, why=f"{health.small_files} small files")
-    return "with few late rows" if layout.ordered_by else "with few small files"
+def _is_worth_an_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
+    """Whether an order lets readers skip anything. A clustered table is one partition, and rewritten in one way."""
+    return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes > policy.row_group_bytes)
 
 
 def _deleted_share(health: PartitionHealth) -> float:
@@ -202,19 +241,15 @@ def _zorder(
     health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, why: str
 ) -> PartitionChoice:
     after = max(1, -(-health.bytes // policy.target_file_bytes))
-    # Out of order, a read by an ordered column opens every file; in order, about one of them.
-    skipped = health.bytes * share * (1 - 1 / after)
+    groups = max(1, -(-health.bytes // max(1, policy.row_group_bytes)))
+    # Out of order, a read by an ordered column reads every row group; in order, about one of them.
+    skipped = health.bytes * share * (1 - 1 / groups)
     return _choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
 
 
-def _purge(health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
+def _purge(health: PartitionHealth, ledger: ZOrderState, *, why: str) -> PartitionChoice:
     """Delta rewrites the files with deleted rows; the health of a partition does not show which these are."""
     return _choice(health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0)
-
-
-def _compact(health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, why: str) -> PartitionChoice:
-    after = health.files - health.small_files + max(1, -(-health.small_bytes // policy.target_file_bytes))
-    return _choice(health, "compact", ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0)
 
 
 def _choice(

@@ -1,8 +1,9 @@
-"""Runs OPTIMIZE on chosen partitions of one table, group by group, and records each group in the Z-order ledger.
+"""Rewrites chosen partitions of one table, group by group, and records each group in the Z-order ledger.
 
-So a second run has nothing to do, and a run after a crash continues. Appends continue meanwhile: neither side waits for
-the other. A table that mutations merge is optimised under its write turn, in groups small enough that its stream does
-not wait for long.
+So a second run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
+(`maintenance.compaction`), the others by Spark's OPTIMIZE; the session is opened for the first partition that needs it.
+Appends continue meanwhile: neither side waits for the other. A table that mutations merge is optimised under its write
+turn, in groups small enough that its stream does not wait for long.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import Turn, TurnOf, free_turn
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
-from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose
+from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose, partition_name
+from deltaworks.maintenance.compaction import compact_partitions
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
-from deltaworks.maintenance.zorder_ledger import Action, Group, ZOrderLedger, read_order
-from deltaworks.tables.changes import Partition, RewrittenPartition, within
+from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, Group, ZOrderLedger, read_order
+from deltaworks.tables.changes import Partition, within
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +38,23 @@ log = logging.getLogger(__name__)
 BYTES_PER_GROUP = 16 << 30
 #: The same under a write turn: the stream waits for a group to end.
 BYTES_PER_TURN = 1 << 30
+#: The same of what is compacted in this process, and the bytes that one of its commits rewrites.
+BYTES_PER_SMALL_GROUP = 256 << 20
 #: The most partitions that one command lists.
 PARTITIONS_PER_GROUP = 1_000
 #: A command commits after this many bytes; what it has committed stays when it dies.
 BYTES_PER_COMMIT = 4 << 30
+#: Opens the session, or gives the open one.
+Sessions = Callable[[], "SparkSession"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
     """The result of one table in one round. Counts are of the partitions that were rewritten.
 
-    `put_off` partitions did not fit into the night. `error` is the failure that ended the table's work.
+    `compacted` counts all that were merged, `without_spark` those of them that needed no Spark. `put_off` partitions
+    did not fit into the night, or another writer has overtaken them; `for_spark` are left by a run that has none.
+    `error` is the failure that ended the table's work.
     """
 
     table: str
@@ -52,7 +62,9 @@ class OptimizeResult:
     partitions: int = 0
     zordered: int = 0
     compacted: int = 0
+    without_spark: int = 0
     put_off: int = 0
+    for_spark: int = 0
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
@@ -71,6 +83,7 @@ class TableOptimizer:
     """Rewrites chosen partitions of one table, group by group, and keeps the ledger.
 
     Args:
+        spark: None leaves what needs Spark to another run.
         turn_of: gives the right to commit; a new turn is taken for each group.
         check: called before each group; what it raises ends the table's work.
         until: the time by `time.monotonic` after which no further group is begun.
@@ -78,7 +91,7 @@ class TableOptimizer:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Sessions | None,
         lake: Lake,
         ledger: ZOrderLedger,
         pipeline: str,
@@ -99,32 +112,45 @@ class TableOptimizer:
         self._check = check
         self._until = until
         self._key = paths.table(pipeline, layout.name)
+        self._objects = open_objects(lake.storage)
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         """Rewrite the partitions. Returns `result` with the counts added; groups without time left count as put off."""
         for group in _groups(chosen, BYTES_PER_TURN if self._layout.rewritten else BYTES_PER_GROUP):
-            if time.monotonic() >= self._until:
+            if group[0].action in SPARK_ACTIONS and self._spark is None:
+                result = replace(result, for_spark=result.for_spark + len(group))
+            elif time.monotonic() >= self._until:
                 result = replace(result, put_off=result.put_off + len(group))
-                continue
-            result = self._rewrite(group, result)
+            else:
+                result = self._rewrite(group, result)
         return result
 
     def _rewrite(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
-        action = chosen[0].action
+        action, partitions = chosen[0].action, [choice.partition for choice in chosen]
         with self._turn_of(self._layout.name) as turn:
             self._check()
             turn.check()
             started = time.monotonic()
             group = self._group(action)
             self._ledger.begin(group)
-            rewritten = self._despite_conflicts(group, [choice.partition for choice in chosen], turn)
+            left, overtaken = partitions, 0
+            if action not in SPARK_ACTIONS:
+                left, overtaken = self._compact(group, partitions, turn)
+            without_spark = len(self._ledger.rewritten(group)) if action not in SPARK_ACTIONS else 0
+            if left and self._spark is not None:
+                self._despite_conflicts(self._spark, group, left, turn)
+                left = []
+            rewritten = self._ledger.rewritten(group)
             seconds = time.monotonic() - started
             self._ledger.record(group, rewritten, seconds=seconds)
         total = replace(
             result,
             partitions=result.partitions + len(rewritten),
             zordered=result.zordered + (len(rewritten) if action == "zorder" else 0),
-            compacted=result.compacted + (len(rewritten) if action == "compact" else 0),
+            compacted=result.compacted + (len(rewritten) if action != "zorder" else 0),
+            without_spark=result.without_spark + without_spark,
+            put_off=result.put_off + overtaken,
+            for_spark=result.for_spark + len(left),
             files_before=result.files_before + sum(partition.files_before for partition in rewritten),
             files_after=result.files_after + sum(partition.files for partition in rewritten),
             bytes_before=result.bytes_before + sum(partition.bytes_before for partition in rewritten),
@@ -134,16 +160,36 @@ class TableOptimizer:
         log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
         return total
 
-    def _despite_conflicts(self, group: Group, partitions: Sequence[Partition], turn: Turn) -> list[RewrittenPartition]:
+    def _compact(self, group: Group, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
+        """Compact in this process. Returns what is left to Spark, and how many another writer has overtaken."""
+        outcome = compact_partitions(
+            self._lake,
+            self._objects,
+            self._key,
+            partitions,
+            below_bytes=self._small_bytes(),
+            user_metadata=self._metadata(group),
+            before_commit=turn.check,
+        )
+        for partition, reason in outcome.left.items():
+            log.info("table=%s partition=%s is left to Spark: %s", group.table, partition_name(partition), reason)
+        if outcome.overtaken:
+            names = ", ".join(map(partition_name, outcome.overtaken))
+            log.info("table=%s another writer was first, the next night continues: %s", group.table, names)
+        return list(outcome.left), len(outcome.overtaken)
+
+    def _despite_conflicts(self, spark: Sessions, group: Group, partitions: Sequence[Partition], turn: Turn) -> None:
         """Rewrite the partitions; after a conflict with another writer, those that no earlier attempt has committed."""
+        from deltaworks.tables.spark.session import conflicts_retried
+
+        session = spark()
         for attempt in conflicts_retried(group.table):
             with attempt:
                 turn.check()
                 done = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
                 left = [partition for partition in partitions if partition not in done]
                 if left:
-                    self._command(group, left)
-        return self._ledger.rewritten(group)
+                    self._command(session, group, left)
 
     def _group(self, action: Action) -> Group:
         opened = self._lake.open(self._key)
@@ -157,35 +203,44 @@ class TableOptimizer:
             run=current_run(),
         )
 
-    def _command(self, group: Group, partitions: Sequence[Partition]) -> None:
+    def _command(self, session: SparkSession, group: Group, partitions: Sequence[Partition]) -> None:
         """Run one OPTIMIZE command."""
+        from deltaworks.tables.spark.session import session_settings
+
         where = f" WHERE {within(partitions, self._layout.types)}" if self._layout.partition_by else ""
         names = () if self._layout.cluster_by else group.columns
         by = f" ZORDER BY ({', '.join(f'`{name}`' for name in names)})" if names else ""
-        with session_settings(self._spark, self._settings(group)):
-            self._spark.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
+        with session_settings(session, self._settings(group)):
+            session.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
 
     def _settings(self, group: Group) -> dict[str, str]:
+        from deltaworks.tables.spark.session import USER_METADATA
+
         prefix = "spark.databricks.delta.optimize"
         return {
-            USER_METADATA: user_metadata(
-                pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name
-            ),
+            USER_METADATA: self._metadata(group),
             f"{prefix}.maxFileSize": str(self._policy.target_file_bytes),
-            # Otherwise merging would rewrite large files too, and destroy their order.
-            f"{prefix}.minFileSize": str(min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)),
+            f"{prefix}.minFileSize": str(self._small_bytes()),
             f"{prefix}.maxDeletedRowsRatio": str(self._policy.deleted_share),
             f"{prefix}.batchSize": str(BYTES_PER_COMMIT),
         }
+
+    def _metadata(self, group: Group) -> str:
+        return user_metadata(pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name)
+
+    def _small_bytes(self) -> int:
+        """The bytes below which files are merged. Merging larger ones would rewrite them, and destroy their order."""
+        return min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)
 
 
 def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
     """The partitions in order, by action, in groups of at most `max_bytes` or of one larger partition."""
     for action in dict.fromkeys(choice.action for choice in chosen):
+        bound = max_bytes if action in SPARK_ACTIONS else min(max_bytes, BYTES_PER_SMALL_GROUP)
         group: list[PartitionChoice] = []
         group_bytes = 0
         for choice in (choice for choice in chosen if choice.action == action):
-            if group and (group_bytes + choice.bytes_rewritten > max_bytes or len(group) >= PARTITIONS_PER_GROUP):
+            if group and (group_bytes + choice.bytes_rewritten > bound or len(group) >= PARTITIONS_PER_GROUP):
                 yield group
                 group, group_bytes = [], 0
             group.append(choice)
@@ -195,7 +250,7 @@ def _groups(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[
 
 
 def optimize_table(
-    spark: SparkSession, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
+    spark: Sessions, lake: Lake, pipeline: str, layout: Layout, *, turn_of: TurnOf = free_turn
 ) -> OptimizeResult:
     """OPTIMIZE every partition of one table that needs it, for a job that holds the table exclusively. Idempotent.
 

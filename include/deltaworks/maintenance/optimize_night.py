@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import SparkSession
-
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
@@ -23,7 +21,7 @@ from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.choice import Choice, OptimizePolicy
 from deltaworks.maintenance.layout import OptimizedTable, layout_of, optimized_tables, selected_tables
 from deltaworks.maintenance.night import Night, plan_night
-from deltaworks.maintenance.optimize import OptimizeResult, TableOptimizer
+from deltaworks.maintenance.optimize import OptimizeResult, Sessions, TableOptimizer
 from deltaworks.maintenance.survey import policy_of, survey
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
@@ -35,7 +33,7 @@ log = logging.getLogger(__name__)
 class OptimizeRun:
     """One run of a pipeline's rounds, under the maintenance lock: a second one is refused."""
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, pipeline: str) -> None:
+    def __init__(self, spark: Sessions | None, catalog: Catalog, pipeline: str) -> None:
         self._spark = spark
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
@@ -44,13 +42,19 @@ class OptimizeRun:
         self._errors: list[Exception] = []
 
     def run(
-        self, *, weekly: bool, minutes: float | None, tables: Sequence[str] | None, now: dt.datetime | None
+        self,
+        *,
+        weekly: bool,
+        minutes: float | None,
+        tables: Sequence[str] | None,
+        now: dt.datetime | None,
+        policy: OptimizePolicy | None = None,
     ) -> tuple[list[OptimizeResult], Exception | None]:
         """Run the daily round and, on a weekly night, the second one over the rest.
 
         Returns the results, and the first error of any table.
         """
-        upkeep, daily = self._spec.maintenance, policy_of(self._spec)
+        upkeep, daily = self._spec.maintenance, policy or policy_of(self._spec)
         rounds = [(daily, upkeep.optimize_minutes if minutes is None else minutes)]
         if weekly:
             rounds.append((daily.weekly(), upkeep.weekly_minutes if minutes is None else minutes))
@@ -58,8 +62,8 @@ class OptimizeRun:
         results: list[OptimizeResult] = []
         with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
             self._ledger.settle()
-            for policy, length in rounds:
-                results += self._round(policy, length * 60, tables, now or utc_now(), lock)
+            for of_round, length in rounds:
+                results += self._round(of_round, length * 60, tables, now or utc_now(), lock)
         return results, next(iter(self._errors), None)
 
     def _round(
@@ -74,10 +78,13 @@ class OptimizeRun:
         left = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
         surveyed = survey(self._lake, self._spec, policy=policy, now=now, tables=tables)
         choices = {choice.table: choice for choice in surveyed}
-        night = plan_night(list(choices.values()), budget_seconds=left, night_seconds=seconds)
+        planned = surveyed if self._spark is not None else [choice.without_spark() for choice in surveyed]
+        night = plan_night(planned, budget_seconds=left, night_seconds=seconds)
         declared = optimized_tables(self._spec)
         until = time.monotonic() + left
         results = {name: _before_rewriting(choice, night, policy) for name, choice in choices.items()}
+        if self._spark is None:
+            results = {name: replace(result, for_spark=choices[name].for_spark) for name, result in results.items()}
         for name in night.tables():
             table = declared[name]
             optimizer = TableOptimizer(
@@ -119,7 +126,7 @@ def _before_rewriting(choice: Choice, night: Night, policy: OptimizePolicy) -> O
 
 
 def optimize_tables(
-    spark: SparkSession,
+    spark: Sessions | None,
     catalog: Catalog,
     pipeline: str,
     *,
@@ -127,6 +134,7 @@ def optimize_tables(
     minutes: float | None = None,
     tables: Sequence[str] | None = None,
     now: dt.datetime | None = None,
+    policy: OptimizePolicy | None = None,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
     """Run the nightly OPTIMIZE on the tables of a pipeline; returns a result with a reason for every table and round.
@@ -135,9 +143,12 @@ def optimize_tables(
     meet a conflict; OPTIMIZE retries its partitions a few times.
 
     Args:
+        spark: opens the session, for the first partition that needs it. None leaves these to another run, and the
+            results count them (`for_spark`).
         weekly: run a second round after the daily one, over the rest.
         minutes: for each round; by default what the pipeline declares.
         tables: names of tables; by default all that OPTIMIZE maintains.
+        policy: of the daily round; by default what the pipeline declares.
         report: called with the results, also where a table failed.
 
     Raises:
@@ -146,7 +157,7 @@ def optimize_tables(
             table, after the others were done.
     """
     run = OptimizeRun(spark, catalog, pipeline)
-    results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now)
+    results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now, policy=policy)
     report(results)
     if error is not None:
         raise error

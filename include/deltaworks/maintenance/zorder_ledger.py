@@ -55,8 +55,10 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
 _NEWEST_RUNS = 30
 #: Smaller runs measure a command's fixed cost, larger ones the rate at which bytes are rewritten.
 _LARGE_BYTES = 64 << 20
-#: What OPTIMIZE does with a partition: order all its files, or merge its small ones.
-Action = Literal["zorder", "compact"]
+#: What OPTIMIZE does with a partition: order all its files, or merge its small ones; `compact_small` without Spark.
+Action = Literal["zorder", "compact", "compact_small"]
+#: Those that need Spark.
+SPARK_ACTIONS: frozenset[Action] = frozenset({"zorder", "compact"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class Pace:
 FIRST_GUESS: Mapping[Action, Pace] = {
     "zorder": Pace(seconds_per_partition=1.0, bytes_per_second=12e6),
     "compact": Pace(seconds_per_partition=0.5, bytes_per_second=25e6),
+    "compact_small": Pace(seconds_per_partition=0.05, bytes_per_second=25e6),
 }
 
 

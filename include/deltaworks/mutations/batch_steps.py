@@ -184,7 +184,7 @@ class BatchSteps:
             return contextlib.nullcontext(turn)
 
         results = [
-            optimize_table(self._session, self._lake, self._spec.pipeline, layout, turn_of=held)
+            optimize_table(lambda: self._session, self._lake, self._spec.pipeline, layout, turn_of=held)
             for layout in (Layout.of(table), *kept_layouts(self._declared))
         ]
         return not results[0].skipped

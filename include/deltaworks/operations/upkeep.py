@@ -19,6 +19,7 @@ class OptimizeOptions(Options):
         "daily", description="weekly: with a second round over what the daily one leaves."
     )
     minutes: float | None = Field(None, ge=1, description="For each round; without it what the pipeline declares.")
+    spark: bool = Field(True, description="Off: only what needs no Spark, which is compacting small partitions.")
     dry_run: bool = Field(True, description="Only say what would be rewritten, and why.")
 
 
@@ -31,7 +32,7 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
     from deltaworks.maintenance.optimize_night import optimize_tables
 
     optimize_tables(
-        context.spark(),
+        context.spark if options.spark else None,
         context.catalog,
         context.subject,
         weekly=options.round == "weekly",

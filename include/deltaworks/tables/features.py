@@ -35,6 +35,8 @@ HARMLESS_FEATURES = frozenset(
 #: What old writer versions, which list no features, imply beyond the list above.
 _LEGACY_WRITER = 7
 _AGAINST_REWRITING = ("delta.enableChangeDataFeed", "delta.appendOnly")
+#: Types of partition columns whose values a snapshot gives as the log writes them.
+_PLAIN_IN_LOGS = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",
@@ -73,6 +75,22 @@ def reasons_against_rewriting(table: DeltaTable) -> list[str]:
     if has_vectors(table):
         reasons.append("deletion vectors")
     return reasons + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
+
+
+def reasons_against_compacting(table: DeltaTable) -> list[str]:
+    """Why a commit of ours may not put rows of this table into other files, in words; empty where it may.
+
+    No row changes, so that a change data feed has nothing to say and `delta.appendOnly` forbids nothing.
+    """
+    reasons = reasons_for_spark(table)
+    if has_vectors(table):
+        reasons.append("deletion vectors")
+    types = {field.name: str(field.type.type) for field in table.schema().fields if hasattr(field.type, "type")}
+    return reasons + [
+        f"the partition column {name} of type {types.get(name, 'struct')}"
+        for name in table.metadata().partition_columns
+        if types.get(name) not in _PLAIN_IN_LOGS
+    ]
 
 
 def has_vectors(table: DeltaTable) -> bool:

@@ -75,6 +75,18 @@ def write_file(
         indexed: which columns the table keeps statistics of.
     """
     body = data.drop_columns(list(partition)) if partition else data
+    return write_body(filesystem, root, body, partition=partition, indexed=indexed)
+
+
+def write_body(
+    filesystem: fs.FileSystem,
+    root: str,
+    body: pa.Table,
+    *,
+    partition: Mapping[str, str | None],
+    indexed: IndexedColumns = DEFAULT_COLUMNS,
+) -> WrittenFile:
+    """`write_file` of rows that come without their partition columns."""
     path = data_file_path(partition)
     target = f"{root}/{path}"
     if isinstance(filesystem, fs.LocalFileSystem):

@@ -43,8 +43,8 @@ def test_it_is_made_by_spark_clustered_by_a_night_and_left_by_the_next(
         row = {"event_time": START + dt.timedelta(days=day), "event_id": f"e{day}", "event_name": "a"}
         frame = spark.createDataFrame([row], "event_time timestamp, event_id string, event_name string")
         frame.write.format("delta").mode("append").save(uri)
-    (first,) = optimize_tables(spark, project.catalog, "pulse", tables=["events"])
-    (second,) = optimize_tables(spark, project.catalog, "pulse", tables=["events"])
+    (first,) = optimize_tables(lambda: spark, project.catalog, "pulse", tables=["events"])
+    (second,) = optimize_tables(lambda: spark, project.catalog, "pulse", tables=["events"])
 
     assert (first.zordered, first.files_before, first.files_after) == (1, 3, 1)
     assert second.skipped

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from deltaworks.maintenance import optimize, optimize_night
 from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.survey import policy_of
 from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import FIRST_GUESS, PipelineOrder, ZOrderLedger
 from deltaworks.tables.log import commit_history
@@ -68,7 +71,10 @@ def files(pulse: Any, table: str = "events") -> int:
 
 
 def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
-    return {result.table: result for result in optimize_tables(spark, pulse.catalog, "pulse", **given)}
+    """A night that takes every partition for large enough to be worth an order, and so does everything by Spark."""
+    policy = replace(policy_of(pulse.spec("pulse")), row_group_bytes=0)
+    given = {"policy": policy, **given}
+    return {result.table: result for result in optimize_tables(lambda: spark, pulse.catalog, "pulse", **given)}
 
 
 def test_a_night_orders_closed_partitions_and_merges_many_small_files_and_then_has_nothing_to_do(
@@ -107,23 +113,23 @@ def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
     for _ in range(2):
         append(pulse, 0, rows=30_000)
     size = table_health(pulse.lake, KEY).bytes
-    policy = OptimizePolicy(target_file_bytes=size // 5, unordered_share=0.5)
-    monkeypatch.setattr(optimize_night, "policy_of", lambda spec: policy)
-    first = run(spark, pulse, tables=["events"])["events"]
+    policy = OptimizePolicy(target_file_bytes=size // 5, unordered_share=0.5, row_group_bytes=0)
+    night = partial(run, spark, pulse, tables=["events"], policy=policy)
+    first = night()["events"]
     ordered = set(pulse.lake.open(KEY).file_uris())
     assert first.files_after > 1, "several files, or the ledger would not be asked"
     if not protected:
         nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
         monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.survey, order=nothing))
-        assert run(spark, pulse, tables=["events"])["events"].files_before == first.files_after
+        assert night()["events"].files_before == first.files_after
         return
 
-    assert run(spark, pulse, tables=["events"])["events"].reason == "nothing to do: 1 partition in order"
+    assert night()["events"].reason == "nothing to do: 1 partition in order"
 
     for _ in range(5):
         append(pulse, 0)
     monkeypatch.setattr(optimize, "SMALL_FILE_BYTES", size // 15)
-    late = run(spark, pulse, tables=["events"])["events"]
+    late = night()["events"]
     assert (late.compacted, late.zordered, late.files_before, late.files_after) == (1, 0, 5, 1)
     assert ordered < set(pulse.lake.open(KEY).file_uris())
 
@@ -161,9 +167,9 @@ def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
         append(pulse, 0, 1)
     command, tries = TableOptimizer._command, []
 
-    def meets_a_delete_halfway(self: TableOptimizer, group: Any, partitions: Any) -> None:
+    def meets_a_delete_halfway(self: TableOptimizer, session: Any, group: Any, partitions: Any) -> None:
         tries.append(len(partitions))
-        command(self, group, partitions[:1])
+        command(self, session, group, partitions[:1])
         if len(tries) == 1:
             raise ConcurrencyError("DELTA_CONFLICT", "A delete has taken rows of it.", hint="Run it again.")
 
@@ -247,10 +253,10 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_tol
         append(pulse, 0, table="plain")
     command, told = TableOptimizer._command, []
 
-    def fails(self: Any, group: Any, partitions: Any) -> None:
+    def fails(self: Any, session: Any, group: Any, partitions: Any) -> None:
         if group.table == "events":
             raise RuntimeError("a file is gone")
-        command(self, group, partitions)
+        command(self, session, group, partitions)
 
     monkeypatch.setattr(TableOptimizer, "_command", fails)
     with pytest.raises(RuntimeError, match="a file is gone"):
@@ -266,7 +272,7 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_tol
 
 def test_an_unknown_table_is_a_configuration_error(spark: SparkSession, pulse: Any) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
-        optimize_tables(spark, pulse.catalog, "pulse", tables=["evnts"])
+        optimize_tables(lambda: spark, pulse.catalog, "pulse", tables=["evnts"])
 
 
 @pytest.mark.integration
@@ -282,12 +288,12 @@ def test_a_night_over_a_hundred_tables_touches_exactly_the_ten_that_need_it(
         return {name: None if table is None else table.version() for name, table in opened.items()}
 
     before = versions()
-    results = optimize_tables(spark, project.catalog, "shop", now=NIGHT)
+    results = optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)
     after = versions()
 
     assert {name for name in before if before[name] != after[name]} == set(IN_NEED)
     assert {each.table for each in results if not each.skipped} == set(IN_NEED)
     assert all(each.reason for each in results)
-    again = optimize_tables(spark, project.catalog, "shop", now=NIGHT)
+    again = optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)
     assert all(each.skipped for each in again)
     assert versions() == after

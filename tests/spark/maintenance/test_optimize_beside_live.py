@@ -65,7 +65,7 @@ def test_closed_days_are_merged_while_the_query_counts_today(
         began = len(query.recentProgress)
         (done,) = [
             each
-            for each in optimize_tables(spark, pulse.catalog, "pulse", now=TODAY + dt.timedelta(hours=12))
+            for each in optimize_tables(lambda: spark, pulse.catalog, "pulse", now=TODAY + dt.timedelta(hours=12))
             if each.table == "hourly"
         ]
         eventually(lambda: len(query.recentProgress) >= began + 3, "the query continues", seconds=60)

@@ -13,6 +13,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.locks.turn import TurnRecord, write_turn
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance import optimize_night
+from deltaworks.maintenance.choice import OptimizePolicy
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.maintenance.table_health.measure import files_by_partition
@@ -55,7 +56,8 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
         command(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TableOptimizer, "_command", looked_at)
-    (result,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+    policy = OptimizePolicy(row_group_bytes=0)
+    (result,) = optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], policy=policy)
 
     assert (result.partitions, result.files_before, result.files_after) == (2, 4, 2)
     assert files(stage) == {f"2026-01-0{day}/{org}": 1 for day in (1, 2) for org in ("acme", "o'neil")}
@@ -63,7 +65,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
     after = turn(stage)
     assert after is not None
     assert after.state == "released"
-    (again,) = optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA])
+    (again,) = optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], policy=policy)
     assert again.reason == "nothing to do: 4 partitions of one file"
 
 
@@ -78,7 +80,8 @@ def test_a_table_whose_turn_another_job_has_is_left_alone(
     monkeypatch.setattr(optimize_night, "write_turn", lambda *given, **named: plain(*given, **named, wait_seconds=1.0))
 
     held = write_turn(stage.objects, PIPELINE, DATA, by="a merge", wait_seconds=5)
+    tomorrow, every = utc_now() + dt.timedelta(days=1), OptimizePolicy(fewest_small_files=2)
     with held, pytest.raises(ConcurrencyError, match="TURN_NOT_GRANTED"):
-        optimize_tables(spark, stage.catalog, PIPELINE, tables=[DATA], now=utc_now() + dt.timedelta(days=1))
+        optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], now=tomorrow, policy=every)
 
     assert stage.version() == before

@@ -27,8 +27,8 @@ def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, ma
     commit_step(project.lake.open(keys["daily"]), [], step=Step("shop/built", 1), user_metadata=made)
     rows = {name: sorted(map(str, project.rows("shop", name))) for name in keys}
 
-    done = {each.table: each for each in optimize_tables(spark, project.catalog, "shop", now=NIGHT)}
-    again = optimize_tables(spark, project.catalog, "shop", now=NIGHT)
+    done = {each.table: each for each in optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)}
+    again = optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)
 
     for name, key in keys.items():
         # The second day is still written.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.maintenance.choice import Choice, OptimizePolicy, choose
+from deltaworks.maintenance.choice import ROW_GROUP_BYTES, Choice, OptimizePolicy, choose
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_ledger import Ordered, Pace, ZOrderState
@@ -142,7 +142,7 @@ def test_few_late_rows_are_merged_by_day_and_put_in_order_by_week() -> None:
     found = part(day(1), files=15, small=5)
     known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
 
-    assert actions(chosen(found, known=known)) == {"2026-03-01": "compact"}
+    assert actions(chosen(found, known=known)) == {"2026-03-01": "compact_small"}
     assert actions(chosen(found, known=known, policy=DAILY.weekly())) == {"2026-03-01": "zorder"}
     fewer = replace(found, small_files=3)
     assert chosen(fewer, known=known).reason == "nothing to do: 1 partition with few late rows"
@@ -158,9 +158,42 @@ def test_in_a_table_that_is_merged_any_change_breaks_the_order() -> None:
 def test_without_z_order_columns_small_files_are_merged_where_they_are_many() -> None:
     lies = layout(zorder=())
 
-    assert actions(chosen(part(day(1), small=4), lies=lies)) == {"2026-03-01": "compact"}
+    assert actions(chosen(part(day(1), small=4), lies=lies)) == {"2026-03-01": "compact_small"}
     assert chosen(part(day(1), small=3), lies=lies).reason == "nothing to do: 1 partition with few small files"
-    assert actions(chosen(part(day(1), small=3), lies=lies, policy=DAILY.weekly())) == {"2026-03-01": "compact"}
+    assert actions(chosen(part(day(1), small=3), lies=lies, policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
+
+
+def test_a_partition_that_ends_as_one_row_group_is_never_put_in_order_by_any_round() -> None:
+    small, large = part(day(1), size=ROW_GROUP_BYTES), part(day(2), size=ROW_GROUP_BYTES + 1)
+
+    for policy in (DAILY, DAILY.weekly(), DAILY.inline()):
+        assert actions(chosen(small, large, policy=policy)) == {"2026-03-01": "compact_small", "2026-03-02": "zorder"}
+        one_file = replace(small, files=1, small_files=0)
+        assert chosen(one_file, policy=policy).reason == "nothing to do: 1 partition of one file"
+    assert chosen(replace(small, small_files=3)).reason == "nothing to do: 1 partition with few small files"
+    assert actions(chosen(replace(small, small_files=3), policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
+
+
+def test_what_an_order_saves_grows_with_the_row_groups_that_a_read_skips() -> None:
+    two, eight = (part(day(1), files=4, small=0, size=count * ROW_GROUP_BYTES) for count in (2, 8))
+
+    assert chosen(two).benefit == 3 * 4 * MIB + 2 * ROW_GROUP_BYTES / 2
+    assert chosen(eight).benefit == 3 * 4 * MIB + 8 * ROW_GROUP_BYTES * 7 / 8
+
+
+def test_spark_merges_small_files_of_many_bytes_and_those_of_tables_that_nobody_else_may_rewrite() -> None:
+    lies = layout(zorder=())
+    many = part(day(1), files=40, small=40, size=40 * MIB)
+    few = part(day(2), small=8)
+
+    choice = chosen(many, few, lies=lies)
+    only_spark = choose(
+        replace(table(few), only_spark=("column mapping",)), lies, ledger=ZOrderState(), now=NOW, policy=DAILY
+    )
+
+    assert actions(choice) == {"2026-03-01": "compact", "2026-03-02": "compact_small"}
+    assert (choice.for_spark, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
+    assert actions(only_spark) == {"2026-03-02": "compact"}
 
 
 def test_a_partition_with_many_deleted_rows_is_rewritten_even_when_it_is_one_file_or_in_order() -> None:
@@ -198,6 +231,7 @@ def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_
     paces = {
         "zorder": Pace(seconds_per_partition=2, bytes_per_second=MIB),
         "compact": Pace(seconds_per_partition=1, bytes_per_second=2 * MIB),
+        "compact_small": Pace(seconds_per_partition=0.5, bytes_per_second=4 * MIB),
     }
     large = part(day(1), files=20, small=0, size=2048 * MIB)
     small = part(day(2), files=20, small=20, size=20 * MIB)
@@ -211,9 +245,9 @@ def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_
     )
 
     costs = {dict(each.partition)["event_date"]: each.cost_seconds for each in choice.partitions}
-    assert costs == {"2026-03-01": 2050.0, "2026-03-02": 22.0}
+    assert costs == {"2026-03-01": 2050.0, "2026-03-02": 5.5}
     gains = {dict(each.partition)["event_date"]: each.benefit for each in choice.partitions}
-    assert gains["2026-03-01"] == 12 * 4 * MIB + 2048 * MIB * 7 / 8
+    assert gains["2026-03-01"] == 12 * 4 * MIB + 2048 * MIB * 63 / 64
     assert gains["2026-03-02"] == 19 * 4 * MIB
 
 

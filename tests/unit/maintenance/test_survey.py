@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,21 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
     return made
 
 
-def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lake, spec: PipelineSpec) -> None:
+def large(spec: PipelineSpec) -> OptimizePolicy:
+    """The policy of tables so large that each partition is worth an order."""
+    return replace(policy_of(spec), row_group_bytes=0)
+
+
+def test_a_small_table_is_compacted_whatever_its_order_and_the_others_are_left(lake: Lake, spec: PipelineSpec) -> None:
     found = survey(lake, spec, policy=policy_of(spec), now=NIGHT)
+
+    taken = {choice.action for each in found for choice in each.partitions}
+    assert (taken, sum(each.for_spark for each in found)) == ({"compact_small"}, 0)
+    assert sorted(each.table for each in found if each.partitions) == sorted(IN_NEED)
+
+
+def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lake, spec: PipelineSpec) -> None:
+    found = survey(lake, spec, policy=large(spec), now=NIGHT)
     night = plan_night(found, budget_seconds=3_600)
 
     assert sorted(night.tables()) == sorted(IN_NEED)
@@ -61,26 +75,26 @@ def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lak
 def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake: Lake, spec: PipelineSpec) -> None:
     nothing = PipelineOrder(ordered={}, paces=FIRST_GUESS)
 
-    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT, order=nothing)
+    found = survey(lake, spec, policy=large(spec), now=NIGHT, order=nothing)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 30
 
 
 def test_without_closing_days_what_is_written_tomorrow_would_be_rewritten_today(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=OptimizePolicy(closed_after=None), now=NIGHT)
+    found = survey(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
 
 
 def test_the_second_round_takes_what_the_daily_one_leaves(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=policy_of(spec).weekly(), now=NIGHT)
+    found = survey(lake, spec, policy=large(spec).weekly(), now=NIGHT)
 
     taken = plan_night(found, budget_seconds=3_600).tables()
     assert sorted(set(taken) - set(IN_NEED)) == [f"t{number:03d}" for number in range(3, TABLES, 10)]
 
 
 def test_a_night_that_is_too_short_takes_the_best_and_puts_the_others_off(lake: Lake, spec: PipelineSpec) -> None:
-    found = survey(lake, spec, policy=policy_of(spec), now=NIGHT, tables=list(IN_NEED))
+    found = survey(lake, spec, policy=large(spec), now=NIGHT, tables=list(IN_NEED))
 
     night = plan_night(found, budget_seconds=5.5)
 
@@ -90,4 +104,4 @@ def test_a_night_that_is_too_short_takes_the_best_and_puts_the_others_off(lake: 
 
 def test_an_unknown_table_is_a_configuration_error(lake: Lake, spec: PipelineSpec) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
-        survey(lake, spec, policy=policy_of(spec), now=NIGHT, tables=["evnts"])
+        survey(lake, spec, policy=large(spec), now=NIGHT, tables=["evnts"])

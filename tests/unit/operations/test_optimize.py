@@ -32,12 +32,12 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 
 def test_every_table_is_listed_with_its_reason_and_nothing_is_rewritten(lake: Lake) -> None:
-    key = make(lake, "shop", "t001", files=3, days=2)
+    key = make(lake, "shop", "t001", files=4, days=2)
     version = lake.open(key).version()  # type: ignore[union-attr]
 
     done = CliRunner().invoke(app, ["optimize", "shop", "--tables", "t001,t002"], catch_exceptions=False)
 
-    assert "2 partitions to rewrite: 2026-01-01 (not in order), 2026-01-02 (not in order)" in done.output
+    assert "2 partitions to rewrite: 2026-01-01 (4 small files), 2026-01-02 (4 small files)" in done.output
     assert "it does not exist yet" in done.output
     assert "of 60 minutes. Nothing was changed." in done.output
     assert lake.open(paths.table("shop", "t001")).version() == version  # type: ignore[union-attr]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
+from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import LogLength, commit_history, log_length
 
@@ -58,7 +59,8 @@ class TableHealth:
     `small_file_share` is the share of files below SMALL_FILE_BYTES that have another such file in their partition:
     those which OPTIMIZE would merge. A partition's only file is as large as it can be and never counts.
     `size_histogram` counts files by SIZE_BOUNDS. `deletion_vector_rows` are rows in files that are marked as deleted;
-    None where the log does not say. `log` is None where it was not measured.
+    None where the log does not say. `log` is None where it was not measured. `only_spark` says why nobody but Spark may
+    put its rows into other files; it is empty where a commit of ours may.
     """
 
     key: str
@@ -79,6 +81,7 @@ class TableHealth:
     small_bytes: int = 0
     deletion_vector_rows: int | None = 0
     log: LogLength | None = None
+    only_spark: tuple[str, ...] = ()
 
     @property
     def skew(self) -> float:
@@ -146,6 +149,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         median_partition_bytes=statistics.median(of_partitions) if of_partitions else 0.0,
         deletion_vector_rows=_sum_of(part.deletion_vector_rows for part in partition_health),
         log=log_length(lake, key),
+        only_spark=tuple(reasons_against_compacting(table)),
     )
 
 
@@ -163,7 +167,7 @@ def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tupl
     names = ("path", "size_bytes", "modification_time")
     members: dict[Partition, list[_File]] = {}
     columns = (adds.column(name).to_pylist() for name in names)
-    for place, path, size, at, rows in zip(_places(adds), *columns, records, strict=True):
+    for place, path, size, at, rows in zip(partitions_of(adds), *columns, records, strict=True):
         marked = None if deleted is None else deleted.get(path, 0)
         members.setdefault(place, []).append(_File(size, at, rows, marked))
     return tuple(_of_partition(place, files) for place, files in sorted(members.items(), key=str))
@@ -200,7 +204,7 @@ def files_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
         return {}
     adds = pa.table(table.get_add_actions(flatten=False))
     sizes_by_partition: dict[Partition, list[int]] = {}
-    for place, size in zip(_places(adds), adds.column("size_bytes").to_pylist(), strict=True):
+    for place, size in zip(partitions_of(adds), adds.column("size_bytes").to_pylist(), strict=True):
         sizes_by_partition.setdefault(place, []).append(size)
     return sizes_by_partition
 
@@ -213,8 +217,8 @@ def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, l
     return sizes_by_value
 
 
-def _places(adds: pa.Table) -> list[Partition]:
-    """The partition of each file; the empty one in a table without partitions."""
+def partitions_of(adds: pa.Table) -> list[Partition]:
+    """The partition of each file of a snapshot's add actions; the empty one in a table without partitions."""
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()

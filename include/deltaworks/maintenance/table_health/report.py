@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deltaworks.maintenance.choice import Choice, choose
+from deltaworks.maintenance.choice import ROW_GROUP_BYTES, Choice, choose
 from deltaworks.maintenance.layout import layout_of, optimized_tables
 from deltaworks.maintenance.survey import policy_of
 from deltaworks.maintenance.table_health.catalog_tables import (
@@ -154,14 +154,14 @@ def _scored(report: TableReport, health: TableHealth) -> TableReport:
 def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:
     """About which share of a table's bytes is not in Z-order; None where no order is declared.
 
-    A partition of one file has no order to be out of.
+    A partition of one file has no order to be out of, nor has one that ends as a single row group.
     """
     if not declared.zorder_by:
         return None
     unordered = 0.0
     for part in health.partition_health:
         entry = ledger.ordered.get(part.partition)
-        if part.files > 1:
+        if part.files > 1 and part.bytes > ROW_GROUP_BYTES:
             in_this_order = entry is not None and entry.columns == declared.zorder_by
             unordered += part.bytes * (entry.unordered_share(part) if in_this_order and entry is not None else 1.0)
     return unordered / health.bytes if health.bytes else 0.0

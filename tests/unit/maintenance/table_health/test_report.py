@@ -50,8 +50,8 @@ def test_a_table_in_bad_shape_says_what_it_costs_and_what_maintenance_would_do(c
     orders, items = of(found, "orders"), of(found, "items")
 
     assert orders.score is not None
-    assert orders.score.value < 80
-    assert {part.name for part in orders.score.costly} == {"order", "small_files"}
+    assert orders.score.value < 90
+    assert {part.name for part in orders.score.costly} == {"small_files"}, "an order would skip nothing"
     assert orders.choice is not None
     assert (len(orders.choice.partitions), orders.choice.files_saved) == (3, 15)
     assert "3 partitions to rewrite" in orders.choice.reason
@@ -61,6 +61,18 @@ def test_a_table_in_bad_shape_says_what_it_costs_and_what_maintenance_would_do(c
     assert items.choice.reason == "nothing to do: 2 partitions of one file"
     assert of(found, "none_yet").health is None
     assert of(found, "none_yet").error == ""
+
+
+def test_a_table_large_enough_for_an_order_is_charged_for_having_none(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_report, "ROW_GROUP_BYTES", 0)
+
+    orders = of(report_tables(catalog, now=NOW), "orders")
+
+    assert orders.score is not None
+    assert orders.score.value < 80
+    assert {part.name for part in orders.score.costly} == {"order", "small_files"}
 
 
 def broken(lake: Lake, name: str) -> None:

@@ -1,0 +1,184 @@
+"""A night over small tables needs no JVM: what it does, what it leaves to Spark, and that it is done once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.errors import ConcurrencyError
+from deltaworks.maintenance import optimize
+from deltaworks.maintenance.choice import OptimizePolicy
+from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.table_health.measure import table_health
+from deltaworks.maintenance.zorder_ledger import ZOrderLedger
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import SHOP, append, make, project
+
+TABLES = """\
+tables:
+  - {name: orders, when: {name: order}, zorder_by: [event_name]}
+  - {name: visits, when: {name: visit}}
+  - {name: never, when: {name: never}}
+"""
+NIGHT = dt.datetime(2026, 1, 10, 3, 30, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return project(tmp_path, shop=SHOP + TABLES)
+
+
+@pytest.fixture
+def lake(catalog: Catalog) -> Lake:
+    return Lake(catalog.environment.lake)
+
+
+def no_spark() -> Any:
+    raise AssertionError("a session was opened")
+
+
+def night(catalog: Catalog, spark: Callable[[], Any] | None = no_spark, **options: Any) -> dict[str, Any]:
+    results = optimize_tables(spark, catalog, "shop", now=NIGHT, minutes=60, **options)
+    return {result.table: result for result in results}
+
+
+def columns(catalog: Catalog) -> dict[str, str]:
+    return catalog.pipeline("shop").tables[0].column_types()
+
+
+def ledger_rows(lake: Lake) -> list[tuple[Any, ...]]:
+    rows = lake.rows(paths.zorder_ledger("shop"))
+    names = ("table_name", "action", "files_before", "files", "round")
+    return sorted(tuple(row[name] for name in names) for row in (rows.to_pylist() if rows is not None else []))
+
+
+def test_a_night_over_small_tables_opens_no_session_and_has_nothing_to_do_the_second_time(
+    catalog: Catalog, lake: Lake
+) -> None:
+    keys = [make(lake, "shop", name, files=5, days=3, columns=columns(catalog)) for name in ("orders", "visits")]
+    before = [lake.open(key).version() for key in keys]  # type: ignore[union-attr]
+
+    first, second = night(catalog), night(catalog)
+
+    for name in ("orders", "visits"):
+        done = first[name]
+        assert (done.partitions, done.compacted, done.without_spark, done.zordered) == (3, 3, 3, 0)
+        assert (done.files_before, done.files_after, done.for_spark) == (15, 3, 0)
+        assert second[name].skipped
+        assert second[name].reason == "nothing to do: 3 partitions of one file"
+    assert [lake.open(key).version() for key in keys] == [version + 1 for version in before]  # type: ignore[union-attr]
+    assert ledger_rows(lake) == [(name, "compact_small", 5, 1, "daily") for name in ("orders", "visits") for _ in "123"]
+
+
+def test_a_run_without_spark_counts_what_it_leaves_to_another_one(catalog: Catalog, lake: Lake) -> None:
+    make(lake, "shop", "orders", files=5, days=2, columns=columns(catalog))
+    make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
+    worth_an_order = OptimizePolicy(row_group_bytes=1)
+
+    done = night(catalog, None, policy=worth_an_order)
+
+    assert {name: (result.partitions, result.for_spark) for name, result in done.items()} == {
+        "orders": (0, 2),
+        "visits": (0, 2),
+        "never": (0, 0),
+        "quarantine": (0, 0),
+    }
+
+
+def test_a_partition_it_cannot_compact_goes_to_spark_or_is_counted_where_there_is_none(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
+    path = next(Path(lake.storage.prefix, key).glob("event_date=2026-01-01/*.parquet"))
+    path.write_bytes(b"torn")
+    commands = []
+    monkeypatch.setattr(
+        optimize.TableOptimizer, "_command", lambda self, session, group, left: commands.append((session, left))
+    )
+
+    without = night(catalog, None)["visits"]
+    append(lake, key, 4, days=(1,))
+    with_spark = night(catalog, lambda: "session")["visits"]
+
+    assert (without.partitions, without.without_spark, without.for_spark) == (1, 1, 1)
+    assert (with_spark.partitions, with_spark.without_spark, with_spark.for_spark) == (1, 1, 0)
+    assert commands == [("session", [(("event_date", "2026-01-01"),)])]
+
+
+def test_what_another_writer_has_overtaken_is_put_off_and_fails_nobody(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
+    works = optimize.compact_partitions
+
+    def beside_a_delete(*arguments: Any, **options: Any) -> Any:
+        def deletes() -> None:
+            table = lake.open(key)
+            assert table is not None
+            table.delete("event_date = CAST('2026-01-01' AS DATE)")
+
+        return works(*arguments, **{**options, "before_commit": once(deletes)})
+
+    monkeypatch.setattr(optimize, "compact_partitions", beside_a_delete)
+    done = night(catalog)["visits"]
+
+    assert (done.partitions, done.put_off, done.error) == (1, 1, "")
+    health = table_health(lake, key)
+    assert health is not None
+    assert [(part.partition[0][1], part.files, part.rows) for part in health.partition_health] == [
+        ("2026-01-02", 1, 50)
+    ]
+
+
+def once(action: Callable[[], None]) -> Callable[[], None]:
+    left = [action]
+    return lambda: left.pop()() if left else None
+
+
+def test_a_run_that_died_between_its_commit_and_its_row_is_completed_from_the_log(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
+    works = ZOrderLedger.record
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ZOrderLedger, "record", dies)
+    with pytest.raises(KeyboardInterrupt):
+        night(catalog)
+    monkeypatch.setattr(ZOrderLedger, "record", works)
+
+    assert night(catalog)["visits"].skipped
+    assert ledger_rows(lake) == [("visits", "compact_small", 5, 1, "daily")] * 2
+
+
+def test_a_lost_turn_ends_the_table_before_its_commit(catalog: Catalog, lake: Lake) -> None:
+    key = make(lake, "shop", "visits", files=5, days=1, columns=columns(catalog))
+    version = lake.open(key).version()  # type: ignore[union-attr]
+
+    class Lost:
+        def check(self) -> None:
+            raise ConcurrencyError("TURN_LOST", "The write turn was lost.", hint="Run the job again.")
+
+    ledger = ZOrderLedger(lake, optimize.PipelineHome.open(lake.storage, "shop"))
+    from contextlib import nullcontext
+
+    from deltaworks.maintenance.survey import survey
+
+    spec = catalog.pipeline("shop")
+    (choice,) = survey(lake, spec, policy=OptimizePolicy(), now=NIGHT, tables=["visits"])
+    layout = optimize.Layout.of(next(table for table in spec.tables if table.name == "visits"))
+    optimizer = optimize.TableOptimizer(
+        None, lake, ledger, "shop", layout, policy=OptimizePolicy(), turn_of=lambda _: nullcontext(Lost())
+    )
+    with pytest.raises(ConcurrencyError, match="TURN_LOST"):
+        optimizer.run(choice.partitions, optimize.OptimizeResult(table="visits", round="daily"))
+
+    assert lake.open(key).version() == version  # type: ignore[union-attr]
