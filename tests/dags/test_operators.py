@@ -228,6 +228,42 @@ def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(
         task.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
 
 
+@pytest.mark.parametrize(
+    ("left", "needed"),
+    [
+        (None, True),
+        ([], False),
+        ([{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 0}], False),
+        ([{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 2}], True),
+        ([{"table": "a", "for_spark": 0}, {"left_out": 40}], True),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_spark_is_started_where_the_task_before_has_left_something_or_does_not_say(
+    connect: Any, spark_submit: Any, tmp_path: Path, left: list[Any] | None, needed: bool
+) -> None:
+    from jinja2 import Environment
+
+    connect("local[2]")
+    spark_submit(f"open({str(tmp_path / 'submitted')!r}, 'w').close()")
+    night = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment)
+    task = night.get_task("optimize_tables")
+    instance = FakeInstance(pushed={})
+    asked: list[dict[str, Any]] = []
+
+    def pull(**what: Any) -> Any:
+        asked.append(what)
+        return left
+
+    instance.xcom_pull = pull  # type: ignore[attr-defined]
+    task.only_if = Environment().from_string(task.only_if).render(ti=instance)
+    task.values = {}
+    task.execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+
+    assert (tmp_path / "submitted").exists() == needed
+    assert asked[0] == {"task_ids": "compact_tables", "key": "results"}
+
+
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import Asset, CronTriggerTimetable
 
-from deltaworks.control import paths
+from deltaworks.control import paths, provenance
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.storage import StorageSpec
 
@@ -81,7 +81,7 @@ def mutation_dag_id(pipeline: str) -> str:
 
 def maintenance_dag_id(pipeline: str) -> str:
     """The DAG that keeps a pipeline's tables healthy."""
-    return f"maintenance__{pipeline}"
+    return provenance.maintenance_dag_id(pipeline)
 
 
 def named_in(dag_id: str) -> tuple[str, str]:

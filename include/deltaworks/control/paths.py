@@ -184,6 +184,11 @@ def vacuum_record(pipeline: str) -> str:
     return maintenance(pipeline, "vacuum.json")
 
 
+def first_night(pipeline: str) -> str:
+    """When the upkeep of a pipeline first came by, and whether its tables were new then."""
+    return maintenance(pipeline, "first_night.json")
+
+
 def table_snapshots() -> str:
     """The table of snapshots of tables' health."""
     return "control/table_health"

@@ -24,6 +24,17 @@ def airflow_run_id() -> str:
     return "/".join(parts[1:-2])
 
 
+def is_night_of(pipeline: str) -> bool:
+    """Whether this process is a task of the pipeline's maintenance DAG, which runs with nobody watching."""
+    dag_id, slash, _ = current_run().partition("/")
+    return bool(slash) and dag_id == maintenance_dag_id(pipeline)
+
+
+def maintenance_dag_id(pipeline: str) -> str:
+    """The DAG of a pipeline's upkeep."""
+    return f"maintenance__{pipeline}"
+
+
 def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:
     """The text of `userMetadata` for a commit made now by this process."""
     record = {"pipeline": pipeline, "batch": str(batch), "run": current_run(), "operation": operation, **extra}

@@ -79,7 +79,8 @@ def compact_partitions(
         return CompactionOutcome(left=dict.fromkeys(partitions, ", ".join(reasons)))
     files = _small_files(opened, partitions, below_bytes)
     rewriter = _Rewriter(lake, key, opened)
-    rearranged, left = [], {}
+    rearranged: list[Rearranged] = []
+    left: dict[Partition, str] = {}
     for partition, members in files.items():
         try:
             rearranged.append(rewriter.rewrite(partition, members))

@@ -25,9 +25,11 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import exclusive_maintenance
+from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.needed_files import HeldFiles, file_infos, files_named_elsewhere, uncommitted_files
+from deltaworks.tables.replacement import content
 from deltaworks.tables.steps import read_last_completed
 
 #: No live driver takes this long from writing a file to fixing its batch, and tables keep removed files for as long.
@@ -39,6 +41,7 @@ KEEP_PREPARED_DAYS = 30
 KEEP_PREPARED_BATCHES = 1_000
 #: The most prepared batches one run removes.
 MAX_PREPARED = 50_000
+_BY_HAND = "deltaworks tables orphans {} --tables {} --no-dry-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,14 @@ def remove_orphans(
     dry_run: bool = True,
     age_hours: int = MINIMUM_AGE_HOURS,
     tables: Sequence[str] | None = None,
+    bound: NightBound | None = None,
 ) -> list[OrphanResult]:
     """List, or remove, the orphans of a pipeline's bronze tables and quarantine. Idempotent; safe beside the stream.
 
     Args:
         age_hours: skip files younger than this. A dry run may list younger ones.
         tables: names of tables; by default all.
+        bound: remove none of a table whose orphans are more of its bytes, and raise an alert.
 
     Raises:
         ConfigError: ORPHAN_AGE_TOO_SHORT or TABLE_UNKNOWN.
@@ -103,7 +108,7 @@ def remove_orphans(
             hint=f"Its bronze tables are {', '.join(removable)}.",
         )
     names = [name for name in removable if not tables or name in tables]
-    run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run)
+    run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, bound=bound)
     if dry_run:
         return run(lambda: None)
     with exclusive_maintenance(
@@ -120,6 +125,7 @@ def _run(
     *,
     age_hours: int,
     dry_run: bool,
+    bound: NightBound | None,
 ) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
@@ -130,7 +136,9 @@ def _run(
     for name in names:
         check()
         protected = held.get(name, HeldFiles()).paths | elsewhere
-        of_table = partial(_of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run)
+        of_table = partial(
+            _of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, bound=bound
+        )
         skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
             run_unless_files_held(
@@ -146,7 +154,15 @@ def _run(
 
 
 def _of_table(
-    lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str], *, age_hours: int, dry_run: bool
+    lake: Lake,
+    home: PipelineHome,
+    name: str,
+    before: datetime,
+    protected: set[str],
+    *,
+    age_hours: int,
+    dry_run: bool,
+    bound: NightBound | None,
 ) -> OrphanResult:
     key = home.table(name)
     table = lake.open(key)
@@ -163,6 +179,13 @@ def _of_table(
     candidates = sorted(path for path in unneeded - named - protected if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
     orphans = [file for file in _with_infos(lake, root, candidates) if file.changed_at < before]
+    size = sum(file.size for file in orphans)
+    if bound is not None and not dry_run:
+        if size > bound.bytes(size + content(table).bytes):
+            reason = f"{len(orphans):,} files that no commit names are {size / 1e9:,.1f} GB, more than a night removes."
+            alert_over_bound(home, name, summary=reason, command=f"`{_BY_HAND.format(home.pipeline, name)}`")
+            return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to a person: {reason}")
+        resolve_over_bound(home, name)
     return _remove(lake, name, orphans[:MAX_FILES], dry_run=dry_run)
 
 

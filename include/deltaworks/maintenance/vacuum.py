@@ -28,12 +28,15 @@ from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
+from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.unattended import NightBound
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS, check_retention, holds_on, retention_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.needed_files import HeldFiles, file_infos, kept_hours, uncommitted_files
+from deltaworks.tables.replacement import content
 from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
 OPERATION = "vacuum"
@@ -87,6 +90,7 @@ def vacuum_tables(
     mode: Mode | None = None,
     tables: Sequence[str] | None = None,
     max_files: int | None = None,
+    bound: NightBound | None = None,
 ) -> list[VacuumResult]:
     """Delete the files that a pipeline's tables no longer need, those of mutations and quarantine included.
 
@@ -101,6 +105,8 @@ def vacuum_tables(
         mode: by default `lite`, and `full` once a week and where the log does not suffice.
         tables: names of tables; by default all.
         max_files: count first, and delete nothing where the tables together would lose more files.
+        bound: count first, and skip each table of rows that only come which would lose more of its bytes. Tables that
+            are rewritten by design have none: what goes there was replaced.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT, VACUUM_TOO_LARGE, TABLE_UNKNOWN, READER_UNREADABLE.
@@ -119,9 +125,12 @@ def vacuum_tables(
         if max_files is not None:
             _refuse_too_large([counting.table(name) for name in names], max_files)
         results = []
+        bounded = {table.name for table in spec.tables if not Layout.of(table).rewritten}
         for name in names:
             lock.check()
-            results.append(run.table(name))
+            of_table = bound if name in bounded else None
+            refused = of_table and over_bound(counting.table(name), of_table, live_bytes=run.live_bytes(name))
+            results.append(refused or run.table(name))
             if results[-1].skipped:
                 alert_not_vacuumed(home, name, reason=results[-1].reason)
             elif results[-1].mode:
@@ -138,6 +147,23 @@ def _refuse_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
             f"VACUUM would delete {files:,} files ({tables}), more than {max_files:,}. Nothing was deleted.",
             hint="Files have come out of use since they were counted: count again, then give a higher bound.",
         )
+
+
+def over_bound(counted: VacuumResult, bound: NightBound, *, live_bytes: int) -> VacuumResult | None:
+    """The result of a table that a night leaves alone, since it would lose too much; None of any other. Pure.
+
+    Args:
+        live_bytes: of the files that the table is made of.
+    """
+    total = counted.bytes + live_bytes
+    if counted.bytes <= bound.bytes(total):
+        return None
+    share = f"{counted.bytes / total:.0%} of its {total / 1e9:,.1f} GB on storage"
+    reason = (
+        f"skipped: {counted.files:,} files, {share}, would go, more than a night removes (max_removed_share): "
+        "see what replaced them, then run vacuum_tables"
+    )
+    return replace(counted, dry_run=False, files=0, bytes=0, mode="", skipped=True, reason=reason)
 
 
 class _Run:
@@ -176,6 +202,11 @@ class _Run:
             skipped=lambda reason: VacuumResult(table=name, dry_run=False, reason=reason),
             dry_run=self._dry_run,
         )
+
+    def live_bytes(self, name: str) -> int:
+        """The bytes of the files that the table is made of."""
+        opened = self._lake.open(paths.table(self._spec.pipeline, name))
+        return 0 if opened is None else content(opened).bytes
 
     def _vacuum_table(self, name: str) -> VacuumResult:
         started, key = time.monotonic(), paths.table(self._spec.pipeline, name)

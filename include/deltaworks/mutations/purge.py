@@ -20,11 +20,13 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metadata
+from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.mutations.bounds import declared_mutations, mutable_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.replacement import content
 from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
 
 #: The most organisations whose rows one run removes; the next run continues.
@@ -50,10 +52,14 @@ def purge_deleted(
     *,
     dry_run: bool = True,
     max_organisations: int = MAX_ORGANISATIONS,
+    bound: NightBound | None = None,
 ) -> list[PurgeResult]:
     """Remove the rows of a pipeline's mutable tables that were deleted `purge_after_days` ago or earlier.
 
     Idempotent; takes each table's write turn. The time of a deletion is the end of the batch that made it.
+
+    Args:
+        bound: remove none of a table that would lose a larger share of its rows, and raise an alert.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -65,7 +71,14 @@ def purge_deleted(
     limit = (utc_now() - timedelta(days=declared.purge_after_days)).isoformat(timespec="milliseconds")
     newest = PipelineHome(objects, pipeline).mutations.newest_ended_before(limit)
     purge = _Purge(
-        spark.newSession(), lake, objects, spec, declared, newest=newest, max_organisations=max_organisations
+        spark.newSession(),
+        lake,
+        objects,
+        spec,
+        declared,
+        newest=newest,
+        max_organisations=max_organisations,
+        bound=bound,
     )
     return [purge.table(table.name, dry_run=dry_run) for table in mutable_tables(spec)]
 
@@ -83,6 +96,7 @@ class _Purge:
         *,
         newest: int,
         max_organisations: int,
+        bound: NightBound | None,
     ) -> None:
         self._session = session
         self._lake = lake
@@ -91,11 +105,13 @@ class _Purge:
         self._declared = declared
         self._newest = newest
         self._max_organisations = max_organisations
+        self._bound = bound
 
     def table(self, name: str, *, dry_run: bool) -> PurgeResult:
         started = time.monotonic()
         key = paths.table(self._spec.pipeline, name)
-        if self._lake.open(key) is None:
+        opened = self._lake.open(key)
+        if opened is None:
             return PurgeResult(name, dry_run, 0, 0, 0.0, "it does not exist yet")
         if self._newest == 0:
             reason = f"no mutation batch ended more than {self._declared.purge_after_days} days ago"
@@ -104,9 +120,26 @@ class _Purge:
         rows = self._session.read.format("delta").load(uri).where(self._old())
         counted = rows.groupBy(ORG_COLUMN).count().orderBy(ORG_COLUMN).limit(self._max_organisations).collect()
         rows_by_org = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
+        purged = sum(rows_by_org.values())
+        if not dry_run and (left := self._left_to_a_person(name, purged, content(opened).rows)):
+            return PurgeResult(name, dry_run, 0, 0, time.monotonic() - started, left)
         if rows_by_org and not dry_run:
             self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._old())
-        return PurgeResult(name, dry_run, sum(rows_by_org.values()), len(rows_by_org), time.monotonic() - started)
+        return PurgeResult(name, dry_run, purged, len(rows_by_org), time.monotonic() - started)
+
+    def _left_to_a_person(self, name: str, rows: int, total: int) -> str:
+        """Why a night does not purge the table; empty where it does."""
+        if self._bound is None:
+            return ""
+        home = PipelineHome(self._objects, self._spec.pipeline)
+        if rows <= self._bound.rows(total):
+            resolve_over_bound(home, name)
+            return ""
+        summary = f"{rows:,} of {total:,} rows were deleted long enough ago to be purged, more than a night removes."
+        alert_over_bound(
+            home, name, summary=summary, command=f"`deltaworks mutations purge {self._spec.pipeline} --no-dry-run`"
+        )
+        return f"left to a person: {summary}"
 
     def _old(self) -> Column:
         return (F.col(MUTATION_COLUMN) <= self._newest) & F.col(DELETED_COLUMN)

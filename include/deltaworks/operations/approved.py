@@ -1,7 +1,8 @@
 """Holds an operation that Airflow runs to what a person approved: by whom, for what, and how much at most.
 
 The job looks itself, at the record that the task which asked has written. On the command line nobody is asked: whoever
-runs a command has the keys of the lake.
+runs a command has the keys of the lake. Nor is anybody for the nightly upkeep, which is held to bounds of its own
+(`deltaworks.maintenance.unattended`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import is_night_of
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
 from deltaworks.operations.base import Operation
@@ -18,6 +20,17 @@ from deltaworks.operations.options import Options
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.environment import Approvers
+
+
+def is_unattended(declared: Operation, subject: str, options: Options) -> bool:
+    """Whether the nightly upkeep runs it as it is declared, which no person approves.
+
+    An option that would widen what it deletes, such as another retention, needs an approval in that DAG too.
+    """
+    if not (declared.unattended and is_night_of(subject)):
+        return False
+    chosen = options.model_dump(exclude={"dry_run", "tables"})
+    return chosen == type(options)().model_dump(exclude={"dry_run", "tables"})
 
 
 def requested(declared: Operation, options: Options) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Operation:
         destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
         approval: under Airflow it counts first, and a person approves the count before it is done.
         bounds: of what needs approval, the options that bound it, with the field of its results that they bound.
+        unattended: the nightly upkeep runs it without an approval, on the first night of a lake that was there before
+            as a count, and then within `maintenance.max_removed_share`.
         gold_follows: under Airflow gold tables are built after it, since they are of rows that went.
         beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
         family: the tag under which Airflow's list shows it.
@@ -59,6 +61,7 @@ class Operation:
     destructive: bool = False
     approval: bool = False
     bounds: Mapping[str, str] = field(default_factory=dict, hash=False)
+    unattended: bool = False
     gold_follows: bool = False
     beside: tuple[Neighbour, ...] = ALL_JOBS
     family: str = "operations"
@@ -115,6 +118,7 @@ class OperationContext:
     Args:
         subject: the pipeline or relay.
         run_id: the Airflow run it belongs to, the same at every try of its task; empty outside of Airflow.
+        nightly: it is part of the nightly upkeep, with nobody watching.
         say: prints a line while the operation is at work.
     """
 
@@ -122,6 +126,7 @@ class OperationContext:
     catalog: Catalog
     subject: str
     run_id: str = ""
+    nightly: bool = False
     say: Callable[[str], None] = print
     _session: SparkSession | None = None
 

@@ -11,7 +11,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import print_result_line, run_job
 from deltaworks.control.listing import plain_text, visible
 from deltaworks.control.provenance import airflow_run_id
-from deltaworks.operations.approved import approved_options
+from deltaworks.operations.approved import approved_options, is_unattended
 from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
 from deltaworks.operations.registry import operation
@@ -41,7 +41,7 @@ def run_operation(
 ) -> Report:
     """Run an operation with these values of its options; None takes the default.
 
-    What needs approval is held to it where Airflow runs it.
+    What needs approval is held to it where Airflow runs it; in the nightly upkeep to the bounds of a night.
 
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN or RELAY_UNKNOWN for the subject.
@@ -53,8 +53,11 @@ def run_operation(
     else:
         catalog.relay(subject)
     run = airflow_run_id()
-    context = OperationContext(operation=declared, catalog=catalog, subject=subject, run_id=run, say=say)
-    if not (declared.approval and run) or getattr(options, "dry_run", False):
+    nightly = is_unattended(declared, subject, options)
+    context = OperationContext(
+        operation=declared, catalog=catalog, subject=subject, run_id=run, nightly=nightly, say=say
+    )
+    if not (declared.approval and run) or nightly or getattr(options, "dry_run", False):
         return declared.load()(context, options)
     options, approval = approved_options(declared, catalog, subject, options, run=run)
     say(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")

@@ -9,6 +9,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
+from deltaworks.operations.tonight import tonight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,4 +96,6 @@ def purge(context: OperationContext, options: PurgeOptions) -> Report:
     """Remove rows for good that were deleted longer ago than the pipeline declares. Idempotent."""
     from deltaworks.mutations.purge import purge_deleted
 
-    return Report(results=purge_deleted(context.spark(), context.catalog, context.subject, dry_run=options.dry_run))
+    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    results = purge_deleted(context.spark(), context.catalog, context.subject, dry_run=dry_run, bound=bound)
+    return Report(results=results)

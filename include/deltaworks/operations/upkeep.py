@@ -9,6 +9,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing, readable_bytes
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
+from deltaworks.operations.tonight import tonight
 
 
 class OptimizeOptions(Options):
@@ -85,17 +86,19 @@ def orphans(context: OperationContext, options: OrphanOptions) -> Report:
     """List, or remove, files that no commit names. Idempotent; safe beside the stream for files of that age."""
     from deltaworks.maintenance.orphans import remove_orphans
 
+    dry_run, bound = tonight(context, dry_run=options.dry_run)
     results = remove_orphans(
         context.catalog,
         context.subject,
-        dry_run=options.dry_run,
+        dry_run=dry_run,
         age_hours=options.age_hours,
         tables=list(options.tables) or None,
+        bound=bound,
     )
     listing = Listing(("what", "files", "size", "oldest", ""))
     for result in results:
         listing.add(result.what, f"{result.files:,}", readable_bytes(result.bytes), result.oldest, result.reason)
-    end = ["Nothing was removed: --no-dry-run does it."] if options.dry_run else []
+    end = ["Nothing was removed: --no-dry-run does it."] if dry_run else []
     return Report(parts=[listing, *end], results=results)
 
 
@@ -109,7 +112,8 @@ def control_tables(context: OperationContext, options: ControlTableOptions) -> R
     """Merge small files of control tables and delete old ones. Idempotent; safe beside the stream."""
     from deltaworks.maintenance.control_tables import keep_control_tables
 
-    return Report(results=keep_control_tables(context.catalog, context.subject, dry_run=options.dry_run))
+    dry_run, _ = tonight(context, dry_run=options.dry_run)
+    return Report(results=keep_control_tables(context.catalog, context.subject, dry_run=dry_run))
 
 
 class ExpiryOptions(Options):
@@ -122,7 +126,8 @@ def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     """Remove rows that lay in quarantine for longer than declared, open ones too. Idempotent."""
     from deltaworks.rework.quarantine.expire import expire_quarantine
 
-    return Report(results=expire_quarantine(context.catalog, context.subject, dry_run=options.dry_run))
+    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    return Report(results=expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound))
 
 
 class LearnOptions(Options):
@@ -173,16 +178,18 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
     """Delete files that no retained version and no reader needs. Idempotent; final for versions that do."""
     from deltaworks.maintenance.vacuum import vacuum_tables
 
+    dry_run, bound = tonight(context, dry_run=options.dry_run)
     return Report(
         results=vacuum_tables(
             context.spark(),
             context.catalog,
             context.subject,
             tables=list(options.tables) or None,
-            dry_run=options.dry_run,
+            dry_run=dry_run,
             retention_hours=options.retention_hours,
             below_minimum=options.allow_below_minimum or "",
             mode=options.mode,
             max_files=options.max_files,
+            bound=bound,
         )
     )

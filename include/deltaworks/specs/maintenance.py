@@ -46,7 +46,12 @@ class MaintenanceSpec(Spec):
     time_travel_hours: Annotated[int, _RETENTION] = Field(
         default=0, ge=0, le=720, description="how far back tables can be read, at least"
     )
-    vacuum_dry_run: Annotated[bool, NEXT_UPKEEP] = True
+    vacuum_dry_run: Annotated[bool, NEXT_UPKEEP] = Field(
+        default=False, description="true: what a night would delete is only counted"
+    )
+    max_removed_share: Annotated[float, NEXT_UPKEEP] = Field(
+        default=0.75, gt=0, le=1, description="of a table, which a night removes at most; more needs a person"
+    )
 
     @property
     def kept_hours(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
@@ -15,6 +17,7 @@ from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
+from deltaworks.maintenance.unattended import NightBound
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_stage import TABLES, Stage
 
@@ -91,6 +94,29 @@ def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Stage, catalo
     assert not any(path.exists() for path in dead)
     for name in TABLES:
         assert stage.landed(name) == stage.expected(0, 1, 2)
+
+
+def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
+    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaworks.maintenance.unattended.FREE_BYTES", 0)
+    stage.land(stage.processor(), 0)
+    orphan(stage).write_bytes(b"x" * 10_000_000)
+    dead = orphan(stage, "quarantine", "part-dead.zstd.parquet")
+    age(stage)
+    night = partial(remove_orphans, catalog, "shop", dry_run=False)
+
+    bounded = by_what(night(bound=NightBound(share=0.9)))
+    open_ones = [(each.cause, each.subject) for each in alerts(stage.objects) if each.standing.open]
+    by_hand = by_what(night())
+
+    assert (bounded["orders"].files, bounded["quarantine"].files) == (0, 1)
+    assert "left to a person" in bounded["orders"].reason
+    assert open_ones == [("UPKEEP_OVER_BOUND", "shop.orders")]
+    assert not dead.exists()
+    assert by_hand["orders"].files == 1
+    night(bound=NightBound(share=0.9))
+    assert not any(each.standing.open for each in alerts(stage.objects))
 
 
 def test_a_young_file_is_left_alone(stage: Stage, catalog: Catalog) -> None:

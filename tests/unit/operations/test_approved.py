@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control import provenance
+from deltaworks.control import paths, provenance
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
@@ -212,6 +212,57 @@ def test_the_job_holds_itself_to_the_approval_where_airflow_runs_it(
     assert run(dry_run=False) == "at most 7, dry run False"
     with pytest.raises(ContractError, match="was used at"):
         run(dry_run=False)
+
+
+def test_the_nightly_upkeep_needs_no_approval_and_is_held_to_the_bounds_of_a_night(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reports(context: OperationContext, options: VacuumOptions) -> Report:
+        return Report(parts=[f"nightly {context.nightly}"])
+
+    monkeypatch.setattr(Operation, "load", lambda self: reports)
+    monkeypatch.setattr(Operation, "options", lambda self: VacuumOptions)
+
+    def run(run: str, **values: Any) -> Any:
+        monkeypatch.setenv(provenance.RUN_VARIABLE, run)
+        values = {"dry_run": False, **values}
+        return job.run_operation(VACUUM, stage.catalog, "shop", values, say=lambda _: None).parts[0]
+
+    night = f"maintenance__shop/{RUN}/vacuum_tables/1"
+    assert run(night) == run(night, tables="orders") == "nightly True"
+    for other in (f"vacuum_tables__shop/{RUN}/vacuum_tables/1", f"maintenance__other/{RUN}/vacuum_tables/1"):
+        with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+            run(other)
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        run(night, retention_hours=24, allow_below_minimum="the disk is full")
+    assert run("manual") == "nightly False", "nobody is asked on the command line"
+
+
+@pytest.mark.parametrize("night", [True, False])
+def test_what_the_night_may_do_is_decided_for_the_night_alone(stage: Stage, night: bool) -> None:
+    from deltaworks.operations.tonight import tonight
+
+    said: list[str] = []
+    stage.home.objects.put(paths.first_night("shop"), b"torn, so that it is the first night")
+    context = OperationContext(operation=VACUUM, catalog=stage.catalog, subject="shop", nightly=night, say=said.append)
+
+    dry_run, bound = tonight(context, dry_run=False)
+
+    assert (dry_run, bound is not None and bound.share) == ((True, 0.75) if night else (False, False))
+    assert ["first night" in line for line in said] == ([True] if night else [])
+
+
+def test_every_operation_of_the_night_that_deletes_is_bounded_by_declaration() -> None:
+    nightly = {name for name, declared in OPERATIONS.items() if declared.unattended}
+
+    assert nightly == {
+        "vacuum_tables",
+        "remove_orphans",
+        "keep_control_tables",
+        "expire_quarantine",
+        "purge_deleted",
+    }
+    assert all(operation(name).destructive for name in nightly)
 
 
 def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,20 @@ JOBS: Final = (
         "MAINTENANCE_OVERLAP", "warning", "operating.md#maintenance", "two maintenance runs met; one was refused"
     ),
     AlertCause("TABLE_NOT_VACUUMED", "warning", "alerts.md#a-table-is-not-vacuumed", "VACUUM skips a table"),
+    AlertCause(
+        "UPKEEP_ONLY_COUNTS",
+        "warning",
+        "alerts.md#upkeep-only-counts",
+        "the first night on a lake that was there before has only counted what it would delete",
+        repeat_seconds=24 * 3600,
+    ),
+    AlertCause(
+        "UPKEEP_OVER_BOUND",
+        "warning",
+        "alerts.md#upkeep-stops-at-its-bound",
+        "a night would remove more of a table than it may, and has left that to a person",
+        repeat_seconds=24 * 3600,
+    ),
     AlertCause("DEADLINE_MISSED", "warning", "alerts.md#a-job-is-overdue", "a run did not end by its deadline"),
     AlertCause("MUTATIONS_BEHIND", "warning", "operating.md#mutations", "mutation requests have waited for too long"),
     AlertCause("GOLD_CHECK_FAILED", "warning", "alerts.md#a-gold-check-failed", "a gold build broke its checks"),

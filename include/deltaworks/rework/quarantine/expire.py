@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -20,11 +22,13 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.maintenance.alerts import exclusive_maintenance
+from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.sources.objects.log import message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
+from deltaworks.tables.replacement import content
 
 OPERATION = "expire_quarantine"
 #: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
@@ -46,17 +50,26 @@ class ExpiryResult:
 
 
 def expire_quarantine(
-    catalog: Catalog, pipeline: str, *, dry_run: bool = True, now: dt.datetime | None = None
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    dry_run: bool = True,
+    now: dt.datetime | None = None,
+    bound: NightBound | None = None,
 ) -> list[ExpiryResult]:
     """Remove what is older than declared from a pipeline's quarantine, and from the message quarantine of its relay.
 
     Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
 
+    Args:
+        bound: remove the oldest days only, as many as fit, one at least, and raise an alert; a repeated run continues.
+            So what is declared is kept, if later, and nobody has to be there for it.
+
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
     """
     spec, lake, now = catalog.pipeline(pipeline), Lake(catalog.environment.lake), now or utc_now()
-    run = _Expiry(lake, pipeline, dry_run=dry_run, now=now)
+    run = _Expiry(lake, pipeline, dry_run=dry_run, now=now, bound=bound)
     relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
 
     def results() -> list[ExpiryResult]:
@@ -72,20 +85,26 @@ def expire_quarantine(
 class _Expiry:
     """One run over the tables of a pipeline."""
 
-    def __init__(self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime) -> None:
+    def __init__(self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime, bound: NightBound | None) -> None:
         self._lake = lake
         self._pipeline = pipeline
         self._dry_run = dry_run
         self._now = now
+        self._bound = bound
+        self._home = PipelineHome.open(lake.storage, pipeline)
 
     def rows(self, days: int | None) -> ExpiryResult:
-        started, key = time.monotonic(), PipelineHome.open(self._lake.storage, self._pipeline).table(QUARANTINE)
-        table = self._lake.open(key)
+        started = time.monotonic()
+        table = self._lake.open(self._home.table(QUARANTINE))
         if table is None or days is None:
             return self._left(QUARANTINE, days)
         # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
         before = (self._now - dt.timedelta(days=days)).date()
-        old = rows_of(table, columns=["_seq"], filters=pc.field("quarantine_date") < before)
+        old = rows_of(table, columns=["quarantine_date"], filters=pc.field("quarantine_date") < before)
+        bounded = self._bounded(QUARANTINE, table, old.column("quarantine_date").to_pylist(), before)
+        if bounded != before:
+            before = bounded
+            old = old.filter(pc.field("quarantine_date") < before)
         older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
         still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows if old.num_rows else 0
         if old.num_rows and not self._dry_run:
@@ -105,7 +124,12 @@ class _Expiry:
         if table is None or days is None:
             return self._left(name, days)
         before = self._now - dt.timedelta(days=days)
-        old = rows_of(table, columns=["batch"], filters=pc.field("received_at") < before)
+        old = rows_of(table, columns=["received_at"], filters=pc.field("received_at") < before)
+        received = [at.date() for at in old.column("received_at").to_pylist()]
+        bounded = self._bounded(f"message_quarantine_{relay}", table, received, before.date())
+        if bounded != before.date():
+            before = dt.datetime.combine(bounded, dt.time(), tzinfo=dt.UTC)
+            old = old.filter(pc.field("received_at") < before)
         text = before.isoformat()
         if not self._dry_run:
             if old.num_rows:
@@ -119,6 +143,26 @@ class _Expiry:
             before=text,
             seconds=time.monotonic() - started,
         )
+
+    def _bounded(self, what: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
+        """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
+        if self._bound is None or self._dry_run:
+            return before
+        most = self._bound.rows(content(table).rows)
+        if len(days) <= most:
+            resolve_over_bound(self._home, what)
+            return before
+        counts = sorted(Counter(days).items())
+        rows, fits = 0, counts[0][0]
+        for day, count in counts:
+            rows += count
+            if rows > most and day != counts[0][0]:
+                break
+            fits = day
+        summary = f"{len(days):,} rows are older than declared, more than a night removes: the oldest went."
+        command = f"`deltaworks quarantine expire {self._pipeline} --no-dry-run`, or let the next nights do it"
+        alert_over_bound(self._home, what, summary=summary, command=command)
+        return fits + dt.timedelta(days=1)
 
     def _left(self, name: str, days: int | None) -> ExpiryResult:
         reason = "it is kept for ever, as declared" if days is None else "it does not exist yet"

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
+from deltaworks.maintenance import unattended
+from deltaworks.maintenance.unattended import NightBound
 from deltaworks.rework.quarantine.expire import ExpiryResult, expire_quarantine
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine
@@ -76,6 +79,32 @@ def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
 
     assert (kept.rows, kept.reason) == (0, "it is kept for ever, as declared")
     assert len(stage.rows("quarantine")) == 3
+
+
+def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_continue(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "FREE_ROWS", 0)
+    table = stage.lake.open(paths.table("shop", "quarantine"))
+    assert table is not None
+    rows = stage.rows("quarantine")
+    for day in range(1, 5):
+        later = pa.Table.from_pylist(
+            [{**row, "quarantine_date": row["quarantine_date"] + day * DAY} for row in rows],
+            schema=pa.schema(table.schema().to_arrow()),
+        )
+        stage.lake.append(table, paths.table("shop", "quarantine"), later, step=Step("t", day), user_metadata="{}")
+
+    def night(share: float) -> list[int]:
+        done = expire_quarantine(
+            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=NightBound(share=share)
+        )
+        open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.standing.open]
+        return [done[0].rows, len(stage.rows("quarantine")), len(open_ones)]
+
+    assert night(0.5) == [6, 9, 1], "two of five days"
+    assert night(0.1) == [3, 6, 1], "one day at least, or it would never end"
+    assert night(1) == [6, 0, 0]
 
 
 def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: Stage) -> None:

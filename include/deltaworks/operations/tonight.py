@@ -1,0 +1,27 @@
+"""What the nightly upkeep may do with nobody watching: whether it only counts, and the share it may remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltaworks.operations.base import OperationContext
+
+if TYPE_CHECKING:
+    from deltaworks.maintenance.unattended import NightBound
+
+
+def tonight(context: OperationContext, *, dry_run: bool) -> tuple[bool, NightBound | None]:
+    """Whether an operation only counts, and the bound it is held to; as its options say where a person runs it."""
+    if not context.nightly:
+        return dry_run, None
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.maintenance.layout import optimized_tables
+    from deltaworks.maintenance.unattended import NightBound, only_counts
+    from deltaworks.tables.lake import Lake
+
+    storage, spec = context.catalog.environment.lake, context.catalog.pipeline(context.subject)
+    home = PipelineHome.open(storage, context.subject)
+    why = only_counts(Lake(storage), home, list(optimized_tables(spec)), alert=not dry_run)
+    if why and not dry_run:
+        context.say(f"Nothing is deleted: {why}.")
+    return dry_run or bool(why), NightBound(share=spec.maintenance.max_removed_share)
