@@ -32,3 +32,11 @@ print(f"Spark runs at {connection['host']}")
 PYTHON
 
 python -m deltaworks.cli pipelines check
+
+python - <<'PYTHON'
+from deltaworks.control.health.channels import channel_warning
+from deltaworks.specs.catalog import load_catalog
+
+if warning := channel_warning(load_catalog(tolerant=True).environment.alerts):
+    print(f"Warning: {warning}")
+PYTHON

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "secrets"
+#: Where alerts go; it is not made, but asked for once.
+WEBHOOK_FILE, WEBHOOK = "alerts.env", "DELTAWORKS_ALERTS_WEBHOOK"
 
 
 def _database(values: Mapping[str, str]) -> str:
@@ -65,7 +67,29 @@ def make_secrets(folder: Path) -> list[str]:
             if kept.get(variable) != values[variable]:
                 added.append(variable)
         _write_private(path, {**kept, **{variable: values[variable] for variable in makers}})
+    # The services read it, whether anything is in it or not.
+    _write_private(folder / WEBHOOK_FILE, _read(folder / WEBHOOK_FILE))
     return added
+
+
+def offer_webhook(folder: Path, *, ask: Callable[[str], str] | None) -> str:
+    """Ask once where alerts are to go, and keep the answer; the warning to show where they reach nobody.
+
+    Args:
+        ask: None where nobody can be asked.
+    """
+    path = folder / WEBHOOK_FILE
+    kept = _read(path)
+    if WEBHOOK not in kept and ask is not None:
+        url = ask("Where are alerts to go? The address of a webhook (https://...), empty for nowhere: ").strip()
+        kept = {**kept, WEBHOOK: url}
+        _write_private(path, kept)
+    if kept.get(WEBHOOK):
+        return ""
+    return (
+        f"No alert reaches a person: write {WEBHOOK}=https://... into {path}, or declare a channel under `alerts` of "
+        "the environment"
+    )
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -90,6 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     added = make_secrets(options.folder)
     sys.stdout.write(f"==> {options.folder}: {', '.join(added) if added else 'nothing was missing'}\n")
+    warning = offer_webhook(options.folder, ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None)
+    if warning:
+        sys.stdout.write(f"==> {warning}\n")
     return 0
 
 

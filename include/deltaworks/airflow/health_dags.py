@@ -79,6 +79,7 @@ class JudgeStreamsOperator(BaseOperator):
         """Judge them all, and return the number of verdicts by state."""
         # The client of the object store is loaded in the task, never when this file is parsed.
         from deltaworks.airflow import health_report
+        from deltaworks.control.health.channels import channel_warning
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.catalog import load_catalog
 
@@ -90,6 +91,8 @@ class JudgeStreamsOperator(BaseOperator):
             for subject in health_report.subjects(catalog)
         ] + health_report.misdeclared(catalog, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
+        if unheard := channel_warning(catalog.environment.alerts):
+            self.log.warning("%s", unheard)
         records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]

@@ -20,6 +20,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from deltaworks.airflow.health_report import Report, report, subjects, to_record
 from deltaworks.airflow.links import server_path
+from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import load_catalog
@@ -86,7 +87,8 @@ def _paused(dag_id: str) -> bool | None:
 def _answer(request: Request, title: str, reports: list[Report]) -> Response:
     if request.query_params.get("format") == "json":
         return JSONResponse([_record(item) for item in reports], headers=_HEADERS)
-    return HTMLResponse(_page(title, reports), headers=_HEADERS)
+    warning = channel_warning(load_catalog(tolerant=True).environment.alerts)
+    return HTMLResponse(_page(title, reports, warning=warning), headers=_HEADERS)
 
 
 def _record(item: Report) -> dict[str, Any]:
@@ -94,12 +96,13 @@ def _record(item: Report) -> dict[str, Any]:
     return {"dag_id": item.subject.dag_id, "verdict": to_record(item.verdict), "heartbeat": heartbeat}
 
 
-def _page(title: str, reports: list[Report]) -> str:
+def _page(title: str, reports: list[Report], *, warning: str = "") -> str:
     rows = "".join(_row(item) for item in reports)
     facts = "".join(_facts(item) for item in reports) if len(reports) == 1 else ""
+    warned = f'<p class="lagging">{_text(warning)}</p>' if warning else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="10">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>"
+        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>{warned}"
         f"<table><tr>{_cells('th', _COLUMNS)}</tr>{rows}</table>"
         f"{facts}</html>"
     )

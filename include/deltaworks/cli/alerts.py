@@ -11,6 +11,7 @@ from deltaworks.alerts.raising import alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line, listing_command
+from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
@@ -54,6 +55,9 @@ def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on 
     """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues."""
     environment = catalog().environment
     problem_count = 0
+    if unheard := channel_warning(environment.alerts):
+        problem_count += 1
+        line(unheard)
     for channel in open_channels(environment.alerts, environment.messaging):
         problems = channel_problems(channel, environment.messaging)
         if send_one and not any(problem.blocks for problem in problems):

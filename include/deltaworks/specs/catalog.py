@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.known_secrets import check_secrets
 from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
 from deltaworks.specs.pipeline import PipelineSpec
@@ -99,7 +99,7 @@ def load_catalog(
     root = root or project_root()
     name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
     env_file = root / "include" / "environments" / f"{name}.yaml"
-    env = load_spec(EnvironmentSpec, env_file)
+    env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
     check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
 

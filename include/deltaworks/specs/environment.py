@@ -10,6 +10,8 @@ from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 Severity = Literal["info", "warning", "critical"]
+#: An address that alerts are posted to, where the environment is not to be edited for it.
+WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
 
 
 class ChannelSpec(Spec):
@@ -127,3 +129,18 @@ class EnvironmentSpec(Spec):
     alerts: AlertsSpec = AlertsSpec()
     approvals: ApprovalsSpec = ApprovalsSpec()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+
+    def with_webhook(self, url: str) -> Self:
+        """The environment with a channel `webhook` that takes the address of WEBHOOK_VARIABLE.
+
+        One that is declared under that name stays. The address itself, which is a secret as a rule, is read when a
+        notice is sent.
+
+        Args:
+            url: the variable's value; empty adds nothing.
+        """
+        if not url or any(channel.name == "webhook" for channel in self.alerts.channels):
+            return self
+        channel = WebhookChannelSpec(kind="webhook", name="webhook", url=f"env:{WEBHOOK_VARIABLE}")
+        alerts = self.alerts.model_copy(update={"channels": (*self.alerts.channels, channel)})
+        return self.model_copy(update={"alerts": alerts})

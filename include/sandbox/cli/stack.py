@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from deltaworks.cli.output import Answer, heading, line, listing, listing_command
+from deltaworks.control.health.channels import HOW, channel_warning
 from deltaworks.control.listing import Cell, Listing
+from deltaworks.errors import DeltaworksError
+from deltaworks.specs.catalog import load_catalog
 from sandbox.stack import stack
+from sandbox.stack.alert_channel import keep_webhook, kept_webhook
+from sandbox.stack.home import StackHome
 from sandbox.stack.report import StackAddresses
 
 
@@ -17,8 +24,42 @@ def say(text: str) -> None:
 
 def up(foreground: bool = typer.Option(False, help="Stay in front and end the stack with Ctrl-C.")) -> None:
     """Start the stack and keep it running: object stores, notifications and Airflow, supervised."""
+    offer_channel(StackHome.default(), interactive=sys.stdin.isatty() and sys.stdout.isatty())
     addresses = stack.up(foreground=foreground, progress=say)
     print_addresses(addresses)
+
+
+def offer_channel(home: StackHome, *, interactive: bool) -> None:
+    """Ask once for an address that alerts go to where none reaches a person; where nobody can be asked, say so."""
+    try:
+        declared = load_catalog(root=home.project, tolerant=True).environment
+    except DeltaworksError:
+        return  # whatever is wrong with it, the start says
+    kept = kept_webhook(home)
+    if not channel_warning(declared.with_webhook(kept or "").alerts):
+        return
+    if kept is None and interactive:
+        _ask_for_channel(home)
+        if kept_webhook(home):
+            return
+    heading("No alert reaches a person:", f"{HOW}.", style="yellow")
+
+
+def _ask_for_channel(home: StackHome) -> None:
+    while True:
+        url = str(
+            typer.prompt(
+                "Where are alerts to go? The address of a webhook (https://…), empty for nowhere",
+                default="",
+                show_default=False,
+            )
+        )
+        try:
+            keep_webhook(home, url.strip())
+        except ValueError as error:
+            line(str(error))
+        else:
+            return
 
 
 def print_addresses(addresses: StackAddresses) -> None:

@@ -15,6 +15,7 @@ from deltaworks.specs.catalog import PIPELINES_VARIABLE
 from deltaworks.specs.settings_file import load_settings, read_settings
 from sandbox.airflow.settings import airflow_settings
 from sandbox.servers.landing import queue_url
+from sandbox.stack.alert_channel import webhook_variable
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import StackSecrets, write_private
@@ -69,6 +70,7 @@ def stack_variables(
     selection = os.environ.get(PIPELINES_VARIABLE, "") if pipelines is None else ",".join(pipelines)
     # Written even where it is empty: otherwise the shell of a later command would change what the stack runs.
     variables[PIPELINES_VARIABLE] = selection
+    variables |= webhook_variable(home)
     if with_broker:
         variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)

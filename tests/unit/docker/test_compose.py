@@ -18,7 +18,7 @@ from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.known_secrets import weakness
 from deltaworks.specs.sources.objects import FileSourceSpec
 from sandbox.servers.landing import queue_url
-from tests.unit.docker.secrets_script import FILES, make_secrets
+from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())
@@ -30,12 +30,21 @@ LOOPBACK = "${DELTAWORKS_BIND:-127.0.0.1}:"
 #: What each service needs, and no other secret.
 SECRETS = {
     "postgres": {"postgres"},
-    "airflow-init": {"airflow", "airflow-admin"},
-    "airflow-apiserver": {"airflow", "airflow-tokens", "airflow-logs", "lake"},
-    "airflow-scheduler": {"airflow", "airflow-tokens", "airflow-logs", "airflow-login", "spark", "lake", "landing"},
-    "airflow-dag-processor": {"airflow", "lake", "landing"},
+    "airflow-init": {"airflow", "airflow-admin", "alerts"},
+    "airflow-apiserver": {"airflow", "airflow-tokens", "airflow-logs", "lake", "alerts"},
+    "airflow-scheduler": {
+        "airflow",
+        "airflow-tokens",
+        "airflow-logs",
+        "airflow-login",
+        "spark",
+        "lake",
+        "landing",
+        "alerts",
+    },
+    "airflow-dag-processor": {"airflow", "lake", "landing", "alerts"},
     "airflow-triggerer": {"airflow", "airflow-logs"},
-    "deadman": {"lake", "landing"},
+    "deadman": {"lake", "landing", "alerts"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
     "spark-worker-2": {"spark"},
@@ -140,11 +149,12 @@ FILES_IN_ORDER = [
     "spark",
     "lake",
     "landing",
+    "alerts",
 ]
 
 
 def test_every_file_of_secrets_is_one_that_is_made() -> None:
-    assert {f"{name}.env" for name in FILES_IN_ORDER} == set(FILES)
+    assert {f"{name}.env" for name in FILES_IN_ORDER} == {*FILES, WEBHOOK_FILE}
     assert set.union(*SECRETS.values()) == set(FILES_IN_ORDER)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.docker.secrets_script import FILES, main, make_secrets
+from tests.unit.docker.secrets_script import FILES, main, make_secrets, offer_webhook
 
 
 def values_in(folder: Path) -> dict[str, str]:
@@ -65,3 +66,30 @@ def test_the_command_prints_names_and_no_value(tmp_path: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "DELTAWORKS_SPARK_SECRET" in printed
     assert not any(value in printed for value in values_in(tmp_path / "secrets").values())
+
+
+def test_where_alerts_go_is_asked_once_and_kept(tmp_path: Path) -> None:
+    folder, questions = tmp_path / "secrets", []
+    make_secrets(folder)
+
+    def answers(question: str) -> str:
+        questions.append(question)
+        return " https://hooks.example.com/secret "
+
+    assert offer_webhook(folder, ask=answers) == offer_webhook(folder, ask=answers) == ""
+    assert make_secrets(folder) == []
+
+    assert len(questions) == 1
+    assert values_in(folder)["DELTAWORKS_ALERTS_WEBHOOK"] == "https://hooks.example.com/secret"
+    assert stat.S_IMODE((folder / "alerts.env").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("ask", [None, lambda _: ""], ids=["nobody to ask", "for nowhere"])
+def test_where_alerts_reach_nobody_the_setting_to_write_is_named_each_time(
+    tmp_path: Path, ask: Callable[[str], str] | None
+) -> None:
+    make_secrets(tmp_path / "secrets")
+
+    for _ in range(2):
+        warning = offer_webhook(tmp_path / "secrets", ask=ask)
+        assert "No alert reaches a person: write DELTAWORKS_ALERTS_WEBHOOK=https://... into" in warning

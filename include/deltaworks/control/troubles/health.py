@@ -91,6 +91,13 @@ HEALTH: Final = (
         alert="INPUT_SILENT",
     ),
     Trouble(
+        "ALERTS_UNHEARD",
+        "no alert reaches a person: every channel of the environment is a log",
+        "set `DELTAWORKS_ALERTS_WEBHOOK`, or declare a channel under `alerts` of the environment; then `deltaworks "
+        "alerts check --send`",
+        runbook="alerts.md#nobody-hears-of-alerts",
+    ),
+    Trouble(
         "DEAD_LETTERS",
         "messages were delivered too often and lie in a relay's dead-letter queue",
         "`deltaworks files redrive RELAY`; until then their files are not in the log",

@@ -1,0 +1,62 @@
+"""Where no alert reaches a person, every health run says so; a variable is enough to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.health.channels import channel_finding, channel_warning
+from deltaworks.control.troubles import HEALTH_CAUSES
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.environment import AlertsSpec
+from tests.unit.maintenance.made_tables import project
+
+WEBHOOK = {"kind": "webhook", "name": "chat", "url": "env:CHAT_URL"}
+SNS = {"kind": "sns", "name": "pager", "topic": "arn:aws:sns:eu-central-1:1:pager"}
+LOG = {"kind": "log", "name": "log"}
+
+
+@pytest.mark.parametrize("channels", [[], [LOG], [LOG, {**LOG, "name": "other"}]], ids=str)
+def test_a_log_is_no_channel_that_anybody_sees(channels: list[dict[str, str]]) -> None:
+    alerts = AlertsSpec.model_validate({"channels": channels})
+
+    finding = channel_finding(alerts)
+
+    assert finding is not None
+    assert finding.state == "lagging", "a warning, and nothing that restarts or pages"
+    assert HEALTH_CAUSES[finding.cause].alert is None
+    assert channel_warning(alerts).startswith("ALERTS_UNHEARD: no alert reaches a person")
+    assert "DELTAWORKS_ALERTS_WEBHOOK" in channel_warning(alerts)
+
+
+@pytest.mark.parametrize("channel", [WEBHOOK, SNS], ids=str)
+def test_one_channel_that_reaches_people_is_enough(channel: dict[str, str]) -> None:
+    assert channel_warning(AlertsSpec.model_validate({"channels": [LOG, channel]})) == ""
+
+
+def test_the_variable_adds_a_channel_whose_address_is_read_when_a_notice_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DELTAWORKS_ALERTS_WEBHOOK", raising=False)
+    project(tmp_path)
+    root = tmp_path / "project"
+
+    assert channel_warning(load_catalog("local", root=root).environment.alerts) != ""
+    monkeypatch.setenv("DELTAWORKS_ALERTS_WEBHOOK", "https://hooks.example.com/secret")
+    environment = load_catalog("local", root=root).environment
+
+    assert channel_warning(environment.alerts) == ""
+    assert [channel.name for channel in environment.alerts.channels] == ["log", "webhook"]
+    assert "hooks.example.com" not in environment.model_dump_json()
+
+
+def test_a_declared_channel_of_that_name_stays() -> None:
+    declared = AlertsSpec.model_validate({"channels": [{**WEBHOOK, "name": "webhook"}]})
+    from deltaworks.specs.environment import EnvironmentSpec
+    from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+    lake = StorageSpec(root="file:///lake")
+    environment = EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec(), alerts=declared)
+
+    assert environment.with_webhook("https://hooks.example.com") == environment
