@@ -23,6 +23,7 @@ from benchmarks import (
     read_changes,
     relay,
     single_table,
+    small_upkeep,
     trigger,
 )
 from benchmarks.harness import Benchmark
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         relay,
         layout,
         night,
+        small_upkeep,
         ingest_beside_optimize,
         health_scan,
         freshness,

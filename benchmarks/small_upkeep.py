@@ -1,0 +1,164 @@
+"""`small_upkeep`: a night's OPTIMIZE over small tables, in one process, against Spark's Z-order of every partition.
+
+Thirty-one tables of ten closed days, each day of 20 to 300 KB in five files, as a first night finds them. Ours: a whole
+night, which compacts them without Spark. Other: the same night as if each partition were worth an order, through a
+session that runs already, so that the start of a JVM, which ours does without, is not counted. Both start from the same
+lake each time. Noted: partitions and files before and after.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+_TABLES, _DAYS, _FILES = 31, 10, 5
+_SMALLEST_BYTES, _LARGEST_BYTES = 20_000, 300_000
+#: About what a row of these tables takes, compressed.
+_BYTES_PER_ROW = 14
+_FIRST = dt.date(2026, 1, 1)
+_NIGHT = dt.datetime(2026, 1, 15, 3, 30, tzinfo=dt.UTC)
+
+
+def run(options: Options) -> list[Figure]:
+    """Make a lake once, and give each repetition a copy."""
+    from benchmarks import sides
+
+    spark = sides.session()
+    try:
+        with _template(options) as template:
+            comparison = Comparison(
+                metric="small_night_without_spark_vs_zorder",
+                ours=Side("without_spark", _Night(None, template)),
+                other=Side("zorder_by_spark", _Night(spark, template)),
+                sizes={"tables": _TABLES, "partitions": _TABLES * _DAYS, "files": _TABLES * _DAYS * _FILES},
+            )
+            return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _template(options: Options) -> Iterator[Path]:
+    from benchmarks.games_files import bench_folder
+    from deltaworks.control import paths
+
+    root = bench_folder() / "small_upkeep"
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        options.progress(f"small_upkeep: {_TABLES} tables of {_DAYS} days in {_FILES} files each")
+        for number in range(_TABLES):
+            _land(root / "lake" / paths.table("bench", _name(number)), number)
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _name(number: int) -> str:
+    return f"events_{number:02d}"
+
+
+def _land(folder: Path, number: int) -> None:
+    """The days of one table, each a commit a file: the first table has the smallest, the last one the largest."""
+    import numpy as np
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    chance = np.random.default_rng(number)
+    size = _SMALLEST_BYTES + (_LARGEST_BYTES - _SMALLEST_BYTES) * number // (_TABLES - 1)
+    rows = size // _BYTES_PER_ROW // _FILES
+    dates = np.repeat(np.array([_FIRST + dt.timedelta(days=day) for day in range(_DAYS)], "datetime64[D]"), rows)
+    for _ in range(_FILES):
+        table = pa.table(
+            {
+                "event_date": pa.array(dates),
+                "player": chance.integers(0, 1_000_000, len(dates)),
+                "item": pa.array(chance.integers(0, 1 << 60, len(dates))).cast(pa.string()),
+            }
+        )
+        write_deltalake(str(folder), table, mode="append", partition_by=["event_date"])
+
+
+def _project(root: Path) -> Catalog:
+    from deltaworks.specs.catalog import load_catalog
+
+    columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
+    tables = [
+        {"name": _name(number), "when": {"name": _name(number)}, "columns": columns, "zorder_by": ["player"]}
+        for number in range(_TABLES)
+    ]
+    declared: dict[str, dict[str, Any]] = {
+        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
+        "pipelines/bench/pipeline.yaml": {
+            "pipeline": "bench",
+            "description": "small tables of one night",
+            "owner": "benchmarks",
+            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+            "tables": tables,
+        },
+        "environments/local.yaml": {
+            "environment": "local",
+            "lake": {"root": f"file://{root}/lake"},
+            "landing": {"root": f"file://{root}/landing"},
+            "messaging": {},
+        },
+    }
+    for path, content in declared.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML too.
+        (root / "include" / path).write_text(json.dumps(content))
+    return load_catalog("local", root=root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Night:
+    """One night: without Spark, or with a session as if every partition were worth an order."""
+
+    spark: SparkSession | None
+    template: Path
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.maintenance.choice import OptimizePolicy
+        from deltaworks.maintenance.optimize_night import optimize_tables
+
+        session = self.spark
+        policy = OptimizePolicy() if session is None else OptimizePolicy(row_group_bytes=0)
+        root = self.template.parent / f"small_upkeep-{uuid.uuid4().hex[:8]}"
+        try:
+            shutil.copytree(self.template / "lake", root / "lake")
+            catalog = _project(root)
+            with clock:
+                done = optimize_tables(
+                    None if session is None else lambda: session, catalog, "bench", now=_NIGHT, policy=policy
+                )
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        if sum(result.partitions for result in done) != _TABLES * _DAYS:
+            raise RuntimeError(f"not all partitions were rewritten: {done}")
+        clock.note(
+            zordered=sum(result.zordered for result in done),
+            files_before=sum(result.files_before for result in done),
+            files_after=sum(result.files_after for result in done),
+            megabytes=sum(result.bytes_before for result in done) / 1e6,
+        )
+
+
+BENCHMARK = Benchmark(
+    name="small_upkeep",
+    summary="a night's OPTIMIZE over small tables without Spark, against Z-ordering every partition: seconds",
+    run=run,
+)
