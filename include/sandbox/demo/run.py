@@ -122,7 +122,7 @@ class Demo:
             chains.append([Job("mutations__engagement", {"dry_run": False}), Job("gold__engagement")])
         if self._settings.edits is not None:
             chains.append([Job("gold__edits")])
-        self._say("gold, mutations and maintenance (OPTIMIZE with Z-order, VACUUM dry run) begin")
+        self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
         self._await_live(catalog)
         self.report.health = self._health(jobs)
