@@ -92,6 +92,19 @@ def test_every_relay_and_stream_is_in_the_list(server: Any, project: Path) -> No
     assert [item["dag_id"] for item in listed] == ["relay__landing", "stream__edits", "stream__games"]
 
 
+def test_the_page_says_where_no_alert_reaches_a_person(
+    server: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DELTAWORKS_ALERTS_WEBHOOK", raising=False)
+    without = server.get(PAGES[0], headers=as_user("vic", "viewer")).text
+    monkeypatch.setenv("DELTAWORKS_ALERTS_WEBHOOK", "https://hooks.example.com/secret")
+    with_one = server.get(PAGES[0], headers=as_user("vic", "viewer")).text
+
+    assert "ALERTS_UNHEARD: no alert reaches a person" in without
+    assert "ALERTS_UNHEARD" not in with_one
+    assert "hooks.example.com" not in with_one
+
+
 def test_what_a_driver_wrote_cannot_become_markup_or_script(server: Any, project: Path) -> None:
     error = {"condition": "X", "message": "<script>alert(1)</script>", "hint": "'\"><b>"}
     write_heartbeat("games", ui="javascript:alert(1)", error=error)

@@ -32,7 +32,7 @@ from deltaworks.tables.statistics import IndexedColumns
 #: The most bytes of small files in a partition that is compacted here.
 BYTES_PER_PARTITION = 32 << 20
 #: The most memory that the rows of a partition may take.
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES = 256 << 20
 #: Objects are small, so reading many of them is latency and nothing else.
 _READERS = 8
 _ROWS_AT_ONCE = 32_768
