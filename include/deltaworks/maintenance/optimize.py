@@ -127,6 +127,9 @@ class TableOptimizer:
 
     def _rewrite(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         action, partitions = chosen[0].action, [choice.partition for choice in chosen]
+        if action in SPARK_ACTIONS and self._spark is not None:
+            # Opened before the turn is taken: a stream would wait for it.
+            self._spark()
         with self._turn_of(self._layout.name) as turn:
             self._check()
             turn.check()

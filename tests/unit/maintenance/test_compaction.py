@@ -23,6 +23,7 @@ from deltaworks.maintenance.compaction import CompactionOutcome, as_type, compac
 from deltaworks.mutations.bounds import arrivals
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
+from deltaworks.tables.commit import Step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
@@ -87,6 +88,21 @@ def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_time_
     assert [len(paths) for _, paths in sorted(files(lake, key).items())] == [1, 1, 4]
     assert rows(lake, key) == before
     assert again == CompactionOutcome()
+
+
+def test_a_table_without_partitions_is_one(lake: Lake) -> None:
+    columns = pa.schema([("id", pa.int64())])
+    table = lake.ensure("tables/shop/flat", columns, user_metadata=METADATA)
+    for number in range(4):
+        data = pa.table({"id": [number]}, schema=columns)
+        lake.append(table, "tables/shop/flat", data, step=Step("t", number + 1), user_metadata=METADATA)
+
+    objects = open_objects(lake.storage)
+    done = compact_partitions(lake, objects, "tables/shop/flat", [()], below_bytes=MIB, user_metadata=METADATA)
+
+    assert done.compacted == ((),)
+    assert len(lake.open("tables/shop/flat").file_uris()) == 1  # type: ignore[union-attr]
+    assert rows(lake, "tables/shop/flat") == [f'{{"id": {number}}}' for number in range(4)]
 
 
 def test_whoever_follows_the_table_reads_no_change_from_it(lake: Lake, key: str) -> None:
