@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.demo.run import PIPELINES
+from sandbox.demo.fresh import demo_settings
 from sandbox.stack.declared_topics import declared_topics
 from sandbox.stack.home import StackHome
 from sandbox.stack.programs import KAFKA, stack_programs
@@ -83,11 +83,13 @@ def test_only_pipelines_that_the_stack_runs_decide(home_of: HomeOf, monkeypatch:
     assert declared_topics(home) == ()
 
 
-def test_the_demo_needs_no_broker_and_a_stack_for_everything_has_the_topics_of_this_project(tmp_path: Path) -> None:
+def test_the_demo_needs_a_broker_for_engagement_alone(tmp_path: Path) -> None:
     home = StackHome.at(tmp_path / "home")
+    topics = {"engagement-activities", "engagement-requests"}
 
-    assert declared_topics(home, PIPELINES) == ()
-    assert {"engagement-activities", "engagement-requests"} <= {*declared_topics(home)}
+    assert declared_topics(home, demo_settings(None, activities=0).what.pipelines) == ()
+    assert topics <= {*declared_topics(home, demo_settings(None).what.pipelines)}
+    assert topics <= {*declared_topics(home)}
 
 
 def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
