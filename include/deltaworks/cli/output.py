@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Form = Literal["table", "json", "csv"]
 Part = str | Listing
+#: Variables by which rich takes a pipe for a terminal.
+_AS_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _AS_JSON = typer.Option("--json", help="Print JSON instead of a table: every field, nothing cut.")
 _AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
 
@@ -43,6 +46,9 @@ def line(text: str, *, style: str = "", error: bool = False) -> None:
 
 def heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
     """Print one line whose beginning is marked."""
+    if not _is_terminal(error):
+        _write(f"{visible(title)} {visible(text)}", error=error)
+        return
     from rich.text import Text
 
     shown = Text(visible(title), style=style)
@@ -62,10 +68,9 @@ def data(value: Any) -> None:
 
 def listing(shown: Listing) -> None:
     """Print a listing for people: as a table on a terminal, as aligned text in a pipe."""
-    console = _console(error=False)
     if shown.title:
         line(shown.title, style="bold")
-    if not console.is_terminal or shown.layout == "blocks":
+    if not _is_terminal(error=False) or shown.layout == "blocks":
         _write(plain_text(shown))
         return
     from rich.table import Table
@@ -77,7 +82,7 @@ def listing(shown: Listing) -> None:
         table.add_column(Text(visible(header)), overflow="fold")
     for row in shown.rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
-    console.print(table, soft_wrap=False)
+    _console(error=False).print(table, soft_wrap=False)
 
 
 @contextlib.contextmanager
@@ -162,13 +167,20 @@ def _parts(answered: Listing | Sequence[Part]) -> Sequence[Part]:
 
 
 def _write(text: str, *, style: str = "", error: bool = False) -> None:
-    if not style:
+    if not style or not _is_terminal(error):
         stream = sys.stderr if error else sys.stdout
         stream.write(text + "\n")
         return
     from rich.text import Text
 
     _console(error).print(Text(text, style=style), soft_wrap=True)
+
+
+def _is_terminal(error: bool) -> bool:
+    """Whether a terminal shows what is printed, as rich has it, which is not loaded where its answer is plain."""
+    if (sys.stderr if error else sys.stdout).isatty() or any(map(os.environ.get, _AS_TERMINAL)):
+        return _console(error).is_terminal
+    return False
 
 
 def _console(error: bool) -> Console:

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -21,7 +21,13 @@ _BYTE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 class Spec(BaseModel):
     """A declared thing: frozen, and refusing keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    # Built where something is checked against it: most are only ever part of another one.
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """The one that declares nothing, as the default of a field. Nothing is checked, which would build the model."""
+        return cls.model_construct()
 
 
 def _check_name(value: str) -> str:

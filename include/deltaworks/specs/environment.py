@@ -125,9 +125,9 @@ class EnvironmentSpec(Spec):
     lake: StorageSpec
     landing: StorageSpec
     messaging: AwsSpec
-    spark: SparkSpec = SparkSpec()
-    alerts: AlertsSpec = AlertsSpec()
-    approvals: ApprovalsSpec = ApprovalsSpec()
+    spark: SparkSpec = SparkSpec.defaults()
+    alerts: AlertsSpec = AlertsSpec.defaults()
+    approvals: ApprovalsSpec = ApprovalsSpec.defaults()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     def with_webhook(self, url: str) -> Self:

@@ -58,8 +58,8 @@ class GoldTableSpec(Spec):
     description: str = ""
     reads: tuple[Name, ...] = Field(min_length=1)
     partition_by: str
-    affects: AffectsSpec | Literal["all", "same"] = AffectsSpec()
-    checks: ChecksSpec = ChecksSpec()
+    affects: AffectsSpec | Literal["all", "same"] = AffectsSpec.defaults()
+    checks: ChecksSpec = ChecksSpec.defaults()
 
 
 class GoldSpec(Spec):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec
-from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+from deltaworks.specs.plain_yaml import NotPlain, load_plain_yaml
+
+if TYPE_CHECKING:
+    from ruamel.yaml.comments import CommentedMap
 
 SpecType = TypeVar("SpecType", bound=Spec)
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
@@ -31,6 +34,9 @@ def read_yaml(path: Path) -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
+    # Loaded where it is needed: nearly every declaration is read without it.
+    from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+
     try:
         return load_yaml(data, kind="rt")
     except UnreadableYaml as error:
@@ -48,19 +54,32 @@ def load_spec(model: type[SpecType], path: Path, *, overrides: Mapping[str, Any]
     Raises:
         ConfigError: SPEC_INVALID listing every mistake, each with file, line, key and what to write.
     """
-    document = read_yaml(path)
-    if not isinstance(document, CommentedMap):
-        raise ConfigError("SPEC_INVALID", f"{path}:1: expected keys and values.", hint="See docs/specs.md.")
-    data = merge(to_plain(document), overrides or {})
     try:
-        return model.model_validate(data)
+        return model.model_validate(merge(_read_plain(path), overrides or {}))
     except ValidationError as error:
+        document = _read_mapping(path)
         problems = [_describe(problem, path, document, model, overrides or {}) for problem in error.errors()]
         raise ConfigError(
             "SPEC_INVALID",
             f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {path.name}:\n  " + "\n  ".join(problems),
             hint="Mend the lines named, then run `deltaworks pipelines check`.",
         ) from None
+
+
+def _read_plain(path: Path) -> Any:
+    """The file's content without line numbers: fast, since nearly every file is well."""
+    with contextlib.suppress(OSError, NotPlain):
+        document = load_plain_yaml(path.read_bytes())
+        if isinstance(document, dict):
+            return document
+    return to_plain(_read_mapping(path))
+
+
+def _read_mapping(path: Path) -> Any:
+    document = read_yaml(path)
+    if not isinstance(document, Mapping):
+        raise ConfigError("SPEC_INVALID", f"{path}:1: expected keys and values.", hint="See docs/specs.md.")
+    return document
 
 
 def to_plain(node: Any) -> Any:
@@ -89,6 +108,8 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
     for variable, text in sorted(os.environ.items()):
         if not variable.startswith(prefix):
             continue
+        from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+
         *parents, last = variable.removeprefix(prefix).split("__")
         level = overrides
         for parent in parents:
@@ -138,6 +159,8 @@ def _is_overridden(overrides: Mapping[str, Any], location: tuple[str | int, ...]
 
 def _line_of(document: Any, location: tuple[str | int, ...]) -> tuple[int, int]:
     """The 1-based line of the deepest part of `location` the file holds, and that part's index."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
     node, line, index = document, 1, -1
     for index, part in enumerate(location):
         if isinstance(node, CommentedMap) and part in node:

@@ -29,7 +29,7 @@ class DeltaSourceSpec(Spec):
     max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
-    budget: BudgetSpec = BudgetSpec()
+    budget: BudgetSpec = BudgetSpec.defaults()
     format: Annotated[Literal["json"], OTHER_FORM] = "json"
 
     @model_validator(mode="after")

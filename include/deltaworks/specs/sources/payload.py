@@ -73,12 +73,12 @@ class PayloadSpec(Spec):
     """How the events in an object or a record are written."""
 
     format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], OTHER_FORM] = "json"
-    csv: Annotated[CsvSpec, OTHER_READING] = CsvSpec()
-    tsv: Annotated[TsvSpec, OTHER_READING] = TsvSpec()
+    csv: Annotated[CsvSpec, OTHER_READING] = CsvSpec.defaults()
+    tsv: Annotated[TsvSpec, OTHER_READING] = TsvSpec.defaults()
     pattern: Annotated[str | None, OTHER_READING] = None
     compression: Annotated[Compression, NEXT_START] = "auto"
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
-    budget: BudgetSpec = BudgetSpec()
+    budget: BudgetSpec = BudgetSpec.defaults()
 
     @model_validator(mode="after")
     def _pattern_for_text(self) -> Self:
