@@ -162,7 +162,7 @@ def test_nothing_is_cleared_where_no_task_runs_or_it_is_young(objects: LocalObje
 
 
 def test_the_bounds_a_stream_declares_are_those_it_is_judged_by(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltaworks.airflow.health_report import limits_of
+    from deltaworks.control.health.report import limits_of
     from deltaworks.specs.catalog import load_catalog
 
     usual = limits_of(load_catalog().pipeline("games"))

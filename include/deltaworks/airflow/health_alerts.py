@@ -13,7 +13,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success, noted_at
 from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert
 from deltaworks.control import paths
-from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.judge import ROWS_QUARANTINED, Verdict, next_step_of_rejection
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts
@@ -26,8 +26,11 @@ LOSS_NEAR = "LOSS_NEAR"
 
 
 def alerts_of(verdict: Verdict) -> frozenset[str]:
-    """The alerts a verdict calls for. LOSS_NEAR is called for by a stream that was stopped on purpose too."""
+    """The alerts a verdict calls for. LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
+    purpose too."""
     causes = {LOSS_NEAR} if verdict.loss_near else set()
+    if verdict.rejection:
+        causes.add(ROWS_QUARANTINED)
     if verdict.unhealthy:
         causes.add(alert_of_verdict(verdict.cause))
     return frozenset(causes)
@@ -70,6 +73,8 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
+    if cause == ROWS_QUARANTINED:
+        return f"{verdict.rejection} Next: {next_step_of_rejection(verdict.name)}"
     if cause != LOSS_NEAR or verdict.time_left_seconds is None:
         return f"{verdict.detail} Next: {verdict.next_step}"
     left = verdict.time_left_seconds

@@ -18,8 +18,8 @@ from deltaworks.errors import DeltaworksError, TransientError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from deltaworks.airflow.health_report import Report
     from deltaworks.control.health.judge import Verdict
+    from deltaworks.control.health.report import Report
     from deltaworks.control.objects import ObjectStore
     from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.specs.catalog import Catalog
@@ -78,7 +78,7 @@ class JudgeStreamsOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Judge them all, and return the number of verdicts by state."""
         # The client of the object store is loaded in the task, never when this file is parsed.
-        from deltaworks.airflow import health_report
+        from deltaworks.control.health import report as health_report
         from deltaworks.control.health.channels import channel_warning
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.catalog import load_catalog
@@ -97,6 +97,7 @@ class JudgeStreamsOperator(BaseOperator):
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]
         self._alert(context, catalog, objects, reports)
+        self._note(reports, previous)
         if bad:
             raise _unhealthy(bad)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
@@ -109,10 +110,12 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.alerts.deadman import beat_health
         from deltaworks.alerts.sending import forget_deliveries
         from deltaworks.control.clock import utc_now
+        from deltaworks.control.health.report import to_record, write_verdicts
 
         now = utc_now()
         verdicts = [item.verdict for item in reports]
         try:
+            write_verdicts(objects, {item.subject.dag_id: to_record(item.verdict) for item in reports}, now=now)
             alert_on_verdicts(objects, verdicts, now=now)
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
@@ -126,6 +129,22 @@ class JudgeStreamsOperator(BaseOperator):
             beat_health(objects, run=str(context["ti"].run_id), judged=len(verdicts), unhealthy=unhealthy)
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
+
+    def _note(self, reports: list[Report], previous: Mapping[str, Verdict]) -> None:
+        """Keep the notes of the streams' runs current, where Airflow can be reached; they may be left out."""
+        from deltaworks.airflow.stream_notes import due_notes, write_notes
+        from deltaworks.control.clock import utc_now
+
+        notes = due_notes(reports, previous, utc_now())
+        if not notes:
+            return
+        try:
+            with airflow_api(patient=False) as api:
+                write_notes(notes, api)
+        except AirflowNotFoundException:
+            self.log.info("Runs of streams get no notes: there is no connection %s.", names.AIRFLOW_CONNECTION)
+        except DeltaworksError as error:
+            self.log.warning("Runs of streams got no notes: %s", error)
 
     def _restart(self, objects: ObjectStore, reports: list[Report]) -> None:
         """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
@@ -157,8 +176,11 @@ class JudgeStreamsOperator(BaseOperator):
             self.log.error("Hung streams are not restarted: %s", error)
 
 
-def airflow_api() -> AirflowApi:
+def airflow_api(*, patient: bool = True) -> AirflowApi:
     """A client of this Airflow's own API, by its connection.
+
+    Args:
+        patient: whether requests are tried again; one that is not waits no longer than ten seconds either.
 
     Raises:
         AirflowNotFoundException: there is no such connection, so that hung streams are left to people.
@@ -166,7 +188,9 @@ def airflow_api() -> AirflowApi:
     from deltaworks.operations.airflow_api import AirflowApi
 
     connection = BaseHook.get_connection(names.AIRFLOW_CONNECTION)
-    return AirflowApi(str(connection.host), str(connection.login), str(connection.password))
+    timeout_seconds = 30.0 if patient else 10.0
+    login = (str(connection.host), str(connection.login), str(connection.password))
+    return AirflowApi(*login, timeout_seconds=timeout_seconds, patient=patient)
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -180,7 +204,7 @@ def _unhealthy(verdicts: list[Verdict]) -> TransientError:
 
 
 def _previous(context: Context) -> dict[str, Verdict]:
-    from deltaworks.airflow.health_report import from_record
+    from deltaworks.control.health.report import from_record
 
     # With a map index it is the newest earlier one; without, the verdicts of every earlier run.
     records = context["ti"].xcom_pull(

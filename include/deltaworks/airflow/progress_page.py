@@ -18,10 +18,11 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from deltaworks.airflow.health_report import Report, report, subjects, to_record
 from deltaworks.airflow.links import server_path
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
+from deltaworks.control.health.report import Report, report, subjects, to_record
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import load_catalog
 
@@ -38,7 +39,17 @@ _STYLE = (
 )
 
 
-_COLUMNS = ("", "state", "cause", "detail", "time left", "next step", "Spark UI")
+_COLUMNS = (
+    "",
+    "state",
+    "cause",
+    "rows in the last hour",
+    "quarantined",
+    "detail",
+    "time left",
+    "next step",
+    "Spark UI",
+)
 
 
 def build_app() -> FastAPI:
@@ -117,7 +128,9 @@ def _row(item: Report) -> str:
     link = f'<a href="{_text(ui)}">{_text(ui)}</a>' if ui and ui.startswith(("http://", "https://")) else ""
     # Until the source forgets the oldest that waits.
     left = "" if verdict.time_left_seconds is None else duration(max(0.0, verdict.time_left_seconds))
-    rest = "".join(f"<td>{_text(value)}</td>" for value in (verdict.cause, verdict.detail, left, verdict.next_step))
+    hour = item.throughput.last_hour(utc_now())
+    read = (f"{hour.rows:,}", f"{hour.quarantined:,}") if item.subject.kind == "stream" else ("", "")
+    rest = _cells("td", (verdict.cause, *read, verdict.detail, left, verdict.next_step))
     return f"<tr><td>{name}</td><td>{state}</td>{rest}<td>{link}</td></tr>"
 
 

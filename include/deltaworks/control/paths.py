@@ -249,6 +249,11 @@ def input_norm(pipeline: str) -> str:
     return pipeline_control(pipeline, "input_norm.json")
 
 
+def throughput(control: str) -> str:
+    """The object that says what the stream of a control folder has read lately."""
+    return f"{control}/throughput.json"
+
+
 def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
     """The object that fixes which topic of this name a generation reads."""
     return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
@@ -302,6 +307,11 @@ def relay_clean(relay: str) -> str:
 def alert_state(cause: str, subject: str) -> str:
     """The object of one alert."""
     return alerts(f"state/{cause}/{subject}.json")
+
+
+def verdicts() -> str:
+    """The object with what the health check last found of every relay and stream."""
+    return alerts("verdicts.json")
 
 
 def alert_notice(notice: str) -> str:

@@ -20,8 +20,13 @@ def current_run() -> str:
 
 def airflow_run_id() -> str:
     """The id of the Airflow run this process works for, the same at every try of its task; empty outside of Airflow."""
-    parts = current_run().split("/")
-    return "/".join(parts[1:-2])
+    return airflow_run_of(current_run())[1]
+
+
+def airflow_run_of(run: str) -> tuple[str, str]:
+    """The DAG and the id of its run in what `current_run` said; empty outside of Airflow."""
+    dag_id, *rest = run.split("/")
+    return (dag_id, "/".join(rest[:-2])) if len(rest) > 2 else ("", "")
 
 
 def is_night_of(pipeline: str) -> bool:

@@ -52,6 +52,8 @@ class BatchReport:
 
     `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
     beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
+    `events` were read, those in quarantine among them; `rejected` are the most frequent reasons for that: code, field
+    and events.
     """
 
     batch_id: int
@@ -70,6 +72,8 @@ class BatchReport:
     objects_missing: int = 0
     ranges_lost: int = 0
     missing_examples: tuple[str, ...] = ()
+    events: int = 0
+    rejected: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +337,9 @@ class BatchProcessor:
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
+            # One that an earlier release prepared counts no events.
+            events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
+            rejected=tuple((code, path, int(events)) for code, path, events in prepared.source.get("rejected", ())),
         )
 
     def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:

@@ -7,6 +7,7 @@ batch come apart and are joined here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import resource
@@ -20,6 +21,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.engine.batches import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
@@ -86,12 +88,19 @@ class ProgressLog:
         owner_epoch: int,
         flush_seconds: float = 10.0,
         measures: DriverMeasures | None = None,
+        throughput: ThroughputWriter | None = None,
     ) -> None:
+        """Build it; `start` begins to write.
+
+        Args:
+            throughput: keeps what was read lately for the health check; written by the same thread, as seldom.
+        """
         self._storage = storage
         self._pipeline = pipeline
         self._epoch = owner_epoch
         self._flush_seconds = flush_seconds
         self._measures = measures or DriverMeasures()
+        self._throughput = throughput
         self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -121,7 +130,9 @@ class ProgressLog:
             "rows_per_second": report.rows / seconds if seconds else 0.0,
             "driver_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
-        self._take("batch", {"row": row, "spark": spark_batch_id})
+        reasons = {(code, path): events for code, path, events in report.rejected}
+        read = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
+        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read})
 
     def spark_progress(self, progress: dict[str, Any]) -> None:
         """Take what Spark says of a batch."""
@@ -177,6 +188,8 @@ class ProgressLog:
         if kind == "spark":
             self._join(event)
         elif kind == "batch":
+            if self._throughput is not None:
+                self._throughput.add(event["at"], event["read"])
             row = self._row(event["row"], event)
             row["requests"] = json.dumps(self._measures.requests())
             self._idle_at = None
@@ -222,6 +235,9 @@ class ProgressLog:
             if everything or time.monotonic() - since >= JOIN_SECONDS:
                 self._ready.append(row)
                 del self._waiting[number]
+        if self._throughput is not None:
+            with contextlib.suppress(Exception):  # out of band by design; the next write makes up for it
+                self._throughput.write(utc_now())
         rows, self._ready = self._ready, []
         if not rows:
             return

@@ -17,6 +17,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter, ended_by_force
 from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
@@ -136,7 +137,10 @@ class IngestRun:
             time.sleep(STOPPED_SECONDS)
             return "stop flag"
         measures = DriverMeasures(self._spark, self._objects)
-        progress = ProgressLog(self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures)
+        throughput = ThroughputWriter(self._objects, paths.throughput(self._home.control()))
+        progress = ProgressLog(
+            self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures, throughput=throughput
+        )
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs

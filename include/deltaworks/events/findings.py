@@ -6,14 +6,17 @@ Each task has its own and sends it to the driver as plain data, where they are m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.reasons import Rejected
 
 #: New fields of one table that a task remembers: a producer may invent names without end.
 MOST_NEW_FIELDS = 1_000
+#: Reasons of quarantine that a task counts apart, and those that the ledger keeps of a batch.
+MOST_REASONS, MOST_REASONS_KEPT = 1_000, 20
 #: Keys of lost objects that are reported; quarantine has all of them.
 MOST_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
@@ -31,8 +34,9 @@ class Findings:
     """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
 
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
-    `over_budget`: payloads that went beyond a budget, by its name. `refusal` is why some object may not be read,
-    `some_read` whether any payload was.
+    `over_budget`: payloads that went beyond a budget, by its name. `events` were read, those in quarantine among them,
+    which are `rejected` by the code of a reason and the field it is about, never with a value. `refusal` is why some
+    object may not be read, `some_read` whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -40,6 +44,8 @@ class Findings:
     objects_rejected: Counter[str] = field(default_factory=Counter)
     objects_missing: list[str] = field(default_factory=list)
     over_budget: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
     some_read: bool = field(default=False, compare=False)
@@ -60,11 +66,21 @@ class Findings:
         """A payload that went beyond this budget."""
         self.over_budget[budget] += 1
 
+    def note_events(self, events: int, rejected: Iterable[Rejected]) -> None:
+        """Events that were read, and those of them that go to quarantine."""
+        self.events += events
+        for row in rejected:
+            for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
+                if reason in self.rejected or len(self.rejected) < MOST_REASONS:
+                    self.rejected[reason] += 1
+
     def add(self, other: Findings) -> None:
         """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
         self.rule_warnings.update(other.rule_warnings)
         self.objects_rejected.update(other.objects_rejected)
         self.over_budget.update(other.over_budget)
+        self.events += other.events
+        self.rejected.update(other.rejected)
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
             for path, kinds in paths.items():
@@ -85,7 +101,14 @@ class Findings:
             facts["objects_missing"] = self.objects_missing
         if self.over_budget:
             facts["over_budget"] = dict(sorted(self.over_budget.items()))
+        if self.events:
+            facts["events"] = self.events
+        if self.rejected:
+            facts["rejected"] = [[code, path, events] for (code, path), events in self._most_rejected()]
         return facts
+
+    def _most_rejected(self) -> list[tuple[tuple[str, str], int]]:
+        return sorted(self.rejected.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS_KEPT]
 
     def as_record(self) -> dict[str, Any]:
         """As plain values, to be sent to the driver."""
@@ -99,6 +122,8 @@ class Findings:
             "objects_rejected": dict(self.objects_rejected),
             "objects_missing": self.objects_missing,
             "over_budget": dict(self.over_budget),
+            "events": self.events,
+            "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
             "failure": _failure_record(self.failure),
             "refusal": _failure_record(self.refusal),
             "some_read": self.some_read,
@@ -112,6 +137,8 @@ class Findings:
             objects_rejected=Counter(record["objects_rejected"]),
             objects_missing=list(record["objects_missing"]),
             over_budget=Counter(record["over_budget"]),
+            events=record["events"],
+            rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
             failure=_failure(record["failure"]),
             refusal=_failure(record["refusal"]),
             some_read=record["some_read"],

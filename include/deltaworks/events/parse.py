@@ -193,6 +193,7 @@ class Parser:
         parts, misfits = self._landing(chunk, stamp)
         yield from parts
         rejected = chunk.rejected + misfits
+        self.findings.note_events(len(chunk.events) + len(chunk.rejected), rejected)
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
 

@@ -117,6 +117,9 @@ class _Busy(_Unavailable):
 
 
 def _patience_is_over(tries: RetryCallState) -> bool:
+    client: AirflowApi = tries.args[0]
+    if not client.patient:
+        return True
     busy = tries.outcome is not None and isinstance(tries.outcome.exception(), _Busy)
     return (tries.seconds_since_start or 0.0) >= (_BUSY_RETRY_SECONDS if busy else _RETRY_SECONDS)
 
@@ -142,9 +145,15 @@ class AirflowApi:
     """A client that logs itself in. Not thread-safe.
 
     Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer.
+
+    Args:
+        patient: False tries each request once: for what may be left out.
     """
 
-    def __init__(self, base_url: str, user: str, password: str, *, timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self, base_url: str, user: str, password: str, *, timeout_seconds: float = 30.0, patient: bool = True
+    ) -> None:
+        self.patient = patient
         self._credentials = {"username": user, "password": password}
         # The server is on this machine: a proxy for outside addresses must not be used.
         self._client = httpx.Client(base_url=base_url, timeout=timeout_seconds, trust_env=False)
@@ -216,6 +225,11 @@ class AirflowApi:
         """The latest runs, newest first."""
         answer = self._get(f"/dags/{quote(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
         return tuple(_dag_run(item) for item in answer["dag_runs"])
+
+    def note_run(self, dag_id: str, run_id: str, text: str) -> None:
+        """Set the note of a run, at most 1,000 characters of Markdown. Nothing happens where there is no such run."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+        self._request("PATCH", path, params={"update_mask": "note"}, json={"note": text}, missing_ok=True)
 
     def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
         """The tasks of a run."""

@@ -84,8 +84,8 @@ class ReadFacts:
         facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
         if self.oldest_us is not None and self.newest_us is not None:
             facts |= {
-                "oldest_event_time": micros_as_iso(self.oldest_us),
-                "newest_event_time": micros_as_iso(self.newest_us),
+                "oldest_arrived_at": micros_as_iso(self.oldest_us),
+                "newest_arrived_at": micros_as_iso(self.newest_us),
             }
         if self.beyond_calendar:
             facts["times_beyond_calendar"] = self.beyond_calendar

@@ -138,6 +138,15 @@ class WatchSpec(Spec):
     restarts_per_hour: int = Field(
         default=3, ge=0, description="how often a hung stream is restarted; 0 leaves it to people"
     )
+    quarantined_percent: float = Field(
+        default=5,
+        ge=0,
+        le=100,
+        description="an alert is raised when more of what was read is in quarantine; 100: never",
+    )
+    quarantined_events_min: int = Field(
+        default=100, ge=1, description="of fewer events within a day, none is said to be too many"
+    )
 
 
 class PipelineSpec(Spec):
@@ -154,13 +163,13 @@ class PipelineSpec(Spec):
     unwrap: Annotated[UnwrapSpec | None, OTHER_MEANING] = None
     event: EventSpec
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
-    quarantine: QuarantineSpec = QuarantineSpec()
-    stream: StreamSpec = StreamSpec()
+    quarantine: QuarantineSpec = QuarantineSpec.defaults()
+    stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
-    gold: GoldSpec = GoldSpec()
-    maintenance: MaintenanceSpec = MaintenanceSpec()
+    gold: GoldSpec = GoldSpec.defaults()
+    maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
-    watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec()
+    watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
 
     @model_validator(mode="before")
     @classmethod

@@ -219,7 +219,7 @@ def test_a_record_of_a_time_beyond_the_calendar_is_read_and_noted(at: int) -> No
     metadata = total.as_metadata()
 
     assert metadata["times_beyond_calendar"] == 1
-    times = (metadata["oldest_event_time"], metadata["newest_event_time"])
+    times = (metadata["oldest_arrived_at"], metadata["newest_arrived_at"])
     other = "1970-01-01T00:00:01+00:00"
     assert times in [(other, "9999-12-31T23:59:59.999999+00:00"), ("0001-01-01T00:00:00+00:00", other)]
 

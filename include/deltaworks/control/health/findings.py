@@ -116,7 +116,7 @@ def finding_of_live(
         return Finding(
             "unhealthy",
             "NO_PROGRESS",
-            f"{_waiting(heartbeat)} and the last batch was completed {duration(progress_seconds)} ago.",
+            f"{waiting(heartbeat)} and the last batch was completed {duration(progress_seconds)} ago.",
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
     silence = _silent(heartbeat, now, limits, last_input, norm)
@@ -166,10 +166,11 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
 
 
 def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Finding:
-    waiting = _waiting(heartbeat)
+    what = waiting(heartbeat)
     if heartbeat.oldest_pending_at is not None:
         waited = age_seconds(heartbeat.oldest_pending_at, now)
-        detail = f"{waiting}, the oldest for {duration(waited)}; batch {heartbeat.batch_id}."
+        after = "" if heartbeat.batch_id is None else f"; batch {heartbeat.batch_id}"
+        detail = f"{what}, the oldest for {duration(waited)}{after}."
         if waited > limits.backlog_seconds_max:
             return Finding(
                 "unhealthy",
@@ -180,16 +181,16 @@ def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Findi
             )
         if waited > limits.lag_seconds:
             return Finding("lagging", "BACKLOG", detail)
-    return Finding("healthy", "OK", f"Batch {heartbeat.batch_id}; {waiting}.")
+    done = "No batch in this run yet" if heartbeat.batch_id is None else f"Batch {heartbeat.batch_id}"
+    return Finding("healthy", "OK", f"{done}; {what}.")
 
 
-def _waiting(heartbeat: Heartbeat) -> str:
+def waiting(heartbeat: Heartbeat) -> str:
     """What waits, in the source's own measure; Kinesis has none."""
-    if heartbeat.backlog_records is not None:
-        return f"{heartbeat.backlog_records} records wait"
-    if heartbeat.backlog_files is None and heartbeat.oldest_pending_at is not None:
-        return "records wait"
-    return f"{heartbeat.backlog_files or 0} files wait"
+    for count, noun in ((heartbeat.backlog_records, "record"), (heartbeat.backlog_files, "file")):
+        if count:
+            return f"{count:,} {noun}s wait" if count > 1 else f"1 {noun} waits"
+    return "nothing waits" if heartbeat.oldest_pending_at is None else "records wait"
 
 
 def _silent(

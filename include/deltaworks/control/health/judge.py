@@ -31,9 +31,12 @@ from deltaworks.control.health.limits import (
     time_left_seconds,
 )
 from deltaworks.control.health.stop import StopRequest
+from deltaworks.control.health.throughput import Throughput, rejection
 from deltaworks.errors import DeltaworksError
 
 SubjectKind = Literal["relay", "stream"]
+#: A cause of verdicts, and the alert on it.
+ROWS_QUARANTINED = "ROWS_QUARANTINED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,8 @@ class Verdict:
 
     `since` is when it was first judged so, by state or by cause, as far as earlier verdicts were available.
     `time_left_seconds` is what is left until its source deletes the oldest that waits, where that is known; `loss_near`
-    says that it is too little. `last_input_at` is when input was last seen, over all its runs.
+    says that it is too little. `last_input_at` is when input was last seen, over all its runs. `rejection` says of a
+    stream that too much of what it reads goes to quarantine, whatever else its state is.
     """
 
     kind: SubjectKind
@@ -55,6 +59,7 @@ class Verdict:
     time_left_seconds: float | None = None
     loss_near: bool = False
     last_input_at: str | None = None
+    rejection: str = ""
 
     @property
     def unhealthy(self) -> bool:
@@ -73,6 +78,7 @@ def judge(
     previous: Verdict | None = None,
     limits: HealthLimits | None = None,
     norm: InputNorm | None = None,
+    throughput: Throughput | None = None,
 ) -> Verdict:
     """Judge one relay or stream.
 
@@ -81,6 +87,7 @@ def judge(
         previous: the verdict of the last check, from which `since`, the last input and the grace of one that has never
             written a heartbeat are counted.
         norm: the usual input by hour of the day, where that is known.
+        throughput: what a stream has read lately, where that is known.
     """
     limits = limits or HealthLimits()
     if heartbeat is None:
@@ -98,12 +105,25 @@ def judge(
     loss_near = is_loss_near(left_seconds, heartbeat, limits)
     if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
         finding = _expiring(finding, left_seconds)
+    rejected = rejection(throughput, limits, now) if throughput is not None else ""
+    # One that starts is not well yet: a loop of starts must show as one.
+    if rejected and finding.state in ("healthy", "lagging"):
+        finding = Finding("unhealthy", ROWS_QUARANTINED, rejected, next_step_of_rejection(name))
     verdict = _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
     return replace(
         verdict,
         time_left_seconds=left_seconds,
         loss_near=loss_near,
         last_input_at=last_input.isoformat() if last_input else None,
+        rejection=rejected,
+    )
+
+
+def next_step_of_rejection(name: str) -> str:
+    """What to do about too many rows in quarantine."""
+    return (
+        f"deltaworks quarantine list {name}, and show: mend what sends, or pipeline.yaml; then `deltaworks quarantine "
+        f"replay {name}` lands what was kept. See alerts.md#too-much-goes-to-quarantine."
     )
 
 

@@ -28,7 +28,8 @@ class HealthLimits:
 
     `retention_seconds` is for how long the source keeps records, where it does not say so itself; the oldest that waits
     must have `time_left_seconds_min` left, a quarter of the retention where none is declared. `no_input_seconds` may
-    pass without input; where none is declared, the norm of the hour decides.
+    pass without input; where none is declared, the norm of the hour decides. Of `quarantined_events_min` events or more
+    the share in quarantine may be `quarantined_share_max`.
     """
 
     stale_triggers: float = 3
@@ -41,6 +42,8 @@ class HealthLimits:
     retention_seconds: float | None = None
     time_left_seconds_min: float | None = None
     no_input_seconds: float | None = None
+    quarantined_share_max: float = 0.05
+    quarantined_events_min: int = 100
 
     def stale_seconds(self, trigger_seconds: float) -> float:
         """The age from which a heartbeat says that its writer hangs or is gone."""

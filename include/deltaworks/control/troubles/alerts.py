@@ -24,6 +24,12 @@ STREAMS: Final = (
     ),
     AlertCause("INPUT_SILENT", "warning", "alerts.md#no-input", "no input for longer than is declared or usual"),
     AlertCause(
+        "ROWS_QUARANTINED",
+        "warning",
+        "alerts.md#too-much-goes-to-quarantine",
+        "more of what a stream reads does not fit than is declared",
+    ),
+    AlertCause(
         "STOPPED_BY_HAND",
         "warning",
         "alerts.md#ended-or-paused-by-hand",

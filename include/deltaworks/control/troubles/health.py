@@ -98,6 +98,13 @@ HEALTH: Final = (
         runbook="alerts.md#nobody-hears-of-alerts",
     ),
     Trouble(
+        "ROWS_QUARANTINED",
+        "more of what was read within the last hour is in quarantine than is declared; the reasons are counted",
+        "`deltaworks quarantine list PIPELINE`; mend what sends, or the declaration; then replay",
+        runbook="alerts.md#too-much-goes-to-quarantine",
+        alert="ROWS_QUARANTINED",
+    ),
+    Trouble(
         "DEAD_LETTERS",
         "messages were delivered too often and lie in a relay's dead-letter queue",
         "`deltaworks files redrive RELAY`; until then their files are not in the log",

@@ -80,8 +80,8 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
         metadata |= {
             "first_seq": rows[0]["seq"],
             "last_seq": rows[-1]["seq"],
-            "oldest_event_time": min(row["event_time"] for row in rows).isoformat(),
-            "newest_event_time": max(row["event_time"] for row in rows).isoformat(),
+            "oldest_arrived_at": min(row["event_time"] for row in rows).isoformat(),
+            "newest_arrived_at": max(row["event_time"] for row in rows).isoformat(),
         }
     return ObjectSlice(references, sizes, metadata, opener)
 

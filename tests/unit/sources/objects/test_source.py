@@ -36,8 +36,8 @@ def test_a_batch_is_its_files_in_the_order_of_the_log() -> None:
         "bytes": 41,
         "first_seq": 1,
         "last_seq": 3,
-        "oldest_event_time": "2024-01-01T00:00:01+00:00",
-        "newest_event_time": "2024-01-01T00:00:03+00:00",
+        "oldest_arrived_at": "2024-01-01T00:00:01+00:00",
+        "newest_arrived_at": "2024-01-01T00:00:03+00:00",
     }
 
 

@@ -1,4 +1,4 @@
-"""Reads and judges every relay and stream of the catalog; used by the health DAG and the status page.
+"""Reads and judges every relay and stream of the catalog; used by the health DAG, the status page and the commands.
 
 Nothing here is imported when a DAG file is parsed: reading needs a client of the object store.
 """
@@ -6,18 +6,19 @@ Nothing here is imported when a DAG file is parsed: reading needs a client of th
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits, duration, read_norm
 from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.throughput import Throughput, read_throughput
 from deltaworks.control.objects import ObjectStore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -38,16 +39,17 @@ class Subject:
     @property
     def dag_id(self) -> str:
         """The DAG that runs it."""
-        return names.relay_dag_id(self.name) if self.kind == "relay" else names.stream_dag_id(self.name)
+        return f"{self.kind}__{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A subject with its verdict and, where there is one, its heartbeat."""
+    """A subject with its verdict and, where there are any, its heartbeat and what it has read lately."""
 
     subject: Subject
     verdict: Verdict
     heartbeat: Heartbeat | None
+    throughput: Throughput = field(default_factory=Throughput)
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
@@ -77,6 +79,8 @@ def limits_of(spec: PipelineSpec) -> HealthLimits:
         retention_seconds=None if watch.retention_hours is None else 3600 * watch.retention_hours,
         time_left_seconds_min=None if watch.time_left_hours is None else 3600 * watch.time_left_hours,
         no_input_seconds=None if watch.no_input_minutes is None else 60 * watch.no_input_minutes,
+        quarantined_share_max=watch.quarantined_percent / 100,
+        quarantined_events_min=watch.quarantined_events_min,
     )
 
 
@@ -95,6 +99,9 @@ def report(
         heartbeat = read_heartbeat(objects, paths.heartbeat(subject.control))
         stop = StopFlag(objects, paths.stop_request(subject.control)).read()
         norm = read_norm(objects, f"{subject.control}/input_norm.json") if subject.kind == "stream" else None
+        throughput = (
+            read_throughput(objects, paths.throughput(subject.control)) if subject.kind == "stream" else Throughput()
+        )
     except Exception as error:
         return Report(subject, unreadable(error, kind=subject.kind, name=subject.name, now=now, previous=before), None)
     verdict = judge(
@@ -107,8 +114,9 @@ def report(
         previous=before,
         limits=subject.limits,
         norm=norm,
+        throughput=throughput,
     )
-    return Report(subject, verdict, heartbeat)
+    return Report(subject, verdict, heartbeat, throughput)
 
 
 def misdeclared(
@@ -150,6 +158,21 @@ def table(reports: Iterable[Report]) -> str:
     )
 
 
+def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]], *, now: datetime) -> None:
+    """Note the verdicts of the health check, records of `to_record` by DAG, for those who ask without Airflow."""
+    objects.put(paths.verdicts(), json.dumps({"written_at": now.isoformat(), "verdicts": records}).encode())
+
+
+def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
+    """What the health check last found, by DAG; nothing where it has noted nothing that can be read."""
+    item = objects.get(paths.verdicts())
+    try:
+        records = json.loads(item.data)["verdicts"] if item else {}
+        return {dag_id: from_record(record) for dag_id, record in records.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def to_record(verdict: Verdict) -> dict[str, Any]:
     """A verdict as plain data."""
     return {**dataclasses.asdict(verdict), "since": verdict.since.isoformat()}
@@ -158,5 +181,5 @@ def to_record(verdict: Verdict) -> dict[str, Any]:
 def from_record(record: Mapping[str, Any]) -> Verdict:
     """The verdict of a record of `to_record`; fields that an earlier release did not write have their defaults."""
     since = parse_iso(record["since"]) or utc_now()
-    fields = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name in record}
+    fields = {item.name: record[item.name] for item in dataclasses.fields(Verdict) if item.name in record}
     return Verdict(**{**fields, "since": since})

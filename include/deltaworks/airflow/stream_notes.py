@@ -1,0 +1,68 @@
+"""What each stream did within the last hour, as the note of its DAG run: whoever opens the DAG sees more than a bar.
+
+Airflow shows the note of a run on the run's page and marks the run in the grid. A run of a stream lasts for hours; the
+health DAG keeps its note current. Airflow logs each change, so a note is written every few minutes, and at once where
+the verdict has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from deltaworks.control.health.findings import waiting
+from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.limits import age_seconds, duration
+from deltaworks.control.health.report import Report
+from deltaworks.control.provenance import airflow_run_of
+
+if TYPE_CHECKING:
+    from deltaworks.operations.airflow_api import AirflowApi
+
+EVERY_MINUTES = 5
+#: What Airflow takes.
+MOST_CHARACTERS = 1_000
+
+
+def note_of(item: Report, now: datetime) -> str:
+    """The note: state, rows, quarantine and lag. It has counts, codes and names of fields, no values."""
+    verdict, hour = item.verdict, item.throughput.last_hour(now)
+    rejected = f"{hour.quarantined:,} in quarantine"
+    if hour.quarantined:
+        rejected += f" ({100 * hour.quarantined_share:.1f} %: {hour.why()})"
+    lag = waiting(item.heartbeat) if item.heartbeat is not None else "no heartbeat"
+    if item.heartbeat is not None and item.heartbeat.oldest_pending_at is not None:
+        lag += f", the oldest for {duration(age_seconds(item.heartbeat.oldest_pending_at, now))}"
+    lines = (
+        f"{verdict.state} ({verdict.cause}) since {verdict.since:%Y-%m-%d %H:%M} UTC",
+        f"last hour: {hour.events:,} events read, {hour.rows:,} rows landed, {rejected}",
+        f"lag: {lag}",
+        f"as of {now:%H:%M} UTC, by stream_health",
+    )
+    return "\n".join(f"- {line}" for line in lines)[:MOST_CHARACTERS]
+
+
+def due_notes(reports: Iterable[Report], previous: Mapping[str, Verdict], now: datetime) -> list[tuple[str, str, str]]:
+    """The notes to be written now: DAG, run and text. One that stands still is written once."""
+    notes = []
+    for item in reports:
+        dag_id, run_id = airflow_run_of(item.heartbeat.run if item.heartbeat else "")
+        if item.subject.kind != "stream" or dag_id != item.subject.dag_id or not run_id:
+            continue
+        before = previous.get(dag_id)
+        changed = before is None or (before.state, before.cause) != (item.verdict.state, item.verdict.cause)
+        at_rest = item.verdict.state in ("stopped", "paused")
+        if changed or (now.minute % EVERY_MINUTES == 0 and not at_rest):
+            notes.append((dag_id, run_id, note_of(item, now)))
+    return notes
+
+
+def write_notes(notes: Iterable[tuple[str, str, str]], api: AirflowApi) -> None:
+    """Write them. A run that Airflow has forgotten has none.
+
+    Raises:
+        TransientError, ConfigError: Airflow does not answer, or refuses.
+    """
+    for dag_id, run_id, text in notes:
+        api.note_run(dag_id, run_id, text)

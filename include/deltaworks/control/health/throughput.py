@@ -1,0 +1,189 @@
+"""What a stream has read lately and how much of it went to quarantine, and whether that is too much.
+
+The stream's process keeps the record, one small object, and the health check reads it: neither needs the tables. Totals
+are of five minutes within the last hour and of an hour within the last day, and are then forgotten, so that a bad day
+is not held against a stream for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.objects import ObjectStore
+
+FORMAT = 1
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+_FINE = timedelta(minutes=5)
+#: Reasons that a total remembers, the most frequent ones: they name declared fields, rules and budgets.
+MOST_REASONS = 20
+_REASONS_SHOWN = 3
+_LONGEST_PATH = 80
+
+#: Events by the code of a reason and the field that it is about. Values are never part of it.
+Reasons = Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTotals:
+    """Events that were read, rows that landed (an event may land in several tables), and events in quarantine.
+
+    An event counts once for each of its `reasons`.
+    """
+
+    events: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    reasons: Reasons = field(default_factory=dict)
+
+    def __add__(self, other: EventTotals) -> EventTotals:
+        reasons = Counter(self.reasons)
+        reasons.update(other.reasons)
+        return EventTotals(
+            events=self.events + other.events,
+            rows=self.rows + other.rows,
+            quarantined=self.quarantined + other.quarantined,
+            reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]),
+        )
+
+    @property
+    def quarantined_share(self) -> float:
+        """The share of events that went to quarantine."""
+        return self.quarantined / self.events if self.events else 0.0
+
+    def why(self) -> str:
+        """The most frequent reasons as text: `9,998 type_mismatch at level, 2 malformed`."""
+        listed = list(self.reasons.items())
+        shown = [
+            f"{number:,} {code}" + (f" at {path[:_LONGEST_PATH]}" if path else "")
+            for (code, path), number in listed[:_REASONS_SHOWN]
+        ]
+        more = len(listed) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Totals by the time at which their span began. Immutable."""
+
+    spans: Mapping[datetime, EventTotals] = field(default_factory=dict)
+
+    def with_batch(self, at: datetime, total: EventTotals) -> Throughput:
+        """The record with a batch that was complete at that time."""
+        return self.merged(Throughput({_begin(at, _FINE): total}), now=at)
+
+    def merged(self, other: Throughput, *, now: datetime) -> Throughput:
+        """Both records as one, without what is older than a day."""
+        spans: dict[datetime, EventTotals] = {}
+        for at, total in sorted([*self.spans.items(), *other.spans.items()], key=lambda item: item[0]):
+            if at + HOUR <= now - DAY:
+                continue
+            begin = at if at + _FINE > now - HOUR else _begin(at, HOUR)
+            spans[begin] = spans.get(begin, EventTotals()) + total
+        return Throughput(spans)
+
+    def last_hour(self, now: datetime) -> EventTotals:
+        """What was read within the last hour."""
+        return _sum(total for at, total in self.spans.items() if at + _FINE > now - HOUR)
+
+    def newest(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
+        """What was read within the last hour or, where that was fewer than `events`, within as many hours of the last
+        day as it takes; and within which time that is."""
+        window, total = HOUR, self.last_hour(now)
+        while total.events < events and window < DAY:
+            window += HOUR
+            total = _sum(total for at, total in self.spans.items() if at > now - window)
+        return total, window
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        spans = [
+            {
+                "at": at.isoformat(),
+                "events": total.events,
+                "rows": total.rows,
+                "quarantined": total.quarantined,
+                "reasons": [[code, path, number] for (code, path), number in total.reasons.items()],
+            }
+            for at, total in sorted(self.spans.items())
+        ]
+        return json.dumps({"format": FORMAT, "spans": spans}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Throughput:
+        """What `encode` wrote; an empty record for one that is torn or of another format."""
+        try:
+            record = json.loads(data)
+            if record["format"] != FORMAT:
+                return cls()
+            return cls({at: _total(span) for span in record["spans"] if (at := parse_iso(span["at"])) is not None})
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+
+def read_throughput(objects: ObjectStore, key: str) -> Throughput:
+    """The stored record; an empty one where there is none."""
+    item = objects.get(key)
+    return Throughput.decode(item.data) if item else Throughput()
+
+
+class ThroughputWriter:
+    """Keeps the stored record of a pipeline current. Used by one thread; a write that fails is made up for by the next.
+
+    What an earlier process stored goes on to count.
+    """
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._stored: Throughput | None = None
+        self._fresh = Throughput()
+
+    def add(self, at: datetime, total: EventTotals) -> None:
+        """Take a batch; nothing is written yet."""
+        self._fresh = self._fresh.with_batch(at, total)
+
+    def write(self, now: datetime) -> None:
+        """Write what was added since the last time. Nothing to add, nothing is written."""
+        if not self._fresh.spans:
+            return
+        before = self._stored if self._stored is not None else read_throughput(self._objects, self._key)
+        merged = before.merged(self._fresh, now=now)
+        self._objects.put(self._key, merged.encode())
+        self._stored, self._fresh = merged, Throughput()
+
+
+def rejection(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
+    """What is to be said of too many events in quarantine; empty where they are few, or too few to judge by."""
+    total, window = throughput.newest(now, events=limits.quarantined_events_min)
+    if total.events < limits.quarantined_events_min or total.quarantined_share <= limits.quarantined_share_max:
+        return ""
+    hours = window // HOUR
+    within = "the last hour" if hours == 1 else f"the last {hours} hours"
+    bound = f"{100 * limits.quarantined_share_max:g} % are declared"
+    return (
+        f"{total.quarantined:,} of {total.events:,} events of {within} are in quarantine "
+        f"({100 * total.quarantined_share:.1f} %, {bound}): {total.why()}."
+    )
+
+
+def _total(span: Mapping[str, Any]) -> EventTotals:
+    reasons = {(str(code), str(path)): int(number) for code, path, number in span["reasons"]}
+    counts = {name: int(span[name]) for name in ("events", "rows", "quarantined")}
+    return EventTotals(**counts, reasons=reasons)
+
+
+def _sum(totals: Iterable[EventTotals]) -> EventTotals:
+    return sum(totals, start=EventTotals())
+
+
+def _begin(at: datetime, span: timedelta) -> datetime:
+    """The begin of the span of the clock that `at` lies in."""
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + (at - midnight) // span * span

@@ -1,0 +1,165 @@
+"""Too much in quarantine is said with its reasons, of the last hour, and is forgotten with time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.throughput import (
+    DAY,
+    HOUR,
+    EventTotals,
+    Throughput,
+    ThroughputWriter,
+    read_throughput,
+    rejection,
+)
+from deltaworks.control.objects import LocalObjects
+
+NOW = datetime(2026, 3, 30, 12, 2, tzinfo=UTC)
+LIMITS = HealthLimits()
+MISMATCH = ("type_mismatch", "level")
+
+
+def totals(events: int, quarantined: int = 0, reasons: dict[tuple[str, str], int] | None = None) -> EventTotals:
+    why = reasons if reasons is not None else {MISMATCH: quarantined} if quarantined else {}
+    return EventTotals(events=events, rows=2 * (events - quarantined), quarantined=quarantined, reasons=why)
+
+
+def read(*batches: tuple[timedelta, EventTotals], now: datetime = NOW) -> Throughput:
+    """The record of batches that were complete so long ago."""
+    record = Throughput()
+    for ago, batch in batches:
+        record = record.merged(Throughput().with_batch(now - ago, batch), now=now)
+    return record
+
+
+def minutes(number: float) -> timedelta:
+    return timedelta(minutes=number)
+
+
+@pytest.mark.parametrize(
+    ("events", "quarantined", "too_many"),
+    [
+        (10_000, 10_000, True),
+        (10_000, 501, True),
+        (10_000, 500, False),
+        (100, 4, False),
+        (99, 99, False),
+        (0, 0, False),
+    ],
+)
+def test_a_share_above_five_percent_of_a_hundred_events_is_too_much(
+    events: int, quarantined: int, too_many: bool
+) -> None:
+    record = read((minutes(3), totals(events, quarantined)))
+
+    assert bool(rejection(record, LIMITS, NOW)) is too_many
+
+
+def test_the_reasons_are_said_with_their_counts_and_fields_the_most_frequent_first() -> None:
+    reasons = {("rule", "positive"): 900, MISMATCH: 8_000, ("malformed", ""): 1_000, ("unknown_event", ""): 100}
+    record = read((minutes(3), totals(10_000, 10_000, reasons)))
+
+    assert rejection(record, LIMITS, NOW) == (
+        "10,000 of 10,000 events of the last hour are in quarantine (100.0 %, 5 % are declared): "
+        "8,000 type_mismatch at level, 1,000 malformed, 900 rule at positive and 1 more."
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "too_many"),
+    [
+        (HealthLimits(quarantined_share_max=0.2), True),
+        (HealthLimits(quarantined_share_max=0.5), False),
+        (HealthLimits(quarantined_share_max=1.0), False),
+        (HealthLimits(quarantined_events_min=1_000), False),
+    ],
+)
+def test_the_bounds_are_those_declared(limits: HealthLimits, too_many: bool) -> None:
+    assert bool(rejection(read((minutes(3), totals(200, 100))), limits, NOW)) is too_many
+
+
+def test_a_bad_hour_is_forgotten_once_a_good_one_has_passed() -> None:
+    record = read((minutes(3), totals(10_000, 10_000)))
+    assert rejection(record, LIMITS, NOW)
+
+    for minute in range(0, 60, 10):
+        record = record.merged(Throughput().with_batch(NOW + minutes(minute), totals(50)), now=NOW + minutes(minute))
+
+    assert rejection(record, LIMITS, NOW + minutes(50))
+    assert not rejection(record, LIMITS, NOW + minutes(65))
+
+
+def test_a_stream_that_reads_little_is_judged_by_as_many_hours_as_it_takes() -> None:
+    record = read(*((timedelta(hours=ago), totals(20, 20)) for ago in range(10, 0, -1)))
+
+    assert "of the last 6 hours" in rejection(record, LIMITS, NOW)
+    assert not rejection(record, LIMITS, NOW + DAY + HOUR)
+
+
+def test_good_events_of_today_outweigh_bad_ones_of_yesterday() -> None:
+    record = read((timedelta(hours=20), totals(10_000, 10_000)), (minutes(5), totals(120, 2)))
+
+    assert not rejection(record, LIMITS, NOW)
+
+
+def test_what_was_read_counts_on_over_restarts_and_lost_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = LocalObjects(tmp_path)
+    first = ThroughputWriter(objects, "t.json")
+    first.add(NOW, totals(60, 60))
+    first.write(NOW)
+    second = ThroughputWriter(objects, "t.json")
+    second.add(NOW, totals(60, 60))
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "put", lambda *_: (_ for _ in ()).throw(OSError("away")))
+        with pytest.raises(OSError, match="away"):
+            second.write(NOW)
+    second.add(NOW, totals(5))
+    second.write(NOW)
+    second.write(NOW)
+
+    assert read_throughput(objects, "t.json").last_hour(NOW) == totals(125, 120)
+
+
+@pytest.mark.parametrize(
+    "stored", [None, b"", b"{", b"[]", b'{"format": 2, "spans": []}', b'{"format": 1, "spans": [1]}']
+)
+def test_a_record_that_cannot_be_read_is_empty(tmp_path: Path, stored: bytes | None) -> None:
+    objects = LocalObjects(tmp_path)
+    if stored is not None:
+        objects.put("t.json", stored)
+
+    assert read_throughput(objects, "t.json") == Throughput()
+
+
+batches = st.lists(
+    st.tuples(
+        st.timedeltas(min_value=timedelta(0), max_value=timedelta(hours=30)), st.integers(0, 500), st.integers(0, 9)
+    ),
+    max_size=40,
+)
+
+
+@given(batches)
+def test_an_hour_is_counted_exactly_to_five_minutes_and_the_record_stays_small(
+    taken: list[tuple[timedelta, int, int]],
+) -> None:
+    ordered = sorted(taken, key=lambda batch: batch[0], reverse=True)
+    record = Throughput()
+    for ago, good, bad in ordered:
+        at = NOW - ago
+        record = record.merged(Throughput().with_batch(at, totals(good + bad, bad)), now=at)
+    record = Throughput.decode(record.merged(Throughput(), now=NOW).encode())
+
+    least = sum(good + bad for ago, good, bad in taken if ago < HOUR)
+    most = sum(good + bad for ago, good, bad in taken if ago <= HOUR + minutes(5))
+    assert least <= record.last_hour(NOW).events <= most
+    assert len(record.spans) <= 13 + 26
+    kept = sum(total.events for total in record.spans.values())
+    assert sum(good + bad for ago, good, bad in taken if ago <= DAY) <= kept
