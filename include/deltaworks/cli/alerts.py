@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import typer
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
 from deltaworks.alerts.notice import trial_notice
-from deltaworks.alerts.raising import alerts, settle_alerts
+from deltaworks.alerts.raising import Alert, alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line, listing_command
@@ -25,13 +27,18 @@ def show(ended: bool = typer.Option(False, "--all", help="Those that ended latel
     """List open alerts, the most severe first."""
     objects = open_objects(catalog().environment.lake)
     shown = [alert for alert in alerts(objects) if ended or alert.standing.open]
-    listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"))
+    return [alert_listing(shown)] if shown else ["No alert is open.", alert_listing(())]
+
+
+def alert_listing(shown: Iterable[Alert]) -> Listing:
+    """Alerts as people read them, the open and most severe first."""
+    listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
     for alert in sorted(shown, key=lambda alert: (not alert.standing.open, alert.standing.severity, alert.cause)):
         since = alert.standing.since
         severity = alert.standing.severity if alert.standing.open else "resolved"
         at = Cell(since, f"{since:%Y-%m-%d %H:%M}" if since else "")
         listing.add(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
-    return [listing] if shown else ["No alert is open.", listing]
+    return listing
 
 
 @app.command()

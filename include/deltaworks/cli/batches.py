@@ -16,6 +16,8 @@ from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
 from deltaworks.tables.lake import Lake
 
 _FILES_SHOWN = 50
+#: Names that the ledger of an earlier release has for times of arrival.
+_FORMER_NAMES = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
 
 
 @listing_command
@@ -63,6 +65,16 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
     return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
 
 
+def _source_facts(source: Mapping[str, Any]) -> dict[str, str]:
+    """What is on record of what the batch read. Times are those at which objects or records arrived: when the events
+    in them happened, the tables say."""
+    facts = {f"source {_FORMER_NAMES.get(name, name)}": str(value) for name, value in source.items()}
+    if rejected := source.get("rejected"):
+        reasons = (f"{events:,} {code}" + (f" at {path}" if path else "") for code, path, events in rejected)
+        facts["source rejected"] = ", ".join(reasons)
+    return facts
+
+
 def _detail(batch: BatchDetail) -> list[str | Listing]:
     summary = batch.summary
     facts = {
@@ -74,7 +86,7 @@ def _detail(batch: BatchDetail) -> list[str | Listing]:
         "prepared": f"{summary.prepared_at} by {summary.run}, owner epoch {summary.owner_epoch}",
         "complete": "not yet" if summary.seconds is None else f"{summary.completed_at} ({summary.seconds:.2f} s later)",
         "spec, code": f"{batch.spec_fingerprint}, {batch.code_version}",
-        **{f"source {name}": str(value) for name, value in batch.source.items()},
+        **_source_facts(batch.source),
     }
     of_batch = Listing(tuple(facts), layout="blocks", title="batch")
     of_batch.add(*facts.values())

@@ -28,7 +28,9 @@ def collect(
     from collector.handler import Collector
     from collector.stream_writer import StreamWriter
 
-    client = boto3.session.Session().client("kinesis", **catalog().environment.messaging.boto3_options())
+    client = boto3.session.Session().client(
+        "kinesis", **catalog(needs="messaging").environment.messaging.boto3_options()
+    )
     if create_shards:
         _create(client, stream, create_shards)
     line(f"POST http://{host}:{port}/v1/events puts events into {stream}. Ctrl-C ends it.")

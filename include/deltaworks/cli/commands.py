@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, Command] = {
         "List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps.",
         "deltaworks.cli.batches:batches",
     ),
+    "status": Command(
+        "Show relays, streams, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer.",
+        "deltaworks.cli.status:status",
+    ),
     "tables": Command("Tables: health, what is held back, who reads old versions.", "deltaworks.cli.tables:app"),
     "files": Command("Landed objects: when they were seen, in which batch, how many rows.", "deltaworks.cli.files:app"),
     "quarantine": Command("Rows that did not fit: counted, shown, landed.", "deltaworks.cli.quarantine:app"),

@@ -49,7 +49,7 @@ def deregister(
 
 
 def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
-    project = catalog()
+    project = catalog(needs="messaging")
     source = project.pipeline(pipeline).source
     if not isinstance(source, KinesisSourceSpec):
         raise ConfigError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.environment import EnvironmentSpec
+
+Service = Literal["lake", "landing", "messaging"]
 
 
 def use_settings() -> None:
@@ -20,9 +23,32 @@ def use_settings() -> None:
         load_settings(path)
 
 
-def catalog() -> Catalog:
-    """Everything declared, with the environment's settings taken over."""
+def catalog(*, needs: Service | None = "lake") -> Catalog:
+    """Everything declared, with the environment's settings taken over.
+
+    Args:
+        needs: what the command is about to ask; None where it asks nothing.
+
+    Raises:
+        ConfigError: what is wrong with a declaration.
+        TransientError: STORAGE_UNREACHABLE within about a second, where nothing answers there.
+    """
     from deltaworks.specs.catalog import load_catalog
 
     use_settings()
-    return load_catalog()
+    declared = load_catalog()
+    if needs is not None:
+        check_service(declared.environment, needs)
+    return declared
+
+
+def check_service(environment: EnvironmentSpec, needs: Service) -> None:
+    """Refuse to go on where nothing answers at a service of the environment.
+
+    Raises:
+        TransientError: STORAGE_UNREACHABLE.
+    """
+    from deltaworks.cli.probe import check_answers
+
+    service = {"lake": environment.lake, "landing": environment.landing, "messaging": environment.messaging}[needs]
+    check_answers(service, what=needs, environment=environment.environment)

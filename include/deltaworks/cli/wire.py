@@ -19,7 +19,7 @@ def wire(
     dry_run: bool = typer.Option(True, help="Only list what is missing; --no-dry-run creates it."),
 ) -> None:
     """Wire a relay's buckets, S3 to SNS to SQS. What the buckets announce to others stays; nothing is deleted."""
-    project = catalog()
+    project = catalog(needs="messaging")
     spec, lake = project.relay(relay), project.environment.lake
     name = name or f"deltaworks-{relay.replace('_', '-')}"
     wiring = Wiring(project.environment.messaging, name=name, buckets=spec.buckets, prefix=prefix)

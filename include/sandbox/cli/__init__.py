@@ -11,7 +11,8 @@ COMMANDS = {
     ),
     "down": Command("Stop streams first, then the stack. `up` continues where it was.", "sandbox.cli.stack:down"),
     "status": Command(
-        "Show what runs and whether it is healthy; exits with 1 where something is not.", "sandbox.cli.stack:status"
+        "Show what runs and how it is; exits with 0 where all is well, 1 where it is not, 21 where the stack is down.",
+        "sandbox.cli.stack:status",
     ),
     "doctor": Command(
         "Look for what the demo and the tests need on this machine; exits with 1 where something is missing.",

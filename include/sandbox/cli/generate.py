@@ -64,7 +64,7 @@ def _sink(post: str) -> Sink:
         return collector_sink(post)
     from sandbox.demo.landing_sink import landing_sink
 
-    return landing_sink(catalog().environment.landing)
+    return landing_sink(catalog(needs="landing").environment.landing)
 
 
 @app.command()
@@ -105,7 +105,7 @@ def _send(settings: EngagementSettings) -> EngagementTruth:
     from sandbox.servers.kafka_broker import BrokerAddress
     from sandbox.stack.environment import KAFKA_BOOTSTRAP
 
-    catalog()
+    catalog(needs=None)
     bootstrap = os.environ.get(KAFKA_BOOTSTRAP)
     if not bootstrap:
         raise ConfigError(

@@ -6,15 +6,16 @@ import sys
 
 import typer
 
-from deltaworks.cli.output import Answer, heading, line, listing, listing_command
+from deltaworks.cli.output import Answer, Part, heading, line, listing, listing_command
+from deltaworks.cli.status import NOT_WELL, lake_status
 from deltaworks.control.health.channels import HOW, channel_warning
 from deltaworks.control.listing import Cell, Listing
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.catalog import load_catalog
 from sandbox.stack import stack
 from sandbox.stack.alert_channel import keep_webhook, kept_webhook
 from sandbox.stack.home import StackHome
-from sandbox.stack.report import StackAddresses
+from sandbox.stack.report import StackAddresses, StackStatus
 
 
 def say(text: str) -> None:
@@ -96,18 +97,33 @@ def down() -> None:
 
 @listing_command
 def status() -> Answer:
-    """Show what runs and whether it is healthy; exits with 1 where something is not."""
-    stack_status = stack.status()
+    """Show what runs and how it is; exits with 0 where all is well, 1 where it is not, 21 where the stack is down.
+
+    Lists programs, relays, streams, tables that are held back and open alerts. Well is what runs as declared or was
+    stopped on purpose; an open alert is not. Beside a lake elsewhere, without a stack, the lake alone counts.
+    """
+    parts, well = _stack_parts(stack.status())
+    try:
+        lake = lake_status()
+    except DeltaworksError as error:
+        down = error.condition in ("STORAGE_UNREACHABLE", "REFERENCE_UNRESOLVED")
+        exit_code = TransientError.exit_code if down else error.exit_code
+        return Answer([*parts, f"{error.message} {error.hint}"], exit_code=exit_code)
+    return Answer([*parts, *lake.parts], exit_code=lake.exit_code if well else NOT_WELL)
+
+
+def _stack_parts(stack_status: StackStatus) -> tuple[list[Part], bool]:
+    """The programs of the stack, and whether nothing is wrong with them."""
     programs = Listing(("program", "state", "healthy", "pid", "uptime", "detail"), title="programs")
     for program in stack_status.programs:
         shown = "" if program.uptime_seconds is None else f"{program.uptime_seconds:.0f} s"
         healthy = Cell(program.healthy, "yes" if program.healthy else "NO")
         uptime = Cell(program.uptime_seconds, shown)
         programs.add(program.name, program.state, healthy, program.pid or None, uptime, program.detail)
-    parts: list[str | Listing] = [programs]
+    parts: list[Part] = [programs]
     if stack_status.addresses is not None:
         parts.append(address_listing(stack_status.addresses))
     parts += [f"left over: {process.kind} {process.pid} {process.command}" for process in stack_status.leftovers]
     if not stack_status.running:
         parts.append("The stack is not running. Start it with `deltaworks up`.")
-    return Answer(parts, exit_code=0 if stack_status.healthy or not stack_status.running else 1)
+    return parts, stack_status.healthy if stack_status.running else not stack_status.leftovers

@@ -1,0 +1,58 @@
+"""Whether anything answers where a command is about to ask: one connection, before clients try for a long time.
+
+Jobs do without: a stream waits patiently for a storage that is away, a person does not.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import urllib.request
+from urllib.parse import SplitResult, urlsplit
+
+from deltaworks.errors import TransientError
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.storage import AwsSpec
+
+TIMEOUT_SECONDS = 1.0
+_PORTS = {"http": 80, "https": 443}
+
+
+def check_answers(service: AwsSpec, *, what: str, environment: str) -> None:
+    """Connect once to a declared endpoint. A storage on disk, one of AWS itself, and one behind a proxy are not tried.
+
+    Args:
+        what: the section of the environment that declares it, such as `lake`.
+
+    Raises:
+        TransientError: STORAGE_UNREACHABLE, within about a second.
+        ConfigError: REFERENCE_UNRESOLVED.
+    """
+    if service.endpoint is None:
+        return
+    endpoint = resolve_text(service.endpoint)
+    parts = urlsplit(endpoint)
+    if parts.hostname is None or _is_proxied(parts):
+        return
+    try:
+        address = (parts.hostname, parts.port or _PORTS.get(parts.scheme, 443))
+        socket.create_connection(address, timeout=TIMEOUT_SECONDS).close()
+    except OSError as error:
+        declared = f"{what}.endpoint in include/environments/{environment}.yaml"
+        hint = f"Check {declared}, and the network."
+        if _is_here(parts.hostname):
+            hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {declared}."
+        raise TransientError(
+            "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {what}).", hint=hint
+        ) from error
+
+
+def _is_proxied(parts: SplitResult) -> bool:
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

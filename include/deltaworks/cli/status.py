@@ -1,0 +1,117 @@
+"""`deltaworks status`: relays, streams, tables that are held back and open alerts, and whether all of it is well."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from deltaworks.alerts.raising import alerts
+from deltaworks.cli.alerts import alert_listing
+from deltaworks.cli.context import check_service, use_settings
+from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.health.findings import waiting
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.limits import age_seconds, duration
+from deltaworks.control.health.report import Report, misdeclared, read_verdicts, report, subjects, to_record
+from deltaworks.control.listing import Cell, Listing, count
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.held import HeldRecords
+from deltaworks.specs.catalog import Catalog, load_catalog
+
+#: The exit code where something that runs is not well; nothing that answers has that of other commands, 21.
+NOT_WELL = 1
+_PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
+
+
+@listing_command
+def status() -> Answer:
+    """Show relays, streams, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer."""
+    return lake_status()
+
+
+def lake_status() -> Answer:
+    """What is on record in the lake of how everything is.
+
+    Raises:
+        ConfigError: the environment is declared wrongly. What is wrong with a pipeline is part of the answer.
+        TransientError: STORAGE_UNREACHABLE.
+    """
+    use_settings()
+    catalog = load_catalog(tolerant=True)
+    check_service(catalog.environment, "lake")
+    objects = open_objects(catalog.environment.lake)
+    now = utc_now()
+    reports = _reports(catalog, objects, now)
+    held, suspended = _held(catalog, objects)
+    opened = [alert for alert in alerts(objects) if alert.standing.open]
+    parts: list[Part] = [_streams(reports, now)]
+    parts += [f"{item.subject.dag_id}: {item.verdict.next_step}" for item in reports if item.verdict.unhealthy]
+    parts += [held] if held.cells else ["No table is held back.", held]
+    parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
+    well = not (suspended or opened or any(item.verdict.unhealthy for item in reports))
+    return Answer(parts, exit_code=0 if well else NOT_WELL)
+
+
+def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
+    """All verdicts as of now. Since when each holds and which DAG is paused, the health check has noted."""
+    previous = read_verdicts(objects)
+    paused = {dag_id: True for dag_id, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
+    judged = [report(subject, objects, paused=paused.get, previous=previous, now=now) for subject in subjects(catalog)]
+    return judged + misdeclared(catalog, previous=previous, now=now)
+
+
+def _streams(reports: Iterable[Report], now: datetime) -> Listing:
+    rows = [(item, _facts(item, now)) for item in reports]
+    records = [
+        {
+            "kind": item.subject.kind,
+            "name": item.subject.name,
+            **to_record(item.verdict),
+            "heartbeat": dataclasses.asdict(item.heartbeat) if item.heartbeat else None,
+            **{name: cell.value if isinstance(cell, Cell) else cell for name, cell in facts.items()},
+        }
+        for item, facts in rows
+    ]
+    names = ("kind", "name", "state", "cause", "since", "rows in the last hour", "quarantined", "lag", "detail")
+    listing = Listing(names, records=records, title="relays and streams")
+    for item, facts in rows:
+        verdict = item.verdict
+        since = Cell(verdict.since.isoformat(), f"{verdict.since:%Y-%m-%d %H:%M}")
+        listing.add(
+            item.subject.kind, item.subject.name, verdict.state, verdict.cause, since, *facts.values(), verdict.detail
+        )
+    return listing
+
+
+def _facts(item: Report, now: datetime) -> dict[str, Any]:
+    """What came in within the last hour, and what waits."""
+    hour = item.throughput.last_hour(now)
+    is_stream = item.subject.kind == "stream"
+    return {
+        "rows_in_the_last_hour": count(hour.rows) if is_stream else None,
+        "quarantined_in_the_last_hour": count(hour.quarantined) if is_stream else None,
+        "lag": _lag(item.heartbeat, now) if is_stream and item.heartbeat is not None else None,
+    }
+
+
+def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
+    """For how long the oldest waits that is not read yet; in seconds for programs."""
+    if parse_iso(heartbeat.oldest_pending_at) is None:
+        return Cell(0.0, waiting(heartbeat))
+    seconds = age_seconds(heartbeat.oldest_pending_at, now)
+    return Cell(seconds, f"{waiting(heartbeat)}, the oldest for {duration(seconds)}")
+
+
+def _held(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
+    """The tables that are held back, and whether any is since its commits failed."""
+    listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
+    suspended = False
+    for pipeline in catalog.pipelines:
+        for table, record in sorted(HeldRecords(objects, pipeline).read().items()):
+            suspended = suspended or record.reason == "suspended"
+            why = f"[{record.condition}] {record.message}" if record.condition else record.by
+            listing.add(pipeline, table, record.reason, record.at, record.since_batch, why)
+    return listing, suspended

@@ -1,0 +1,302 @@
+"""`deltaworks status`: what it lists of relays, streams, held tables and alerts, and each of its exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.cli import app
+from deltaworks.cli import context as cli_context
+from deltaworks.cli import status as cli_status
+from deltaworks.cli.output import Answer
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.report import read_verdicts, to_record, write_verdicts
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.held import HeldTable
+from deltaworks.errors import TransientError
+from sandbox.cli import stack as cli_stack
+from sandbox.stack.report import StackStatus
+
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{root}/lake"}}
+landing: {{root: "file://{root}/landing"}}
+messaging: {{}}
+"""
+RELAY = "{relay: landing, queue_url: http://localhost/queue, buckets: [landing]}\n"
+PIPELINE = """\
+pipeline: {name}
+description: orders
+owner: tests
+source: {{kind: s3_sqs, relay: landing, bucket: landing}}
+event: {{name: {{path: name}}, time: {{path: time, unit: epoch_seconds}}}}
+tables: [{{name: events, catch_all: true, columns: [{{name: device, path: device, type: string}}]}}]
+"""
+STREAMS = {"orders": "pipelines/orders", "returns": "pipelines/returns", "landing": "relays/landing"}
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalObjects:
+    """Two streams and their relay, which have just written that they are well."""
+    write(tmp_path, "environments/local", ENVIRONMENT.format(root=tmp_path))
+    write(tmp_path, "relays/landing", RELAY)
+    for name in ("orders", "returns"):
+        write(tmp_path, f"pipelines/{name}/pipeline", PIPELINE.format(name=name))
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_status, "use_settings", lambda: None)
+    monkeypatch.setattr(cli_stack.stack, "status", lambda: StackStatus(False, False, (), None, ()))
+    objects = LocalObjects(tmp_path / "lake")
+    for name in STREAMS:
+        beat(objects, name)
+    return objects
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / "include" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def beat(objects: LocalObjects, name: str, *, seconds_ago: float = 5, **changes: Any) -> None:
+    at = (utc_now() - timedelta(seconds=seconds_ago)).isoformat()
+    heartbeat = Heartbeat(
+        pipeline=name, owner="o", epoch=1, run=f"stream__{name}/r/ingest/1", state="idle", written_at=at, started_at=at,
+        last_batch_at=at, trigger_seconds=5, batch_id=7, backlog_files=0,
+    )  # fmt: skip
+    record = dataclasses.asdict(dataclasses.replace(heartbeat, **changes))
+    objects.put(paths.heartbeat(f"control/{STREAMS[name]}"), json.dumps(record).encode())
+
+
+def status(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["status", *arguments], catch_exceptions=False)
+
+
+def rows_of(shown: Result) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in json.loads(shown.stdout)["relays and streams"]}
+
+
+def test_all_well_exits_with_0_and_lists_every_relay_and_stream(objects: LocalObjects) -> None:
+    shown = status()
+
+    assert shown.exit_code == 0, shown.output
+    listed = {line.split()[1]: line for line in shown.stdout.splitlines() if line.startswith(("relay ", "stream "))}
+    assert set(listed) == {"landing", "orders", "returns"}
+    assert "healthy" in listed["orders"]
+    assert "nothing waits" in listed["orders"]
+    assert "No table is held back." in shown.stdout
+    assert "No alert is open." in shown.stdout
+
+
+def test_a_stream_is_listed_with_its_rows_its_quarantine_its_lag_and_since_when(objects: LocalObjects) -> None:
+    since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    beat(objects, "orders", backlog_files=3, oldest_pending_at=(utc_now() - timedelta(seconds=90)).isoformat())
+    throughput = ThroughputWriter(objects, paths.throughput("control/pipelines/orders"))
+    throughput.add(utc_now(), EventTotals(events=1_040, rows=2_000, quarantined=40))
+    throughput.write(utc_now())
+    before = {dag_id: to_record(dataclasses.replace(verdict, since=since)) for dag_id, verdict in judged().items()}
+    write_verdicts(objects, before, now=utc_now())
+
+    shown, orders = status(), rows_of(status("--json"))["orders"]
+
+    assert "2,000" in shown.stdout
+    assert "3 files wait, the oldest for" in shown.stdout
+    assert "2026-01-02 03:04" in shown.stdout
+    assert (orders["rows_in_the_last_hour"], orders["quarantined_in_the_last_hour"]) == (2_000, 40)
+    assert orders["lag"] >= 90
+    assert orders["since"] == since.isoformat()
+    assert orders["heartbeat"]["batch_id"] == 7
+    assert read_verdicts(objects)["stream__orders"].since == since
+
+
+def judged() -> dict[str, Any]:
+    from deltaworks.control.health.judge import Verdict
+
+    facts = {"state": "healthy", "cause": "OK", "detail": "", "next_step": "", "since": utc_now()}
+    return {"stream__orders": Verdict(kind="stream", name="orders", **facts)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds_ago": 3_600},
+        {"seconds_ago": 3_600, "state": "failed", "error": {"condition": "SPEC_INVALID", "retryable": False}},
+        {"held": ({"table": "events", "reason": "suspended", "at": "2026-01-01T00:00:00+00:00"},)},
+    ],
+    ids=["frozen", "failed", "suspended table"],
+)
+def test_a_stream_that_is_not_well_exits_with_1_and_says_what_to_do(
+    objects: LocalObjects, changes: dict[str, Any]
+) -> None:
+    beat(objects, "orders", **changes)
+
+    shown = status()
+
+    assert shown.exit_code == 1
+    assert [line for line in shown.stdout.splitlines() if line.startswith("stream__orders: ")]
+
+
+def test_a_stream_that_was_stopped_on_purpose_is_well(objects: LocalObjects) -> None:
+    beat(objects, "orders", seconds_ago=9_000, state="ended")
+    StopFlag(objects, paths.stop_request("control/pipelines/orders")).set(by="ada", reason="upgrade")
+
+    shown = status("--json")
+
+    assert shown.exit_code == 0
+    assert rows_of(shown)["orders"]["state"] == "stopped"
+
+
+def test_a_table_that_is_held_back_is_listed_and_exits_with_1_where_its_commits_failed(objects: LocalObjects) -> None:
+    record = HeldTable(table="events", reason="write_turn", since_batch=3, at="2026-01-01T00:00:00+00:00", by="ada")
+    objects.put(paths.held_table("orders", "events"), record.encode())
+    turn = status()
+    objects.put(paths.held_table("orders", "events"), record.replace(reason="suspended", condition="X").encode())
+    suspended = status()
+
+    assert (turn.exit_code, suspended.exit_code) == (0, 1)
+    assert [line.split()[:3] for line in turn.stdout.splitlines() if line.startswith("orders ")] == [
+        ["orders", "events", "write_turn"]
+    ]
+
+
+def test_an_open_alert_is_listed_and_exits_with_1(objects: LocalObjects) -> None:
+    raise_alert(objects, cause="JOB_FAILED", subject="gold__orders.rebuild_gold", summary="It failed.")
+
+    shown = status()
+
+    assert shown.exit_code == 1
+    assert "gold__orders.rebuild_gold" in shown.stdout
+
+
+def test_a_declaration_that_is_wrong_is_listed_beside_the_others(objects: LocalObjects, tmp_path: Path) -> None:
+    write(tmp_path, "pipelines/returns/pipeline", "pipeline: returns\nwrong: 1\n")
+
+    shown = status("--json")
+
+    assert shown.exit_code == 1
+    assert {name: row["cause"] for name, row in rows_of(shown).items()} == {
+        "landing": "OK",
+        "orders": "OK",
+        "returns": "DECLARED_WRONGLY",
+    }
+
+
+def test_a_program_that_is_not_healthy_exits_with_1(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_stack.stack, "status", lambda: StackStatus(True, False, (), None, ()))
+
+    assert status().exit_code == 1
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def stack_down(objects: LocalObjects, tmp_path: Path, free_port: int) -> str:
+    """Everything is declared on servers of which none answers."""
+    endpoint = f"http://127.0.0.1:{free_port}"
+    store = f'{{root: "s3://lake", endpoint: "{endpoint}"}}'
+    text = f'environment: local\nlake: {store}\nlanding: {store}\nmessaging: {{endpoint: "{endpoint}"}}\n'
+    write(tmp_path, "environments/local", text)
+    return endpoint
+
+
+def test_a_stack_that_is_down_exits_with_21(stack_down: str) -> None:
+    shown = status()
+
+    assert shown.exit_code == 21
+    assert "The stack is not running." in shown.stdout
+    assert f"Nothing answers at {stack_down} (the lake). `deltaworks up` starts the embedded stack." in shown.stdout
+
+
+def test_a_stack_that_was_never_started_exits_with_21(
+    objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DELTAWORKS_LAKE_ENDPOINT", raising=False)
+    text = ENVIRONMENT.format(root=tmp_path).replace("lake: {", "lake: {endpoint: 'env:DELTAWORKS_LAKE_ENDPOINT', ")
+    write(tmp_path, "environments/local", text)
+
+    assert status().exit_code == 21
+
+
+#: Of each kind: what reads tables, what reads control objects, what runs an operation, what asks other services.
+NEEDING_STORAGE = (
+    ("batches", "orders"), ("tables",), ("tables", "check"), ("sql", "SELECT 1"), ("files", "list", "landing"),
+    ("quarantine", "list", "orders"), ("quarantine", "replay", "orders"), ("alerts", "show"), ("stop", "orders"),
+    ("start", "orders"), ("pipelines", "diff", "orders"), ("reprocess", "orders", "--from-start"),
+    ("restore", "orders", "events", "--to-version", "1"), ("wire", "landing"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", NEEDING_STORAGE, ids=" ".join)
+def test_every_command_that_needs_the_storage_says_that_nothing_answers_before_a_client_tries(
+    words: tuple[str, ...], stack_down: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boto3
+
+    def client(*_: Any, **__: Any) -> None:
+        raise AssertionError("a client was made")
+
+    monkeypatch.setattr(boto3.session.Session, "client", client)
+
+    with pytest.raises(TransientError, match=f"Nothing answers at {stack_down}") as refused:
+        CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+    assert refused.value.condition == "STORAGE_UNREACHABLE"
+    assert "deltaworks up" in refused.value.hint
+
+
+@pytest.fixture
+def accepting() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaworks.cli.probe import check_answers
+    from deltaworks.specs.storage import AwsSpec
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(TransientError, match=r"Nothing answers at https://minio\.internal:9000") as refused:
+        check_answers(AwsSpec(endpoint="https://minio.internal:9000"), what="lake", environment="prod")
+    assert refused.value.hint == "Check lake.endpoint in include/environments/prod.yaml, and the network."
+
+    check_answers(AwsSpec(), what="lake", environment="prod")
+    monkeypatch.setenv("https_proxy", "http://proxy.internal:3128")
+    check_answers(AwsSpec(endpoint="https://minio.internal:9000"), what="lake", environment="prod")
+
+
+def test_what_answers_is_not_tried_for_longer(accepting: str) -> None:
+    from deltaworks.cli.probe import check_answers
+    from deltaworks.specs.storage import AwsSpec
+
+    check_answers(AwsSpec(endpoint=accepting), what="lake", environment="local")
+
+
+def test_the_help_says_what_the_exit_codes_mean() -> None:
+    shown = CliRunner().invoke(app, ["status", "--help"]).stdout
+
+    assert "exits with 0 where all is well, 1 where it is not, 21 where the stack is down" in " ".join(shown.split())
+    assert Answer([]).exit_code == 0
+    assert (cli_status.NOT_WELL, TransientError.exit_code) == (1, 21)
