@@ -26,6 +26,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict, judge
 from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
@@ -62,6 +63,9 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
         (ill("DEAD_LETTERS"), {"DATA_LOST"}),
         (ill("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
         (dataclasses.replace(WELL, state="stopped", loss_near=True), {"LOSS_NEAR"}),
+        (ill("ROWS_QUARANTINED", rejection="Too many."), {"ROWS_QUARANTINED"}),
+        (ill("HEARTBEAT_STALE", rejection="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
+        (dataclasses.replace(WELL, state="starting", rejection="Too many."), {"ROWS_QUARANTINED"}),
     ],
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
 )
@@ -118,6 +122,41 @@ def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objec
     expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
     assert [(notice.cause, notice.kind) for notice in told] == expected
     assert open_ones(objects) == set()
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
+def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_clears_alone(
+    objects: LocalObjects, off: bool
+) -> None:
+    """For half an hour nothing that comes in fits, then everything does."""
+    limits = HealthLimits(quarantined_share_max=1.0 if off else 0.05, stall_seconds=1e9)
+    previous, throughput, causes, summaries = None, Throughput(), [], set()
+    for minute in range(0, 150, 5):
+        now = NOW + timedelta(minutes=minute)
+        bad = 1_000 if minute < 30 else 0
+        read = EventTotals(events=1_000, rows=1_000 - bad, quarantined=bad, reasons={("type_mismatch", "level"): bad})
+        throughput = throughput.merged(Throughput().with_batch(now, read), now=now)
+        beat = Heartbeat(
+            pipeline="games", owner="o", epoch=1, run="r", state="idle", written_at=now.isoformat(),
+            started_at=NOW.isoformat(), last_batch_at=now.isoformat(), trigger_seconds=5, batch_id=minute,
+        )  # fmt: skip
+        options = {"now": now, "previous": previous, "limits": limits, "throughput": throughput}
+        previous = judge(beat, None, kind="stream", name="games", **options)
+        alert_on_verdicts(objects, [previous], now=now)
+        causes.append(previous.cause)
+        summaries |= {alert.summary for alert in alerts(objects) if alert.standing.open}
+
+    assert causes[-1] == "OK"
+    assert open_ones(objects) == set()
+    told = [Notice.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
+    assert [(notice.cause, notice.kind) for notice in told] == expected
+    if not off:
+        assert told[0].runbook == "alerts.md#too-much-goes-to-quarantine"
+        assert any("1,000 of 1,000 events of the last hour are in quarantine" in text for text in summaries)
+        assert all(
+            "type_mismatch at level" in text and "deltaworks quarantine list games" in text for text in summaries
+        )
 
 
 class Airflow:

@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 112, 21),
-    Walk("batch", "deltaworks.engine.batches", 99, 18),
-    Walk("stream", "deltaworks.engine.runner", 114, 20),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 66, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 114, 22),
+    Walk("batch", "deltaworks.engine.batches", 100, 18),
+    Walk("stream", "deltaworks.engine.runner", 117, 20),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 67, 13),
 )
 
 

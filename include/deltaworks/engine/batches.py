@@ -52,8 +52,7 @@ class BatchReport:
 
     `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
     beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `events` were read, those in quarantine among them; `rejected` are the most frequent reasons for that: code, field
-    and events.
+    `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
     """
 
     batch_id: int

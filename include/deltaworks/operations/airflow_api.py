@@ -117,8 +117,7 @@ class _Busy(_Unavailable):
 
 
 def _patience_is_over(tries: RetryCallState) -> bool:
-    client: AirflowApi = tries.args[0]
-    if not client.patient:
+    if not tries.args[0].patient:
         return True
     busy = tries.outcome is not None and isinstance(tries.outcome.exception(), _Busy)
     return (tries.seconds_since_start or 0.0) >= (_BUSY_RETRY_SECONDS if busy else _RETRY_SECONDS)
@@ -144,10 +143,8 @@ def airflow_from_environment() -> AirflowApi:
 class AirflowApi:
     """A client that logs itself in. Not thread-safe.
 
-    Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer.
-
-    Args:
-        patient: False tries each request once: for what may be left out.
+    Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer;
+    without `patient` they are tried once, for what may be left out.
     """
 
     def __init__(

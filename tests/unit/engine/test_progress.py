@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
 from deltaworks.engine.batches import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
@@ -243,3 +246,19 @@ def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch
     hanging.set()
 
     assert dropped == 1_400
+
+
+def test_what_was_read_and_rejected_is_kept_for_the_health_check(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    storage, key = StorageSpec(root=f"file://{tmp_path}"), paths.throughput("control/pipelines/shop")
+    log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, throughput=ThroughputWriter(objects, key))
+    log.start()
+    rejected = (("malformed", "", 7), ("type_mismatch", "level", 3))
+    log.add(dataclasses.replace(report(0), events=110, rows=200, quarantined=10, rejected=rejected))
+    log.add(dataclasses.replace(report(1), events=5, rows=10, quarantined=0))
+
+    log.close()
+
+    reasons = {("malformed", ""): 7, ("type_mismatch", "level"): 3}
+    expected = EventTotals(events=115, rows=210, quarantined=10, reasons=reasons)
+    assert read_throughput(objects, key).last_hour(utc_now()) == expected

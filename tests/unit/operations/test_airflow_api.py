@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.slow = slow
         self.closing = threading.Event()
+        self.patched: list[tuple[str, Any]] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,6 +35,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         run = {"dag_id": "d", "dag_run_id": "r", "state": "success", "start_date": None, "end_date": None, "conf": {}}
         self._answer(run)
+
+    def do_PATCH(self) -> None:
+        if self.server.slow > 0:
+            self.do_GET()
+            return
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.patched.append((self.path, json.loads(body)))
+        self._answer({})
 
     def do_POST(self) -> None:
         self._answer({"access_token": "t"})
@@ -93,3 +103,25 @@ def test_one_that_is_not_there_is_given_up_early(server: Server, monkeypatch: py
         client.dag_run("d", "r")
 
     assert raised.value.condition == "AIRFLOW_UNREACHABLE"
+
+
+def test_a_note_changes_the_note_alone(server: Server) -> None:
+    server.slow = 0
+
+    with api(server) as client:
+        client.note_run("stream__games", "scheduled__2026-03-01T09:00:00+00:00", "well")
+
+    path = "/api/v2/dags/stream__games/dagRuns/scheduled__2026-03-01T09%3A00%3A00%2B00%3A00?update_mask=note"
+    assert server.patched == [(path, {"note": "well"})]
+
+
+def test_an_impatient_client_tries_once(server: Server) -> None:
+    address = f"http://127.0.0.1:{server.server_port}"
+
+    with (
+        AirflowApi(address, "admin", "secret", timeout_seconds=0.1, patient=False) as client,
+        pytest.raises(TransientError, match="no usable answer"),
+    ):
+        client.note_run("d", "r", "well")
+
+    assert server.slow == 2
