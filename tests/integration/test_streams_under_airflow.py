@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from deltaworks.control.provenance import airflow_run_of
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.stack import down, status
 from tests.integration.airflow_stage import BACK_SECONDS, GONE_SECONDS, Stage, alive, ancestors, running_stage, wait
@@ -49,6 +50,22 @@ def test_a_killed_airflow_process_comes_back_and_the_stream_goes_on(stage: Stage
     wait(lambda: not alive(pid), f"{program} did not die", 10)
     wait(lambda: status(home=stage.home).healthy, f"{program} did not come back", BACK_SECONDS)
     stage.await_progress(len(stage.rows()))
+
+
+@pytest.mark.timeout(900)
+def test_the_run_of_a_stream_has_a_note_of_what_its_last_hour_brought(stage: Stage) -> None:
+    beat = stage.await_progress(len(stage.rows()))
+    dag_id, run_id = airflow_run_of(beat.run)
+    addresses = status(home=stage.home).addresses
+    assert addresses is not None
+
+    with addresses.airflow_api() as airflow:
+        # Every five minutes, and a heartbeat may be of a run that has ended since.
+        wait(lambda: "last hour: " in airflow.dag_run(dag_id, run_id).note, f"no note on {dag_id} {run_id}", 420)
+        note = airflow.dag_run(dag_id, run_id).note
+
+    assert " events read, " in note
+    assert "lag: " in note
 
 
 @pytest.mark.timeout(900)

@@ -65,7 +65,7 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
     return ", ".join(str(value) if len(shown) == 1 else f"{name} {value}" for name, value in shown.items())
 
 
-def _source_facts(source: Mapping[str, Any]) -> dict[str, str]:
+def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
     """What is on record of what the batch read. Times are those at which objects or records arrived: when the events
     in them happened, the tables say."""
     facts = {f"source {_FORMER_NAMES.get(name, name)}": str(value) for name, value in source.items()}
@@ -86,7 +86,7 @@ def _detail(batch: BatchDetail) -> list[str | Listing]:
         "prepared": f"{summary.prepared_at} by {summary.run}, owner epoch {summary.owner_epoch}",
         "complete": "not yet" if summary.seconds is None else f"{summary.completed_at} ({summary.seconds:.2f} s later)",
         "spec, code": f"{batch.spec_fingerprint}, {batch.code_version}",
-        **_source_facts(batch.source),
+        **source_facts(batch.source),
     }
     of_batch = Listing(tuple(facts), layout="blocks", title="batch")
     of_batch.add(*facts.values())

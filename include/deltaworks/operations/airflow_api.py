@@ -89,6 +89,7 @@ class DagRun:
     start: datetime | None
     end: datetime | None
     conf: Mapping[str, Any]
+    note: str = ""
 
     @property
     def finished(self) -> bool:
@@ -334,7 +335,8 @@ def _dag(item: Mapping[str, Any]) -> Dag:
 
 def _dag_run(item: Mapping[str, Any]) -> DagRun:
     start, end = _time(item["start_date"]), _time(item["end_date"])
-    return DagRun(item["dag_id"], item["dag_run_id"], item["state"], start, end, item["conf"] or {})
+    conf, note = item["conf"] or {}, item.get("note") or ""
+    return DagRun(item["dag_id"], item["dag_run_id"], item["state"], start, end, conf, note)
 
 
 def _task_instance(item: Mapping[str, Any]) -> TaskInstance:

@@ -166,3 +166,15 @@ def test_a_pipeline_starts_over_only_when_told_and_within_the_bound(project: Pat
     assert fixed is not None
     assert (fixed.reason, fixed.first_batch) == ("another source", 2)
     assert "Generation 3" in run("pipelines", "start-over", "shop")
+
+
+@pytest.mark.parametrize("name", ["oldest_arrived_at", "oldest_event_time"], ids=["as now", "of an earlier release"])
+def test_when_objects_arrived_is_not_shown_as_the_time_of_events(name: str) -> None:
+    from deltaworks.cli.batches import source_facts
+
+    source = {name: "2026-01-01T00:00:00+00:00", "rejected": [["type_mismatch", "level", 1_200], ["malformed", "", 3]]}
+
+    assert source_facts(source) == {
+        "source oldest_arrived_at": "2026-01-01T00:00:00+00:00",
+        "source rejected": "1,200 type_mismatch at level, 3 malformed",
+    }

@@ -14,6 +14,7 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.stop import StopRequest
+from deltaworks.control.health.throughput import EventTotals, Throughput
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STOP = StopRequest(by="ada", reason="upgrade", at="2026-11-21T11:00:00+00:00")
@@ -319,3 +320,47 @@ def test_what_waits_is_no_silence_of_the_source() -> None:
     limits = HealthLimits(no_input_seconds=60, stall_seconds=1e9)
 
     assert verdict_on(beat(last_batch_at=ago(600), backlog_files=2), limits=limits).cause != "INPUT_SILENT"
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"batch_id": None, "backlog_files": 0}, "No batch in this run yet; nothing waits."),
+        ({"batch_id": None, "backlog_files": None}, "No batch in this run yet; nothing waits."),
+        ({"batch_id": 7, "backlog_files": 1}, "Batch 7; 1 file waits."),
+        ({"batch_id": 7, "backlog_files": 2_000}, "Batch 7; 2,000 files wait."),
+        ({"batch_id": 7, "backlog_records": 0}, "Batch 7; nothing waits."),
+        ({"batch_id": 7, "backlog_records": 12}, "Batch 7; 12 records wait."),
+    ],
+)
+def test_a_stream_that_is_well_says_its_batch_and_what_waits(changes: dict[str, Any], detail: str) -> None:
+    assert verdict_on(beat(**changes)).detail == detail
+
+
+TOO_MANY = Throughput().with_batch(NOW, EventTotals(events=100, quarantined=100, reasons={("malformed", ""): 100}))
+
+
+def test_a_stream_that_works_and_lands_nothing_is_not_well() -> None:
+    verdict = verdict_on(beat(), throughput=TOO_MANY)
+
+    assert (verdict.state, verdict.cause) == ("unhealthy", "ROWS_QUARANTINED")
+    assert "100 malformed" in verdict.detail
+    assert "alerts.md#too-much-goes-to-quarantine" in verdict.next_step
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "stop", "cause"),
+    [
+        (beat(state="starting", started_at=ago(5)), None, "STARTING"),
+        (beat(written_at=ago(900)), None, "HEARTBEAT_STALE"),
+        (beat(state="ended", written_at=ago(900)), STOP, "STOP_REQUESTED"),
+        (beat(backlog_files=1, oldest_pending_at=ago(9_000)), None, "BACKLOG_OLD"),
+    ],
+)
+def test_another_cause_stands_and_too_much_in_quarantine_is_said_beside_it(
+    heartbeat: Heartbeat, stop: StopRequest | None, cause: str
+) -> None:
+    verdict = verdict_on(heartbeat, stop, throughput=TOO_MANY)
+
+    assert verdict.cause == cause
+    assert "100 of 100 events" in verdict.rejection
