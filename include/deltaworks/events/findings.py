@@ -44,8 +44,8 @@ class Findings:
     objects_rejected: Counter[str] = field(default_factory=Counter)
     objects_missing: list[str] = field(default_factory=list)
     over_budget: Counter[str] = field(default_factory=Counter)
-    events: int = 0
-    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    events: int = field(default=0, compare=False)
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
     some_read: bool = field(default=False, compare=False)

@@ -355,6 +355,8 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
     assert told.facts() == {
         "objects_rejected": {"object_empty": 2, "object_missing": 4},
         "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
+        "events": 6,
+        "rejected": [["object_missing", "", 4], ["object_empty", "", 2]],
     }
 
 

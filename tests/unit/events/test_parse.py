@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
@@ -276,3 +277,27 @@ def test_every_event_is_once_in_all_its_tables_or_once_in_quarantine(
     assert found == landed
     assert Counter(row["_position"] for row in rows["quarantine"]) == Counter(quarantined)
     assert all(row["reasons"] for row in rows["quarantine"])
+
+
+BAD = [event(params={"level": "x"}), b"{", b"7"]
+
+
+@pytest.mark.parametrize("chunk_events", [1, 2, 20_000])
+def test_what_was_read_and_why_some_does_not_fit_is_counted_without_values(
+    make_spec: MakeSpec, chunk_events: int
+) -> None:
+    payloads = [event(), *BAD, event(), *BAD[:2], BAD[0]]
+    parser, quarantined = Parser(make_spec(), chunk_events=chunk_events), Counter[tuple[str, str]]()
+    numbered = [Payload(seq, f"k{seq}", data) for seq, data in enumerate(payloads, 1)]
+    for name, table in parser.parse(numbered, STAMP):
+        for row in table.to_pylist() if name == "quarantine" else ():
+            quarantined.update({(reason["code"], reason["path"]) for reason in row["reasons"]})
+
+    again = Findings.from_record(parser.findings.as_record())
+    assert again.events == parser.findings.events == len(payloads)
+    assert again.rejected == parser.findings.rejected == quarantined
+    assert again.facts()["rejected"] == [
+        ["type_mismatch", "params.level", 3],
+        ["malformed", "", 2],
+        ["not_an_object", "", 1],
+    ]
