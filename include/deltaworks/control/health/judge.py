@@ -108,7 +108,7 @@ def judge(
     rejected = rejection(throughput, limits, now) if throughput is not None else ""
     # One that starts is not well yet: a loop of starts must show as one.
     if rejected and finding.state in ("healthy", "lagging"):
-        finding = Finding("unhealthy", ROWS_QUARANTINED, rejected, next_step_of_rejection(name))
+        finding = Finding("unhealthy", "ROWS_QUARANTINED", rejected, next_step_of_rejection(name))
     verdict = _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
     return replace(
         verdict,
