@@ -144,7 +144,7 @@ def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop
 
 #: A library that is there and crashes whenever it reads: in front of the real one on the workers' path.
 BROKEN_LIBRARY = """
-import ctypes, importlib.machinery, sys
+import ctypes, importlib.machinery, importlib.util, sys
 from pathlib import Path
 
 places = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
@@ -159,7 +159,7 @@ module.loads = lambda data: ctypes.string_at(0)
 def broken_library(spark: SparkSession, folder: Path) -> Iterator[None]:
     """Python workers that start meanwhile die of a segmentation fault on any JSON."""
     folder.mkdir()
-    (folder / "orjson.py").write_text(BROKEN_LIBRARY.replace("import ctypes", "import ctypes, importlib.util", 1))
+    (folder / "orjson.py").write_text(BROKEN_LIBRARY)
     variables = spark.sparkContext.environment
     before = variables.get("PYTHONPATH")
     variables["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
