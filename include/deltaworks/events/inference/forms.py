@@ -71,7 +71,9 @@ def _is_json(content: bytes) -> bool:
 def _form_of_records(text: str) -> Mapping[str, Any]:
     whole = text[: text.rfind("\n") + 1] or text
     for delimiter in _DELIMITERS:
-        records = _records(whole, delimiter)
+        # In lines of fields what begins so says nothing; in any other form it is a record.
+        lines = [line for line in whole.splitlines(keepends=True) if delimiter != "\t" or not line.startswith("#")]
+        records = _records("".join(lines), delimiter)
         if len(records) > 1 and len(records[0]) > 1 and len({len(record) for record in records}) == 1:
             return _declared(records, delimiter)
     first = text.splitlines()[0][:80]
