@@ -158,7 +158,7 @@ def landing(server: Landing, before: Before) -> Landing:
     return server
 
 
-def _people(server: Landing) -> dict[str, str]:
+def _people(server: Landing) -> dict[str, Any]:
     """A topic that tells a queue what is raised, and a queue for what that one does not get rid of."""
     sqs, sns = server.client("sqs"), server.client("sns")
     dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
@@ -303,7 +303,7 @@ def test_a_bucket_of_ones_own_and_settings_are_there(landing: Landing, in_store:
 def asked(objects: LastingObjects, method: str, address: str, **headers: str) -> tuple[str, bytes]:
     """Status and content of the answer to a request that is signed, with whatever keys."""
     said: list[str] = []
-    environ = {
+    environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
         "REQUEST_URI": address,
         "HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request",
