@@ -225,13 +225,14 @@ class LastingObjects:
 
     def _ask(self, method: str, address: str, headers: dict[str, str], body: bytes) -> urllib3.BaseHTTPResponse:
         """The store's answer, whose body is not read yet."""
-        request = AWSRequest(method=method, url=self._store.endpoint + address, headers=headers, data=body)
+        url = self._store.endpoint + address
+        request = AWSRequest(method=method, url=url, headers=headers, data=body)
         keys = Credentials(self._store.access_key, self._store.secret_key)
         S3SigV4Auth(keys, "s3", self._store.region).add_auth(request)
         # An empty body has a length too: without it a store waits for one.
         sent = dict(request.headers.items()) | ({"Content-Length": str(len(body))} if method in ("PUT", "POST") else {})
         return self._pool.request(
-            method, request.url, body=body, headers=sent, preload_content=False, redirect=False, decode_content=False
+            method, url, body=body, headers=sent, preload_content=False, redirect=False, decode_content=False
         )
 
 
