@@ -23,7 +23,7 @@ from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
 from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.engine.task_limits import TaskLimits
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
@@ -146,7 +146,8 @@ def fan_out(
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
-        ConfigError, TransientError: OBJECT_FORBIDDEN, WORKERS_DIE, STORAGE_UNREACHABLE; nothing was committed.
+        ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE; nothing was committed.
+        TransientError: TASKS_DIE, STORAGE_UNREACHABLE; nothing was committed.
     """
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
@@ -181,6 +182,7 @@ def _outputs(
     source: Slice, spark: SparkSession, work: Callable[..., TaskOutput], *, tasks: int, care: Care | None
 ) -> list[TaskOutput]:
     """The outputs of a pass, and of a careful one where tasks die in it."""
+    cause: str | None = None
     if care is None or not care.at_once:
         try:
             return source.read(spark, work, tasks=tasks)
@@ -191,7 +193,18 @@ def _outputs(
             log.warning("a task died: %s; the batch is read again, one task at a time", cause)
             # A second pass, for new columns, would die again.
             care.at_once = True
-    return source.read_carefully(spark, partial(work, carefully=True), tasks=tasks, care=care)
+    try:
+        return source.read_carefully(spark, partial(work, carefully=True), tasks=tasks, care=care)
+    except Exception as error:
+        again = death_in(error)
+        if again is None:
+            raise
+        # Spark names a task's last attempt, and says of the one before that there was one.
+        raise TransientError(
+            "TASKS_DIE",
+            f"Tasks die on a batch with no payload open that is to blame: {cause or again}.",
+            hint="See the tracebacks of the executors; the source itself may fail while it reads.",
+        ) from error
 
 
 def merged_outputs(

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.engine.fan_out import partitioning, write_payloads
+from deltaworks.control.objects import open_objects
+from deltaworks.engine.fan_out import fan_out, partitioning, write_payloads
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.base import balanced
+from deltaworks.sources.deaths import Care
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import WrittenFile
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -184,3 +187,37 @@ def test_what_stops_a_task_reaches_the_driver_as_what_it_was(
     failure = TaskOutput.decode(output.encode()).findings.failure
     assert type(failure) is kind
     assert failure.as_record() == error.as_record()
+
+
+class _Failing:
+    """A slice on which tasks fail: first for a reason, then because an attempt came before."""
+
+    metadata: Mapping[str, Any] = {}
+
+    def __init__(self, first: str) -> None:
+        self._first = first
+
+    def read(self, *_: Any, **__: Any) -> list[TaskOutput]:
+        raise RuntimeError(f"org.apache.spark.SparkException: {self._first}")
+
+    def read_carefully(self, *_: Any, **__: Any) -> list[TaskOutput]:
+        raise RuntimeError("deltaworks.sources.deaths.TaskFailed: an_earlier_attempt_died")
+
+
+@pytest.mark.parametrize(
+    ("first", "named"),
+    [
+        ("deltaworks.sources.deaths.TaskFailed: JSONDecodeError", "JSONDecodeError"),
+        ("Python worker exited unexpectedly", "the Python worker crashed"),
+    ],
+)
+def test_tasks_that_die_with_nothing_to_blame_end_the_batch_with_what_they_died_of_first(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, first: str, named: str
+) -> None:
+    storage = StorageSpec(root=f"file://{tmp_path}")
+    care = Care(objects=open_objects(storage), storage=storage, folder="deaths", most_deaths=2, payload_seconds=1.0)
+
+    with pytest.raises(TransientError, match=named) as caught:
+        fan_out(Any, _Failing(first), spec=make_spec(), stamp=STAMP, target=target(tmp_path, make_spec()), care=care)
+
+    assert caught.value.condition == "TASKS_DIE"

@@ -79,6 +79,12 @@ RUNNING: Final = (
     *raised_as(
         TransientError,
         Trouble(
+            "TASKS_DIE",
+            "tasks of a stream die where no payload is open that could be to blame, also one task at a time",
+            "see the tracebacks of the executors: the source itself may fail while it reads",
+            runbook="operating.md#a-task-that-dies",
+        ),
+        Trouble(
             "QUEUE_NOT_DRAINED",
             "another query relays the same queue and has not emptied it yet",
             "start again later, or give the query a queue of its own",

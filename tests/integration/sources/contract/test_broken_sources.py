@@ -100,5 +100,5 @@ def test_a_source_that_ends_with_what_it_cannot_read_is_noticed(bench_on: BenchO
     bench.stage.send(SENT)
     bench.stage.send_bad()
 
-    with pytest.raises(AssertionError, match="JSONDecodeError"):
+    with pytest.raises(AssertionError, match="TASKS_DIE"):
         bench.run(broken="strict")
