@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from deltaworks.errors import ConfigError
 from deltaworks.events.parse import Parser
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
-from deltaworks.specs.loading import read_yaml, to_plain
+from deltaworks.specs.loading import read_yaml
+from deltaworks.specs.overrides import to_plain
 from tests.fuzz.cases import Case
 from tests.fuzz.mutations import ODD_VALUES
 from tests.fuzz.targets import Inputs

@@ -41,8 +41,9 @@ from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTIN
 from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
-from deltaworks.specs.loading import load_spec, to_plain
+from deltaworks.specs.loading import load_spec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
+from deltaworks.specs.overrides import to_plain
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS, TableSpec

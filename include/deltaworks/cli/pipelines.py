@@ -13,27 +13,49 @@ from deltaworks.cli.context import catalog
 from deltaworks.cli.new_pipeline import infer, new
 from deltaworks.cli.output import Answer, data, document, listing_command
 from deltaworks.control.listing import Cell, Listing
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError
 
 if TYPE_CHECKING:
     from deltaworks.specs.changes import SpecChange
+    from deltaworks.specs.mistakes import Mistake
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 @listing_command
-def check() -> list[str | Listing]:
-    """Read every spec of the project; exits with 10 and says file, line and key where one is wrong."""
-    from deltaworks.specs.catalog import load_catalog
+def check() -> Answer:
+    """Look through every spec and all gold SQL, and list every mistake with its file and line; exits with 10 on any."""
+    from deltaworks.specs.checks.project import check_project
 
-    catalog = load_catalog()
-    listing = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"))
-    for name, spec in catalog.pipelines.items():
+    project = check_project()
+    pipelines = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"), title="pipelines")
+    for name, spec in project.pipelines.items():
         source = f"{spec.source.kind} {spec.source.place()}"
         counts = (len(section) for section in (spec.tables, spec.live, spec.gold.tables))
-        listing.add(name, spec.owner, source, *counts, spec.fingerprint())
-    return [listing, f"{len(catalog.pipelines)} pipelines and {len(catalog.relays)} relays are declared correctly."]
+        pipelines.add(name, spec.owner, source, *counts, spec.fingerprint())
+    sound = (
+        f"{_number(len(project.pipelines), 'pipeline')} and {_number(len(project.relays), 'relay')} are declared "
+        "correctly."
+    )
+    parts = [_mistakes("mistakes", project.mistakes), _mistakes("remarks", project.remarks), pipelines, sound]
+    if not project.mistakes:
+        return Answer(parts)
+    files = {mistake.file for mistake in project.mistakes}
+    parts.append(f"{_number(len(project.mistakes), 'mistake')} in {_number(len(files), 'file')}: mend the lines named.")
+    return Answer(parts, exit_code=ConfigError.exit_code)
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def _mistakes(title: str, mistakes: list[Mistake]) -> Listing:
+    records = [{"file": str(m.file), "line": m.line, "key": m.key, "mistake": m.text} for m in mistakes]
+    listing = Listing(("place", "key", "mistake"), records=records, title=title, layout="lines")
+    for mistake in mistakes:
+        listing.add(f"{mistake.file}:{mistake.line}", mistake.key, mistake.text)
+    return listing
 
 
 @app.command()
@@ -43,7 +65,7 @@ def show(pipeline: PipelineArgument) -> None:
 
     from deltaworks.specs.catalog import load_catalog
 
-    spec = load_catalog().pipeline(pipeline)
+    spec = load_catalog(tolerant=True).pipeline(pipeline)
     text = io.StringIO()
     yaml = YAML()
     yaml.default_flow_style = False

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
-#: `blocks` prints each row as lines of name and value, for rows of long texts.
-Layout = Literal["table", "blocks"]
+#: `blocks` prints each row as lines of name and value, for rows of long texts; `lines` as one line, its cells behind
+#: colons, as compilers list what they refuse.
+Layout = Literal["table", "blocks", "lines"]
 #: Categories of Unicode that a terminal acts on, or shows as nothing: controls, formats, lone surrogates, what is for
 #: private use or assigned to nothing, separators of lines and paragraphs.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -118,7 +119,7 @@ def plain_record(result: DataclassInstance | BaseModel) -> dict[str, Any]:
 
 
 def plain_text(listing: Listing) -> str:
-    """The listing as lines of aligned columns, nothing cut; of layout `blocks` as lines of name and value."""
+    """The listing as lines of aligned columns, nothing cut, or of its layout."""
     rows = [tuple(visible(cell) for cell in row) for row in listing.rows]
     if listing.layout == "blocks":
         width = max(map(len, listing.headers))
@@ -127,6 +128,8 @@ def plain_text(listing: Listing) -> str:
             for row in rows
         ]
         return "\n\n".join(blocks)
+    if listing.layout == "lines":
+        return "\n".join(": ".join(filter(None, row)) for row in rows)
     lines = [listing.headers, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(listing.headers))]
     aligned = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

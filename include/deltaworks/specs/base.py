@@ -15,6 +15,8 @@ from deltaworks.errors import ConfigError
 
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
+#: An element of a list, as JSONPath has it.
+_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
 _BYTE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -47,6 +49,16 @@ def parse_bytes(value: Any) -> Any:
 
 
 def _check_path(value: str) -> str:
+    if value == "$" or value.startswith(("$.", "$[")):
+        bare = value[1:].lstrip(".") or "page"
+        raise ValueError(f"a path begins with the name of a field and not with $: write {bare}")
+    index = _INDEX.search(value)
+    if index is not None:
+        before = value[: index.start()].rstrip(".") or "items"
+        raise ValueError(
+            f"a path leads to a field, not into a list: declare {before} as a column of a type such as "
+            f'"array<struct<...>>", and take elements in gold'
+        )
     if not value or any(part == "" for part in value.split(".")):
         raise ValueError("write a dotted path of field names, such as eventParams.device_id")
     return value
@@ -57,8 +69,10 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str | int | float | bool) else value
 
 
-#: A place in a declaration and what is wrong there.
-Problem = tuple[tuple[str | int, ...], str]
+#: A place in a declaration: keys, and numbers of items.
+Place = tuple[str | int, ...]
+#: A place and what is wrong there, with other places that have to do with it.
+Problem = tuple[Place, str] | tuple[Place, str, tuple[Place, ...]]
 
 
 def raise_located(problems: Sequence[Problem]) -> None:
@@ -72,11 +86,19 @@ def raise_located(problems: Sequence[Problem]) -> None:
             "declaration",
             [
                 InitErrorDetails(
-                    type=PydanticCustomError("declared", "{problem}", {"problem": text}), loc=place, input=None
+                    type=PydanticCustomError("declared", "{problem}", _context(problem)),
+                    loc=problem[0],
+                    input=None,
                 )
-                for place, text in problems
+                for problem in problems
             ],
         )
+
+
+def _context(problem: Problem) -> dict[str, Any]:
+    """What a problem's error carries. Its other places are below the same model, which `depth` keys lead back to."""
+    others = problem[2] if len(problem) == 3 else ()
+    return {"problem": problem[1], "depth": len(problem[0]), "others": others}
 
 
 def nearest_of(name: str, candidates: Iterable[str]) -> str:

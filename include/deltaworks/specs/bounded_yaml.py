@@ -16,6 +16,8 @@ from ruamel.yaml.events import AliasEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.reader import ReaderError
 
+from deltaworks.specs.yaml_problems import plain_problem
+
 #: More than any declaration has.
 MOST_VALUES, MOST_DEPTH = 200_000, 100
 _MOST_SHOWN = 200
@@ -65,7 +67,9 @@ def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
         _check_extent(document)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise UnreadableYaml(mark.line + 1 if mark else 1, str(error.problem or error.context)) from error
+        line, column = (mark.line + 1, mark.column) if mark else (1, None)
+        problem = plain_problem(str(error.problem or error.context), line=line, column=column, text=text)
+        raise UnreadableYaml(line, problem) from error
     except ReaderError as error:
         problem = f"the character #x{error.character:04x}, which YAML does not allow"
         raise UnreadableYaml(text.count("\n", 0, error.position) + 1, problem) from error

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.known_secrets import check_secrets
-from deltaworks.specs.loading import OVERRIDE_PREFIX, load_spec, merge, overrides_from_variables
+from deltaworks.specs.loading import load_spec, parse_spec, read_declared
+from deltaworks.specs.mistakes import spec_invalid
+from deltaworks.specs.overrides import aimless_overrides, overrides_of
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.surroundings import surrounding_mistakes
 
 T = TypeVar("T")
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
@@ -54,6 +57,43 @@ class Catalog:
         """
         self._check_sound("relay", name)
         return _named(name, self.relays, "relay")
+
+    def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
+        """Whether there is a pipeline or a relay of that name, rightly declared or not."""
+        return name in (self.pipelines if kind == "pipeline" else self.relays) or (kind, name) in self.broken
+
+    def wrong_pipelines(self, section: str = "") -> dict[str, ConfigError]:
+        """What is wrong with pipelines, by name: with all that are wrong, or those whose file has a section."""
+        heading = re.compile(rf"^{section}\s*:", re.MULTILINE)
+        return {
+            name: error
+            for (kind, name), error in self.broken.items()
+            if kind == "pipeline" and (not section or heading.search(self._text(name)))
+        }
+
+    def wrong_relays(self) -> dict[str, ConfigError]:
+        """What is wrong with relays, by name."""
+        return {name: error for (kind, name), error in self.broken.items() if kind == "relay"}
+
+    def check(self) -> None:
+        """Refuse a project of which anything is declared wrongly; for whoever shows that.
+
+        Raises:
+            ConfigError: SPEC_INVALID with everything that a tolerant reading has met, one below the other.
+        """
+        if self.broken:
+            listed = "\n\n".join(f"{kind} {name}: {error.message}" for (kind, name), error in self.broken.items())
+            raise ConfigError(
+                "SPEC_INVALID",
+                f"{len(self.broken)} of the declarations are wrong and left out; the rest works.\n\n{listed}\n",
+                hint="Mend the lines named; `deltaworks pipelines check` lists them all.",
+            )
+
+    def _text(self, pipeline: str) -> str:
+        try:
+            return (self.folder(pipeline) / "pipeline.yaml").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def _check_sound(self, kind: str, name: str) -> None:
         if (kind, name) in self.broken:
@@ -104,16 +144,22 @@ def load_catalog(
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
 
     def relay(path: Path) -> None:
-        catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=_overrides(env, "relays", path.stem))
+        overrides = overrides_of(env, env_file, "relays", path.stem)
+        catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=overrides)
 
     def pipeline(path: Path) -> None:
         folder = path.parent.name
-        spec = load_spec(PipelineSpec, path, overrides=_overrides(env, "pipelines", folder))
+        declared = read_declared(path, overrides=overrides_of(env, env_file, "pipelines", folder))
+        spec = parse_spec(PipelineSpec, declared)
         check_secrets(spec, path, environment=name)
-        _check_place(spec, path, catalog)
+        mistakes = list(
+            surrounding_mistakes(spec, declared, relays=catalog.relays, wrong_relays=catalog.wrong_relays())
+        )
+        if mistakes:
+            raise spec_invalid([mistake for _, mistake in mistakes])
         catalog.pipelines[folder] = spec
 
-    pipelines = {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
+    pipelines = pipeline_files(root)
 
     def overrides(path: Path) -> None:
         broken = {name for kind, name in catalog.broken if kind == "relay"}
@@ -121,7 +167,7 @@ def load_catalog(
 
     readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
         *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
-        *(("pipeline", path.parent.name, pipeline, path) for path in _selected(pipelines, only)),
+        *(("pipeline", path.parent.name, pipeline, path) for path in selected_pipelines(pipelines, only)),
         ("overrides", name, overrides, env_file),
     ]
     for kind, called, read, path in readings:
@@ -134,52 +180,31 @@ def load_catalog(
     return catalog
 
 
-def _selected(pipelines: Mapping[str, Path], only: Collection[str] | None) -> list[Path]:
-    """The declarations that are read."""
+def pipeline_files(root: Path) -> dict[str, Path]:
+    """The declaration of every pipeline of a project, by its folder's name."""
+    return {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
+
+
+def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | None = None) -> list[Path]:
+    """The declarations that are read: those of `only`, those DELTAWORKS_PIPELINES names, or all.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN with the nearest one.
+    """
     if only is None:
         only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
     return [_named(name, pipelines, "pipeline") for name in sorted(only)]
 
 
-def _overrides(env: EnvironmentSpec, kind: str, name: str) -> dict[str, Any]:
-    declared = env.overrides.get(kind, {}).get(name) or {}
-    merged: dict[str, Any] = merge(declared, overrides_from_variables(kind, name))
-    return merged
-
-
-def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, set[str]]) -> None:
-    """Refuse an override of something that is not there: it would change nothing, and nobody would notice."""
-    targets = [(f"{path}: overrides", kind, name) for kind, named in env.overrides.items() for name in named]
-    for variable in sorted(os.environ):
-        if variable.startswith(OVERRIDE_PREFIX):
-            kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
-            targets.append((variable, kind, rest.partition("__")[0]))
-    for origin, kind, name in targets:
-        candidates = sorted(declared.get(kind, declared))
-        if kind in declared and name in candidates:
-            continue
-        wrong = name if kind in declared else kind
-        nearest = difflib.get_close_matches(wrong, candidates, n=1, cutoff=0.4)
-        raise ConfigError(
-            "OVERRIDE_UNKNOWN",
-            f"{origin}: {kind}.{name} is not declared in this project.",
-            hint=f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(candidates) or 'none'}.",
-        )
-
-
-def _check_place(spec: PipelineSpec, path: Path, catalog: Catalog) -> None:
-    if spec.pipeline != path.parent.name:
-        raise ConfigError(
-            "SPEC_INVALID",
-            f"{path}:1: pipeline: the folder is called {path.parent.name!r}, the pipeline {spec.pipeline!r}.",
-            hint="Give both the same name.",
-        )
-    if isinstance(spec.source, FileSourceSpec):
-        catalog.relay(spec.source.relay)
-    for gold in spec.gold.tables:
-        if not (path.parent / gold.sql).is_file():
-            raise ConfigError(
-                "SPEC_INVALID",
-                f"{path}: gold table {gold.name!r} names {gold.sql}, which is not in its folder.",
-                hint=f"Create {path.parent / gold.sql}.",
-            )
+def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:
+    """Refuse an override of something that is not there and looks like a slip: nobody would notice that it changes
+    nothing. What is left from a pipeline that was removed is none."""
+    slips = [aimless for aimless in aimless_overrides(env, declared) if aimless.slip]
+    if not slips:
+        return
+    file = read_declared(path)
+    listed = "\n  ".join(
+        f"{aimless.variable}: {aimless.text}" if aimless.variable else str(file.mistake(aimless.place, aimless.text))
+        for aimless in slips
+    )
+    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides that change nothing:\n  {listed}", hint="Correct or remove them.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from deltaworks.specs.base import Name, Spec, as_tuple
 from deltaworks.specs.effects import AT_ONCE, Edit, Effect
+from deltaworks.specs.schedules import Schedule
 
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
 
@@ -65,7 +66,7 @@ class GoldTableSpec(Spec):
 class GoldSpec(Spec):
     """The pipeline's answers and when they are rebuilt."""
 
-    schedule: Annotated[str | None, AT_ONCE] = None
+    schedule: Annotated[Schedule | None, AT_ONCE] = None
     deadline_minutes: Annotated[float | None, AT_ONCE] = Field(
         default=None, gt=0, description="an alert is raised where a run has not ended this long after it was queued"
     )
@@ -80,11 +81,24 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
         ValueError: tables read each other in a circle, which is named.
     """
     declared = {table.name: table for table in tables}
-    sorter = TopologicalSorter(
+    circle = circle_in(declared.values())
+    if circle:
+        raise ValueError(f"gold tables read each other in a circle: {' reads '.join(circle)}")
+    return [declared[name] for name in _sorter(declared).static_order()]
+
+
+def circle_in(tables: Iterable[GoldTableSpec]) -> list[str]:
+    """The names of tables that read each other in a circle, each reading the next, the first one last again; none where
+    there is no circle."""
+    sorter = _sorter({table.name: table for table in tables})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def _sorter(declared: Mapping[str, GoldTableSpec]) -> TopologicalSorter[str]:
+    return TopologicalSorter(
         {name: [read for read in table.reads if read in declared] for name, table in declared.items()}
     )
-    try:
-        return [declared[name] for name in sorter.static_order()]
-    except CycleError as error:
-        circle = " reads ".join(reversed(error.args[1]))
-        raise ValueError(f"gold tables read each other in a circle: {circle}") from None

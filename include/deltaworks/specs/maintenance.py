@@ -8,6 +8,7 @@ from pydantic import Field
 
 from deltaworks.specs.base import Bytes, Spec
 from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
+from deltaworks.specs.schedules import Schedule
 
 #: What every table is created with where nothing else is declared.
 DEFAULT_KEPT_HOURS = 168
@@ -23,7 +24,7 @@ _RETENTION = Edit(
 class MaintenanceSpec(Spec):
     """What keeps the tables healthy, and when."""
 
-    schedule: Annotated[str | None, AT_ONCE] = None
+    schedule: Annotated[Schedule | None, AT_ONCE] = None
     optimize: Annotated[bool, NEXT_UPKEEP] = True
     optimize_minutes: Annotated[int, NEXT_UPKEEP] = Field(
         default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most"

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from deltaworks.specs.base import Name, Spec, parse_bytes
 from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
+from deltaworks.specs.schedules import Schedule
 
 #: Rows, requests and names belong to an organisation: nothing is changed, resolved or joined across two of them.
 ORG_COLUMN = "org_id"
@@ -105,7 +106,7 @@ class MutationsSpec(Spec):
     """How requests are applied to the pipeline's mutable tables."""
 
     requests: Annotated[Name, _OTHER_CHANGES]
-    schedule: Annotated[str | None, AT_ONCE] = "*/10 * * * *"
+    schedule: Annotated[Schedule | None, AT_ONCE] = "*/10 * * * *"
     max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(default=1_000_000, ge=1, description="a batch takes no more")
     optimize_every: Annotated[int, _NEXT_MUTATIONS] = Field(
         default=12, ge=1, description="batches between OPTIMIZEs in the write turn"

@@ -10,13 +10,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.environment import Approvers
-from deltaworks.specs.gold import GoldSpec, GoldTableSpec, build_order
+from deltaworks.specs.gold import GoldSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
-from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS, MutationsSpec
+from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
+from deltaworks.specs.pipeline_tables import table_problems
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
-from deltaworks.specs.table import RESERVED_TABLES, LiveTableSpec, TableSpec, TimeUnit
+from deltaworks.specs.table import LiveTableSpec, TableSpec, TimeUnit
 
 _OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
 _TABLES = NamedItems(
@@ -177,65 +178,9 @@ class PipelineSpec(Spec):
         return chosen_source(declared) if isinstance(declared, dict) else declared
 
     @model_validator(mode="after")
-    def _source_fits(self) -> Self:
-        if self.unwrap is not None and self.source.format != "json":
-            raise ValueError(f"unwrap is for format: json; {self.source.format} has no wrapper")
-        if self.unwrap is not None and isinstance(self.source, DeltaSourceSpec):
-            raise ValueError("unwrap is for objects and records; the rows of a table have no wrapper")
-        if isinstance(self.source, RecordSourceSpec) and self.source.tombstones == "event" and self.unwrap is not None:
-            raise ValueError("tombstones: event with unwrap: a record without value has nothing to unwrap")
+    def _fits_together(self) -> Self:
+        raise_located([*_source_problems(self), *table_problems(self), *_mutation_problems(self)])
         return self
-
-    @model_validator(mode="after")
-    def _tables_fit(self) -> Self:
-        declared: list[TableSpec | LiveTableSpec | GoldTableSpec] = [*self.tables, *self.live, *self.gold.tables]
-        names = [*RESERVED_TABLES, *(table.name for table in declared)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"table {', '.join(twice)} is declared twice in this pipeline")
-        bronze = {table.name: table for table in self.tables}
-        self._check_reads({name: table.partition_by for name, table in bronze.items()})
-        flagging = [table.name for table in self.tables if table.duplicates is not None]
-        if flagging and not self.event.id:
-            raise ValueError(f"{', '.join(flagging)} flags duplicates, which are identified by event.id; declare it")
-        for live in self.live:
-            if bronze[live.reads].evolve == "add_columns":
-                raise ValueError(
-                    f"{live.name!r} reads {live.reads!r}, whose columns change while it runs, which ends a live "
-                    f"table's query; declare evolve: rescue for {live.reads!r}"
-                )
-            columns = bronze[live.reads].column_types()
-            missing = [name for name in live.group_by if name not in columns]
-            if missing:
-                raise ValueError(f"{live.name!r} groups by {', '.join(missing)}, no column of {live.reads!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _mutations_fit(self) -> Self:
-        raise_located(list(_mutation_problems(self)))
-        return self
-
-    def _check_reads(self, bronze: dict[str, tuple[str, ...]]) -> None:
-        """Refuse a reader of what is not there; bronze tables are given with their partition columns."""
-        build_order(self.gold.tables)
-        for_gold = bronze | ({self.mutations.names: (ORG_COLUMN,)} if self.mutations else {})
-        for_gold |= {gold.name: (gold.partition_by,) for gold in self.gold.tables}
-        for live in self.live:
-            if live.reads not in bronze:
-                raise ValueError(f"{live.name!r} reads {live.reads!r}, no table here; {nearest_of(live.reads, bronze)}")
-        for gold in self.gold.tables:
-            for read in gold.reads:
-                if read not in for_gold:
-                    raise ValueError(f"{gold.name!r} reads {read!r}, no table here; {nearest_of(read, for_gold)}")
-                texts = [name for name in for_gold[read] if read not in bronze or self._is_text(read, name)]
-                if gold.affects == "same" and gold.partition_by not in texts:
-                    raise ValueError(
-                        f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r} "
-                        "of type string"
-                    )
-
-    def _is_text(self, table: str, column: str) -> bool:
-        return self.table(table).column_types()[column] == "string"
 
     @property
     def event_tables(self) -> tuple[TableSpec, ...]:
@@ -259,6 +204,22 @@ class PipelineSpec(Spec):
     def as_mapping(self) -> dict[str, Any]:
         """The effective spec as plain data, for printing."""
         return self.model_dump(mode="json", exclude_defaults=False)
+
+
+def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What the source does not give."""
+    source = pipeline.source
+    if pipeline.unwrap is None:
+        return
+    if source.format != "json":
+        yield ("unwrap",), f"unwrap is for format: json; {source.format} has no wrapper"
+    if isinstance(source, DeltaSourceSpec):
+        yield ("unwrap",), "unwrap is for objects and records; the rows of a table have no wrapper"
+    if isinstance(source, RecordSourceSpec) and source.tombstones == "event":
+        yield (
+            ("source", "tombstones"),
+            "tombstones: event with unwrap: a record without value has nothing to unwrap",
+        )
 
 
 def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Name, Spec, TextOrReference
 from deltaworks.specs.globs import Glob
+from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.storage import StorageSpec
 
 #: What a key that is written again means. `ignore`: its first content is the file. `latest`: each new content is a
@@ -33,7 +34,7 @@ class CleanSpec(Spec):
     mode: Literal["delete", "archive"]
     after_days: float = Field(default=30, ge=1, description="since the object was logged")
     archive_to: str | None = Field(default=None, description="s3://bucket/prefix or file:///folder, for mode: archive")
-    schedule: str = "30 3 * * *"
+    schedule: Schedule = "30 3 * * *"
     dry_run: bool = Field(default=True, description="only counts")
 
     @model_validator(mode="after")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import FieldPath, Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import (
     AT_ONCE,
     NEXT_START,
@@ -18,6 +18,7 @@ from deltaworks.specs.effects import (
     NamedItems,
     Presence,
 )
+from deltaworks.specs.mistakes import meant
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
 from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.types import TypeText
@@ -113,7 +114,7 @@ class TableSpec(Spec):
 
     name: Annotated[Name, _FIXED_ON_DISK]
     description: Annotated[str, AT_ONCE] = ""
-    when: Annotated[dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _OTHER_ROWS] = Field(
+    when: Annotated[dict[FieldPath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _OTHER_ROWS] = Field(
         default_factory=dict
     )
     catch_all: Annotated[bool | Literal["rest"], _OTHER_ROWS] = False
@@ -136,68 +137,17 @@ class TableSpec(Spec):
         return declared
 
     @model_validator(mode="after")
-    def _rules_hold_over_columns(self) -> Self:
-        names = [rule.name for rule in self.rules]
-        types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
-        problems = []
-        for index, rule in enumerate(self.rules):
-            if rule.name in names[:index]:
-                problems.append((("rules", index, "name"), f"rule {rule.name!r} is declared twice"))
-            problem = problem_of(rule.check, types)
-            if problem is not None:
-                problems.append((("rules", index, "check"), f"rule {rule.name!r}: {problem}"))
-        raise_located(problems)
-        return self
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.name in RESERVED_TABLES:
-            raise ValueError(f"the name {self.name!r} is the engine's own; choose another")
-        if self.announces is None and bool(self.catch_all) == bool(self.when):
-            raise ValueError(
-                "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for "
-                "one of the events that no `when` takes"
-            )
-        added = ENVELOPE_COLUMNS if self.announces is None else tuple(NOTIFICATION_COLUMNS.items())
-        names = [name for name, _ in added] + [column.name for column in self.columns]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"column {', '.join(twice)} is declared twice (the engine adds event_* itself)")
-        for key in (*self.partition_by, *self.zorder_by, *self.cluster_by):
-            if key not in names:
-                raise ValueError(f"{key!r} is no column of this table; its columns are {', '.join(names)}")
-        overlap = sorted(set(self.partition_by) & set(self.zorder_by))
-        if overlap:
-            raise ValueError(f"{', '.join(overlap)} is a partition column: Z-order cannot use it")
-        return self
-
-    @model_validator(mode="after")
-    def _clustering_fits(self) -> Self:
-        if not self.cluster_by:
-            return self
-        if self.partition_by or self.zorder_by:
-            raise ValueError("cluster_by takes the place of partition_by and zorder_by: declare it without them")
-        if self.writer != "spark":
-            raise ValueError("cluster_by needs writer: spark; delta-rs cannot commit to clustered tables")
-        if self.mutable is not None or self.announces is not None:
-            raise ValueError("cluster_by is for tables that are appended to, neither mutable nor announcing")
-        return self
-
-    @model_validator(mode="after")
-    def _changes_fit(self) -> Self:
-        raise_located([*_mutable_problems(self), *_announcing_problems(self)])
-        return self
-
-    @model_validator(mode="after")
-    def _writer_fits(self) -> Self:
-        types = self.column_types()
-        for key in self.partition_by:
-            if types[key] not in PARTITION_TYPES:
-                raise ValueError(f"{key!r} is a {types[key]}; tables are partitioned by {', '.join(PARTITION_TYPES)}")
-        if self.evolve == "add_columns" and self.writer == "spark":
-            raise ValueError("evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue")
-        if self.duplicates is not None and (self.writer == "spark" or "event_id" in self.partition_by):
-            raise ValueError("duplicates are flagged with writer: fan_out, and not where event_id is a partition")
+    def _fits_together(self) -> Self:
+        raise_located(
+            [
+                *_column_problems(self),
+                *_layout_problems(self),
+                *_rule_problems(self),
+                *_mutable_problems(self),
+                *_announcing_problems(self),
+                *_writer_problems(self),
+            ]
+        )
         return self
 
     def column_types(self) -> dict[str, str]:
@@ -219,6 +169,92 @@ class LiveTableSpec(Spec):
     watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
     group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
+
+
+def _added_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
+    """The columns that the engine adds, which may be named beside those declared."""
+    return ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items())
+
+
+def _column_problems(table: TableSpec) -> Iterator[Problem]:
+    """What takes the table's events, and names of columns."""
+    if table.name in RESERVED_TABLES:
+        yield ("name",), f"the name {table.name!r} is the engine's own; choose another"
+    if table.announces is None and bool(table.catch_all) == bool(table.when):
+        yield (
+            (),
+            "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for one of "
+            "the events that no `when` takes",
+        )
+    engine = {
+        name for name, _ in (ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items()))
+    }
+    first: dict[str, Place] = {}
+    for index, column in enumerate(table.columns):
+        place: Place = ("columns", index, "name")
+        if column.name in engine:
+            yield place, f"column {column.name} is declared twice: the engine adds it itself; choose another name"
+        elif column.name in first:
+            text = f"column {column.name} is declared twice; give one of them another name"
+            yield place, text, (first[column.name],)
+        first.setdefault(column.name, place)
+
+
+def _layout_problems(table: TableSpec) -> Iterator[Problem]:
+    """Columns by which the table is partitioned, ordered or clustered."""
+    types = dict(_added_columns(table)) | {column.name: column.type for column in table.columns}
+    for field in ("partition_by", "zorder_by", "cluster_by"):
+        for index, key in enumerate(getattr(table, field)):
+            if key not in types:
+                yield (field, index), f"{key!r} is no column of this table; {_nearest_column(key, types)}"
+            elif field == "partition_by" and types[key] not in PARTITION_TYPES:
+                allowed = ", ".join(PARTITION_TYPES)
+                yield (field, index), f"{key!r} is a {types[key]}; tables are partitioned by {allowed}"
+            elif field == "zorder_by" and key in table.partition_by:
+                yield (field, index), f"{key} is a partition column: Z-order cannot use it"
+    if not table.cluster_by:
+        return
+    if table.partition_by or table.zorder_by:
+        yield (
+            ("cluster_by",),
+            "cluster_by takes the place of partition_by and zorder_by: declare it without them",
+        )
+    if table.writer != "spark":
+        yield ("cluster_by",), "cluster_by needs writer: spark; delta-rs cannot commit to clustered tables"
+    if table.mutable is not None or table.announces is not None:
+        yield ("cluster_by",), "cluster_by is for tables that are appended to, neither mutable nor announcing"
+
+
+def _nearest_column(name: str, columns: Iterable[str]) -> str:
+    nearest = meant(name, columns)
+    return f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
+
+
+def _rule_problems(table: TableSpec) -> Iterator[Problem]:
+    types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in table.columns}
+    first: dict[str, Place] = {}
+    for index, rule in enumerate(table.rules):
+        place: Place = ("rules", index, "name")
+        if rule.name in first:
+            yield place, f"rule {rule.name!r} is declared twice", (first[rule.name],)
+        first.setdefault(rule.name, place)
+        problem = problem_of(rule.check, types)
+        if problem is not None:
+            yield ("rules", index, "check"), f"rule {rule.name!r}: {problem}"
+
+
+def _writer_problems(table: TableSpec) -> Iterator[Problem]:
+    """What the writer of the table cannot do."""
+    if table.evolve == "add_columns" and table.writer == "spark":
+        yield (
+            ("evolve",),
+            "evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue",
+        )
+    if table.duplicates is not None and (table.writer == "spark" or "event_id" in table.partition_by):
+        yield (
+            ("duplicates",),
+            "duplicates are flagged with writer: fan_out, and not where event_id is a partition",
+        )
 
 
 def _mutable_problems(table: TableSpec) -> Iterator[Problem]:

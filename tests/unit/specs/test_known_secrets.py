@@ -12,6 +12,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
 from deltaworks.specs.known_secrets import check_secrets, weakness
 from deltaworks.specs.loading import load_spec
+from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.specs.conftest import ENVIRONMENT
 
@@ -112,7 +113,7 @@ def test_secrets_of_a_pipelines_source_are_checked_too() -> None:
     text = PROJECT_ROOT / "include" / "pipelines" / "engagement" / "pipeline.yaml"
     login = {"username": "env:KAFKA_USER", "password": "env:KAFKA_PASSWORD"}
     security = {"protocol": "SASL_SSL", "mechanism": "PLAIN", **login}
-    spec = load_spec(PipelineSpec, text, overrides={"source": {"security": security}})
+    spec = load_spec(PipelineSpec, text, overrides=Overrides({"source": {"security": security}}))
 
     with pytest.raises(ConfigError, match=r"source\.security\.password: KAFKA_PASSWORD"):
         check_secrets(spec, text, environment="aws", variables={"KAFKA_USER": "admin", "KAFKA_PASSWORD": "admin"})

@@ -66,7 +66,7 @@ def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProjec
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
     [
-        ("trigger_seconds: 60", "trigger_seconds: soon", "stream.trigger_seconds: Input should be a valid number"),
+        ("trigger_seconds: 60", "trigger_seconds: soon", "stream.trigger_seconds: write a number instead of 'soon'"),
         ("64MiB", "64 megabytes", "source.max_bytes_per_batch: write a number of bytes, or one with a unit"),
         ("kind: s3_sqs", "kind: ftp", "source.kind: there is no kind 'ftp'; known are s3_sqs, cloud_files"),
         ("kind: s3_sqs", "kind: s3_sq", "source.kind: there is no kind 's3_sq'; did you mean 's3_sqs'?"),
@@ -158,10 +158,13 @@ def test_a_reader_of_a_table_that_is_not_declared_is_refused(make_project: MakeP
 
 
 def test_a_relay_that_is_not_declared_is_met_with_the_nearest(make_project: MakeProject, pipeline_text: str) -> None:
-    error = refusal(make_project(pipeline=pipeline_text.replace("relay: landing", "relay: landings")))
+    wrong = pipeline_text.replace("relay: landing", "relay: landings")
 
-    assert error.condition == "RELAY_UNKNOWN"
-    assert "Did you mean 'landing'?" in error.hint
+    message = str(refusal(make_project(pipeline=wrong)))
+
+    line = line_of(wrong, "relay: landings")
+    said = "source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?"
+    assert f"pipeline.yaml:{line}: {said}" in message
 
 
 def test_sql_that_is_not_in_the_folder_is_named(make_project: MakeProject, pipeline_text: str) -> None:
@@ -214,7 +217,8 @@ class TestOverrides:
 
         message = str(refusal(make_project()))
 
-        assert "stream.triger_seconds (set by an override): unknown key 'triger_seconds'; did you mean" in message
+        variable = "DELTAWORKS_SET__pipelines__shop__stream__triger_seconds"
+        assert f"stream.triger_seconds (set by {variable}): unknown key 'triger_seconds'; did you mean" in message
 
     def test_an_override_of_a_pipeline_that_is_not_there_is_refused(
         self, make_project: MakeProject, environment_text: str
@@ -224,7 +228,8 @@ class TestOverrides:
         error = refusal(make_project(environment=environment_text + override))
 
         assert error.condition == "OVERRIDE_UNKNOWN"
-        assert "Did you mean 'shop'?" in error.hint
+        said = "overrides.pipelines.shopp: there is no pipeline called 'shopp'; did you mean 'shop'?"
+        assert f"local.yaml:{line_of(environment_text + override, 'shopp')}: {said}" in error.message
 
     @pytest.mark.parametrize("variable", ["pipelines__shopp__stream__trigger_seconds", "pipeline__shop__owner"])
     def test_a_variable_that_overrides_nothing_is_refused(

@@ -70,8 +70,9 @@ DECLARATIONS: Final = (
         ),
         Trouble(
             "OVERRIDE_UNKNOWN",
-            "an override names a pipeline or relay that is not declared",
-            "correct the name; the nearest one is given",
+            "an override names a pipeline or relay that is not declared and looks like one that is; file and line are "
+            "given",
+            "correct the name; what is left from a pipeline that was removed is only remarked on by `pipelines check`",
         ),
         Trouble(
             "MUTATIONS_UNDECLARED", "the pipeline declares no `mutations`", "declare them, or name another pipeline"

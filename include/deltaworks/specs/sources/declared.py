@@ -6,8 +6,10 @@ import difflib
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ContractError
+from deltaworks.specs.base import raise_located
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
@@ -31,19 +33,40 @@ def chosen_source(declared: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in declared.items() if key != "sources"}
     sources, name = declared["sources"], declared.get("source")
     if not isinstance(sources, dict) or not sources:
-        raise ValueError("sources: write a name for each source, and what it is")
-    for source_name, source in sources.items():
-        try:
-            _SOURCE.validate_python(source)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in ("sources", source_name, *first["loc"][1:]))
-            raise ValueError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise_located([(("sources",), "write a name for each source, and what it is")])
     if not isinstance(name, str) or name not in sources:
         nearest = difflib.get_close_matches(str(name), sources, n=1, cutoff=0.4)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"sources are {', '.join(map(str, sources))}"
-        raise ValueError(f"source: with `sources` it is the name of one of them, not {name!r}; {advice}")
+        raise_located([(("source",), f"with `sources` it is the name of one of them, not {name!r}; {advice}")])
+    _check_others({key: source for key, source in sources.items() if key != name})
     return rest | {"source": sources[name]}
+
+
+def _check_others(sources: dict[str, Any]) -> None:
+    """Refuse what is wrong with sources that are not chosen; the chosen one is checked as the pipeline's own."""
+    problems: list[InitErrorDetails] = []
+    for name, source in sources.items():
+        try:
+            _SOURCE.validate_python(source)
+        except ValidationError as error:
+            problems += [
+                InitErrorDetails(type=_kind_of(details), loc=("sources", name, *details["loc"]), input=details["input"])
+                if details["type"] in ("value_error", "declared")
+                else InitErrorDetails(
+                    type=details["type"],
+                    loc=("sources", name, *details["loc"]),
+                    input=details["input"],
+                    ctx=details.get("ctx", {}),
+                )
+                for details in error.errors()
+            ]
+    if problems:
+        raise ValidationError.from_exception_data("sources", problems)
+
+
+def _kind_of(details: ErrorDetails) -> PydanticCustomError:
+    """An error of a check of ours, to be raised again."""
+    return PydanticCustomError("declared", "{problem}", {"problem": details["msg"].removeprefix("Value error, ")})
 
 
 def partition_columns_of(source: SourceSpec) -> tuple[str, ...]:

@@ -1,0 +1,181 @@
+"""All mistakes of one declaration in one reading: what is wrong is put aside, and the rest looked at again.
+
+What follows only from something put aside is not said: a reader of a table whose columns are wrong has no mistake of
+its own to mend yet.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from deltaworks.specs.base import NAME_PATTERN, Place
+from deltaworks.specs.declared_mistakes import Declared, mistakes_of
+from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.places import value_at
+
+#: Stand-ins for what a pipeline must have.
+_STAND_INS: dict[str, Any] = {
+    "description": "",
+    "owner": "nobody",
+    "source": {"kind": "delta", "uri": "s3://nowhere/table"},
+    "event": {"name": {"constant": "event"}, "time": {"path": "time"}},
+    "tables": [{"name": "aside", "catch_all": True}],
+}
+#: The name of a stand-in, in a list of those there are.
+_STAND_IN_NAME = re.compile(r"\baside(?:_\w+)?(?:, |$)")
+_MOST_READINGS = 20
+
+Surroundings = Callable[[PipelineSpec, Declared], Iterable[tuple[Place, Mistake]]]
+
+
+@dataclass(slots=True)
+class WholeReading:
+    """What one declaration comes to: its mistakes, and the spec of what is right of it.
+
+    `aside` are the places put aside; `spec` has stand-ins there, and is None where nothing could be read.
+    """
+
+    declared: Declared
+    spec: PipelineSpec | None = None
+    mistakes: list[Mistake] = field(default_factory=list)
+    aside: set[Place] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+    def is_aside(self, place: Place) -> bool:
+        """Whether a place is in something put aside."""
+        return any(place[: len(prefix)] == prefix for prefix in self.aside)
+
+    def follows(self, place: Place, text: str) -> bool:
+        """Whether a mistake can be one only because something was put aside."""
+        said = re.split(r"; (?:did you mean|known are)", text)[0]
+        named = any(f"'{name}'" in said or f"`{name}`" in said for name in self.names)
+        sections = [str(prefix[0]) for prefix in self.aside if len(prefix) == 1]
+        named = named or any(re.search(rf"\b{section}\b", said) for section in sections)
+        of_tables = place[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.aside)
+        return self.is_aside(place) or named or of_tables
+
+
+def whole_reading(declared: Declared, surroundings: Surroundings) -> WholeReading:
+    """Read a pipeline to its last mistake.
+
+    Args:
+        surroundings: what else can be wrong with a spec, by place.
+    """
+    reading = WholeReading(replace(declared, data=copy.deepcopy(declared.data)))
+    data = reading.declared.data
+    for _ in range(_MOST_READINGS):
+        try:
+            reading.spec = PipelineSpec.model_validate(data)
+            problems = list(surroundings(reading.spec, reading.declared))
+        except ValidationError as error:
+            problems = mistakes_of(error, reading.declared, PipelineSpec)
+        # All are judged by what was aside before any of them was met.
+        new = [(place, mistake) for place, mistake in problems if not reading.follows(place, mistake.text)]
+        reading.mistakes += [replace(mistake, text=_STAND_IN_NAME.sub("", mistake.text)) for _, mistake in new]
+        if reading.spec is not None:
+            break
+        before = set(reading.aside)
+        for place, _ in problems:
+            # What was aside before and is wrong all the same needs more to be put aside.
+            if not reading.is_aside(place) or any(place[: len(prefix)] == prefix for prefix in before):
+                _put_aside(reading, place, data)
+        if reading.aside == before:
+            break
+    return reading
+
+
+def _put_aside(reading: WholeReading, place: Place, data: dict[str, Any]) -> None:
+    """Replace what is at a place, or the least around it that can be, by something right."""
+    for prefix, stand_in in _ways(place, data):
+        if prefix in reading.aside:
+            continue
+        reading.aside.add(prefix)
+        reading.names |= _names(prefix, data)
+        _replace(data, prefix, stand_in)
+        if "columns" in prefix:
+            # What they say of a column of an unknown type cannot be judged.
+            for key in ("rules", "mutable"):
+                reading.aside.add((*prefix[:2], key))
+                _replace(data, (*prefix[:2], key), _NOTHING)
+        return
+
+
+_NOTHING = object()
+#: What a table of each kind may lack.
+_OPTIONAL = {
+    "tables": ("partition_by", "zorder_by", "cluster_by", "writer", "evolve", "rules", "duplicates", "description"),
+    "live": ("window_minutes", "watermark_minutes", "group_by", "trigger_seconds"),
+    "gold": ("affects", "checks", "description"),
+}
+
+
+def _ways(place: Place, data: dict[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """What could be put aside for a place, the least first, with what takes its part."""
+    head = str(place[0]) if place else ""
+    item = _item(place)
+    if item is not None and value_at(item, data) is not None:
+        below = place[len(item) :]
+        if below and below[0] in _OPTIONAL[head]:
+            yield (*item, below[0]), _NOTHING
+        column = value_at((*item, *below[:2]), data) if below[:1] == ("columns",) and len(below) > 2 else None
+        if isinstance(column, dict) and below[2] != "name" and _is_name(column.get("name")):
+            yield (*item, *below[:2]), {"name": column["name"], "path": "aside", "type": "string"}
+        yield item, _stand_in(item, data)
+    if head == "sources" and len(place) > 1:
+        yield place[:2], copy.deepcopy(_STAND_INS["source"])
+    if head == "pipeline":
+        yield ("pipeline",), "aside"
+    elif head in _STAND_INS:
+        yield (head,), copy.deepcopy(_STAND_INS[head])
+    else:
+        yield from (((*place[:length],), _NOTHING) for length in (2, 1) if len(place) >= length)
+
+
+def _item(place: Place) -> Place | None:
+    """The table that a place is in."""
+    length = 3 if place[:2] == ("gold", "tables") else 2
+    is_item = place[:1] in (("tables",), ("live",)) or length == 3
+    return place[:length] if is_item and len(place) >= length else None
+
+
+def _stand_in(item: Place, data: dict[str, Any]) -> dict[str, Any]:
+    """A table that takes the part of one; it keeps the name, where that is one: readers of it are not to blame."""
+    items, index = value_at(item[:-1], data), item[-1]
+    declared = items[index] if isinstance(items[index], dict) else {}
+    taken = [other.get("name") for other in items if isinstance(other, dict) and other is not declared]
+    name = declared.get("name")
+    if not _is_name(name) or name in taken or name == "quarantine":
+        name = f"aside_{item[0]}_{index}"
+    first = data["tables"][0].get("name") if item[0] != "tables" and isinstance(data.get("tables"), list) else "aside"
+    return {
+        "tables": {"name": name, "catch_all": True},
+        "live": {"name": name, "reads": first},
+        "gold": {"name": name, "sql": "aside.sql", "reads": [first], "partition_by": "event_date", "affects": "all"},
+    }[str(item[0])]
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and NAME_PATTERN.match(name) is not None
+
+
+def _names(place: Place, data: dict[str, Any]) -> set[str]:
+    """What others could name of what is put aside: a table, or all of a list of tables."""
+    node = value_at(_item(place) or place, data)
+    items = node if isinstance(node, list) else [node]
+    return {item["name"] for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)}
+
+
+def _replace(data: dict[str, Any], place: Place, stand_in: Any) -> None:
+    node = value_at(place[:-1], data)
+    there = value_at(place, data) is not None or (isinstance(node, dict) and place[-1] in node)
+    if stand_in is not _NOTHING and isinstance(node, dict | list) and (there or isinstance(node, dict)):
+        node[place[-1]] = stand_in
+    elif there and isinstance(node, dict | list):
+        del node[place[-1]]

@@ -1,0 +1,39 @@
+"""Paths that read as if they were written for something else: `payload/page` for `payload.page`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deltaworks.specs.base import Place
+from deltaworks.specs.declared_mistakes import Declared
+from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.pipeline import PipelineSpec
+
+
+def path_mistakes(spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
+    """Every path into JSON whose names are divided by something else than points.
+
+    Names of columns in files (CSV, Parquet) may have a slash of their own.
+    """
+    if spec.source.format != "json":
+        return
+    for place, path in declared_paths(spec):
+        if "/" in path.strip("/") or path.startswith("/"):
+            meant = path.strip("/").replace("/", ".")
+            yield place, declared.mistake(place, f"a path has points between its names: write {meant}")
+
+
+def declared_paths(spec: PipelineSpec) -> Iterator[tuple[Place, str]]:
+    """Every path into events that a pipeline declares, with its place."""
+    if spec.unwrap is not None:
+        yield ("unwrap", "path"), spec.unwrap.path
+    if spec.event.name.path is not None:
+        yield ("event", "name", "path"), spec.event.name.path
+    yield ("event", "time", "path"), spec.event.time.path
+    for index, path in enumerate(spec.event.id):
+        yield ("event", "id", index), path
+    for index, table in enumerate(spec.tables):
+        for name in table.when:
+            yield ("tables", index, "when", name), name
+        for position, column in enumerate(table.columns):
+            yield ("tables", index, "columns", position, "path"), column.path

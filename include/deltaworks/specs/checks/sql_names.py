@@ -1,0 +1,222 @@
+"""The names in a query: the tables and columns it reads that are not there, and the columns of its answer.
+
+Nothing is said against a name that could be right: columns of a table nobody declared, fields of a struct, aliases.
+Names are compared as Spark compares them, whatever their case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from deltaworks.specs.mistakes import meant
+
+#: The columns of a table by name, None where they are not known.
+Views = Mapping[str, Sequence[str] | None]
+
+#: Columns that every row has in Spark, and functions that are written without parentheses.
+_ALWAYS = frozenset(
+    {
+        "_metadata",
+        "current_catalog",
+        "current_date",
+        "current_schema",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "grouping__id",
+        "localtimestamp",
+        "session_user",
+        "user",
+    }
+)
+#: Structs that `GROUP BY window(...)` gives.
+_WINDOWS = ("window", "session_window")
+_GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline)
+#: Units of time that stand for themselves as the first argument of a function.
+_UNITS = frozenset(
+    ["year", "quarter", "month", "week", "day", "dayofyear", "hour", "minute", "second", "millisecond", "microsecond"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownName:
+    """A name that is not there, with the line of the query and what could be meant."""
+
+    line: int
+    text: str
+
+
+class QueryNames:
+    """The names of one query over views."""
+
+    def __init__(self, query: exp.Query, views: Views) -> None:
+        self._query = query
+        self._views = {name.lower(): columns for name, columns in views.items()}
+        self._scopes = traverse_scope(query)
+        self._made = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+        self._recursive = any(with_.args.get("recursive") for with_ in query.find_all(exp.With))
+        self._outputs: dict[int, Sequence[str] | None] = {}
+
+    def answer(self) -> Sequence[str] | None:
+        """The columns of the answer, those without a name left out; None where they cannot be told."""
+        names = self._output(self._scopes[-1]) if self._scopes else None
+        return None if names is None else [name for name in names if name]
+
+    def unknown_tables(self) -> Iterator[exp.Table]:
+        """Every table that is neither a view nor made by the query itself."""
+        for table in self._query.find_all(exp.Table):
+            named = isinstance(table.this, exp.Identifier) and table.find_ancestor(exp.Hint) is None
+            if named and (table.db or table.name.lower() not in {*self._views, *self._made}):
+                yield table
+
+    def unknown_columns(self) -> Iterator[UnknownName]:
+        """Every column that none of the tables has that it could be of."""
+        seen: set[int] = set()  # what a LATERAL VIEW reads is in two scopes
+        for scope in self._scopes:
+            for column in scope.find_all(exp.Column):
+                if isinstance(column.this, exp.Star) or self._stands_for_itself(column) or id(column) in seen:
+                    continue
+                seen.add(id(column))
+                parts = [part.name for part in column.parts]
+                if not self._resolves(parts, scope):
+                    yield UnknownName(line_at(column.this), self._advice(parts, scope))
+
+    def _stands_for_itself(self, column: exp.Column) -> bool:
+        name = column.name.lower()
+        if column.table:
+            return False
+        in_function = isinstance(column.parent, exp.Func | exp.Var)
+        return name in _ALWAYS or (in_function and name in _UNITS)
+
+    def _resolves(self, parts: Sequence[str], scope: Scope | None) -> bool:
+        first, rest = parts[0].lower(), [part.lower() for part in parts[1:]]
+        if first in _WINDOWS:
+            return True
+        while scope is not None:
+            sources = self._sources(scope)
+            if rest and first in sources:
+                columns = sources[first]
+                return columns is None or rest[0] in columns
+            if any(columns is None or first in columns for columns in sources.values()):
+                return True
+            if first in _aliases(scope) or first in self._ordered_by(scope):
+                return True
+            scope = scope.parent if scope.can_be_correlated else None
+        return False
+
+    def _ordered_by(self, scope: Scope) -> Collection[str]:
+        """The names by which a union can be ordered."""
+        if not isinstance(scope.expression, exp.SetOperation):
+            return ()
+        return [name.lower() for name in self._output(scope) or ()]
+
+    def _advice(self, parts: Sequence[str], scope: Scope) -> str:
+        sources = self._sources(scope)
+        outer: Scope | None = scope
+        while len(parts) > 1 and outer is not None:
+            named = self._sources(outer)
+            if parts[0].lower() in named:
+                return f"{parts[0]} has no column {parts[1]!r}; {_nearest(parts[1], named[parts[0].lower()] or ())}"
+            outer = outer.parent if outer.can_be_correlated else None
+        if len(parts) > 1:
+            return f"there is no table {parts[0]!r} here to take {parts[1]!r} from; {_nearest(parts[0], sources)}"
+        if not sources:
+            return f"there is no column {parts[0]!r} where nothing is read: FROM is missing"
+        every = {name for columns in sources.values() for name in columns or ()}
+        tables = ", ".join(sorted(name for name in sources if name)) or "what it reads"
+        return f"there is no column {parts[0]!r} in {tables}; {_nearest(parts[0], every)}"
+
+    def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
+        """The tables that columns of a scope may be of, with their columns in lower case."""
+        names = [name for name, _ in scope.references] if not scope.is_udtf else list(scope.sources)
+        sources: dict[str, Collection[str] | None] = {}
+        for name in names:
+            source = scope.sources.get(name)
+            columns = self._columns(source)
+            sources[name.lower()] = None if columns is None else {column.lower() for column in columns}
+        if any(node.args.get("pivots") for _, node in scope.references):
+            return dict.fromkeys([*sources, ""], None)
+        for inner in scope.table_scopes:  # those without a name of their own, too
+            columns = self._output(inner)
+            if "" in sources and columns is not None and sources[""] is not None:
+                sources[""] = {*sources[""], *(column.lower() for column in columns)}
+        return sources
+
+    def _columns(self, source: exp.Table | Scope | None) -> Sequence[str] | None:
+        if isinstance(source, Scope):
+            return None if source.is_cte and self._recursive else self._output(source)
+        if isinstance(source, exp.Table) and not source.db and isinstance(source.this, exp.Identifier):
+            return list(source.alias_column_names) or self._views.get(source.name.lower())
+        return None
+
+    def _output(self, scope: Scope) -> Sequence[str] | None:
+        if id(scope) not in self._outputs:
+            self._outputs[id(scope)] = None  # of what reads itself
+            self._outputs[id(scope)] = self._output_of(scope)
+        return self._outputs[id(scope)]
+
+    def _output_of(self, scope: Scope) -> Sequence[str] | None:
+        expression = scope.expression
+        if scope.outer_columns:
+            return scope.outer_columns
+        if isinstance(expression, exp.SetOperation):
+            return self._output(scope.set_operation_scopes[0]) if scope.set_operation_scopes else None
+        if not isinstance(expression, exp.Select) or expression.args.get("kind"):
+            return None
+        names: list[str] = []
+        for selected in expression.expressions:
+            columns = self._selected(selected, scope)
+            if columns is None:
+                return None
+            names += columns
+        return names
+
+    def _selected(self, selected: exp.Expression, scope: Scope) -> Sequence[str] | None:
+        """The columns that one item of a select list gives."""
+        if isinstance(selected, exp.Star) or (isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star)):
+            star = selected if isinstance(selected, exp.Star) else selected.this
+            table = selected.table.lower() if isinstance(selected, exp.Column) else None
+            return self._starred(star, table, scope)
+        if isinstance(selected, exp.Aliases):
+            return [identifier.name for identifier in selected.aliases]
+        if isinstance(selected, _GENERATORS):
+            return None
+        # Spark makes up a name of its own for what has none.
+        return [selected.alias_or_name if isinstance(selected, exp.Alias | exp.Column | exp.Dot) else ""]
+
+    def _starred(self, star: exp.Expression, table: str | None, scope: Scope) -> Sequence[str] | None:
+        if star.args.get("rename") or star.args.get("replace"):
+            return None
+        left_out = {column.name.lower() for column in star.args.get("except_") or ()}
+        names: list[str] = []
+        for name, _ in scope.references:
+            if table is not None and name.lower() != table:
+                continue
+            columns = self._columns(scope.sources.get(name))
+            if columns is None:
+                return None
+            names += [column for column in columns if column.lower() not in left_out]
+        return names or None
+
+
+def line_at(node: exp.Expression) -> int:
+    """The line of a name in the query; 1 where it is not known."""
+    return int(node.meta.get("line") or 1)
+
+
+def _aliases(scope: Scope) -> Collection[str]:
+    """Names that a select gives to what it selects, which Spark lets its other parts use."""
+    if not isinstance(scope.expression, exp.Select):
+        return ()
+    return {selected.alias.lower() for selected in scope.expression.expressions if selected.alias}
+
+
+def _nearest(name: str, candidates: Collection[str]) -> str:
+    nearest = meant(name.lower(), candidates)
+    if nearest is not None:
+        return f"did you mean {nearest!r}?"
+    return f"there are {', '.join(sorted(filter(None, candidates))) or 'none'}"

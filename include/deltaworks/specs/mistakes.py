@@ -1,0 +1,52 @@
+"""A mistake in a declaration: where it is and what to write instead, and the error that lists several."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong at a line of a file.
+
+    `key` is the place as keys between points; empty where it is the text of the file that is wrong, not a value in it.
+    """
+
+    file: Path
+    line: int
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return ": ".join(part for part in (place, self.key, self.text) if part)
+
+
+def spec_invalid(mistakes: Sequence[Mistake]) -> ConfigError:
+    """The error of a file with mistakes: SPEC_INVALID, listing them all."""
+    number = len(mistakes)
+    listed = "\n  ".join(str(mistake) for mistake in mistakes)
+    return ConfigError(
+        "SPEC_INVALID",
+        f"{number} mistake{'s' * (number != 1)} in {mistakes[0].file.name}:\n  {listed}",
+        hint="Mend the lines named, then run `deltaworks pipelines check`.",
+    )
+
+
+def meant(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The nearest of the candidates; None where none is near."""
+    nearest = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)
+    return nearest[0] if nearest else None
+
+
+def lines_of(numbers: Iterable[int]) -> str:
+    """`line 3`, `lines 3 and 9`."""
+    ordered = [str(number) for number in sorted({*numbers})]
+    if len(ordered) == 1:
+        return f"line {ordered[0]}"
+    return f"lines {', '.join(ordered[:-1])} and {ordered[-1]}"

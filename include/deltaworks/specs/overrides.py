@@ -1,0 +1,166 @@
+"""Values that an environment or variables lay over a declaration, and where each of them is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Place
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.mistakes import meant
+
+OVERRIDE_PREFIX = "DELTAWORKS_SET__"
+#: How near a name must be to one that is declared for an override of it to be a slip, and not of something removed.
+_SLIP = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What replaces values of one declaration: `file` has them below the keys of `below`, but for `variables`."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[Place, str] = field(default_factory=dict)
+    file: Path | None = None
+    below: Place = ()
+
+    def variable(self, place: Place) -> str | None:
+        """The variable that sets a place, or what it is in; None where none does."""
+        return next((name for keys, name in self.variables.items() if place[: len(keys)] == keys), None)
+
+    def holds(self, place: Place, document: Any) -> bool:
+        """Whether what stands at a place is an override, and not the file's own."""
+        node: Any = self.values
+        for part in place:
+            if not isinstance(node, Mapping):
+                return True
+            if part not in node:
+                return False
+            node, document = node[part], _below(document, part)
+        return bool(place) and (not isinstance(node, Mapping) or document is None)
+
+
+def _below(node: Any, part: str | int) -> Any:
+    return node.get(part) if isinstance(node, Mapping) else None
+
+
+def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str) -> Overrides:
+    """What the environment and variables lay over one pipeline or relay.
+
+    Raises:
+        ConfigError: OVERRIDE_INVALID.
+    """
+    declared = environment.overrides.get(kind, {}).get(name) or {}
+    variables = _variables(kind, name)
+    return Overrides(
+        values=merge(declared, overrides_from_variables(kind, name)),
+        variables=variables,
+        file=file,
+        below=("overrides", kind, name),
+    )
+
+
+def to_plain(node: Any) -> Any:
+    """Plain dicts, lists and scalars of what YAML gave."""
+    if isinstance(node, Mapping):
+        return {str(key): to_plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [to_plain(value) for value in node]
+    return node
+
+
+def merge(base: Any, overrides: Any) -> Any:
+    """`overrides` laid over `base`, mapping by mapping; anything else is replaced whole."""
+    if not isinstance(base, Mapping) or not isinstance(overrides, Mapping):
+        return to_plain(overrides)
+    merged = dict(base)
+    for key, value in overrides.items():
+        merged[key] = merge(merged[key], value) if key in merged else to_plain(value)
+    return merged
+
+
+def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
+    """Values set by variables: `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`.
+
+    Raises:
+        ConfigError: OVERRIDE_INVALID.
+    """
+    overrides: dict[str, Any] = {}
+    for keys, variable in _variables(kind, name).items():
+        level = overrides
+        for parent in keys[:-1]:
+            level = level.setdefault(str(parent), {})
+            if not isinstance(level, dict):
+                raise _bad_variable(variable, f"another variable sets {parent!r} as a whole")
+        text = os.environ[variable]
+        from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+
+        try:
+            level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape"))
+        except UnreadableYaml as error:
+            raise _bad_variable(variable, f"{text!r} is no YAML") from error
+    return overrides
+
+
+def _variables(kind: str, name: str) -> dict[Place, str]:
+    """The variables that set something of one declaration, by the keys they set."""
+    prefix = f"{OVERRIDE_PREFIX}{kind}__{name}__"
+    return {
+        tuple(variable.removeprefix(prefix).split("__")): variable
+        for variable in sorted(os.environ)
+        if variable.startswith(prefix)
+    }
+
+
+def _bad_variable(variable: str, problem: str) -> ConfigError:
+    return ConfigError("OVERRIDE_INVALID", f"{variable}: {problem}.", hint=f"Mend or unset {variable}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Aimless:
+    """An override of something that is not declared: it changes nothing.
+
+    `slip` is whether it is taken for one: a name like one that is declared, a variable, or a kind there is not. Else it
+    is left from something that was removed, and no more than a remark.
+    """
+
+    place: Place
+    variable: str | None
+    text: str
+    slip: bool
+
+
+def aimless_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collection[str]]) -> Iterator[Aimless]:
+    """Every override of a kind or a name that is not declared."""
+    targets: list[tuple[str | None, str, str]] = [
+        (None, kind, name) for kind, named in environment.overrides.items() for name in named
+    ]
+    for variable in sorted(os.environ):
+        if variable.startswith(OVERRIDE_PREFIX):
+            kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
+            targets.append((variable, kind, rest.partition("__")[0]))
+    for variable, kind, name in targets:
+        if kind in declared and name in declared[kind]:
+            continue
+        candidates = declared.get(kind, declared)
+        wrong = name if kind in declared else kind
+        nearest = meant(wrong, candidates, cutoff=_SLIP if kind in declared else 0.4)
+        thing = f"{kind.removesuffix('s')} called {name!r}" if kind in declared else f"kind of declaration {kind!r}"
+        advice = f"did you mean {nearest!r}?" if nearest else _removal(variable, kind, candidates, declared)
+        yield Aimless(
+            place=("overrides", kind, name) if kind in declared else ("overrides", kind),
+            variable=variable,
+            text=f"there is no {thing}; {advice}",
+            slip=nearest is not None or variable is not None or kind not in declared,
+        )
+
+
+def _removal(
+    variable: str | None, kind: str, candidates: Collection[str], declared: Mapping[str, Collection[str]]
+) -> str:
+    if kind in declared and variable is None:
+        return "remove these lines, which change nothing"
+    return f"known are {', '.join(sorted(candidates)) or 'none'}"

@@ -1,0 +1,111 @@
+"""Where in a file something is that pydantic names: its place in the data, its line, and the keys that may stand there.
+
+Pydantic puts labels between the keys where a value may be one of several: the kind of a source, the name of a class.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from deltaworks.specs.base import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the data. `branches` are the values on the way that may be one of several, and which was tried."""
+
+    place: Place
+    branches: tuple[tuple[Place, str], ...] = ()
+
+
+def location_of(loc: Place, data: Any, *, missing: bool) -> Location:
+    """A location of pydantic's without the labels it has between keys.
+
+    Args:
+        missing: whether its last part is a key that is not there.
+    """
+    kept: list[str | int] = []
+    branches: list[tuple[Place, str]] = []
+    node = data
+    for index, part in enumerate(loc):
+        if _is_below(node, part):
+            node = node[part]
+        elif not (missing and index == len(loc) - 1):
+            branches.append((tuple(kept), str(part)))
+            continue
+        kept.append(part)
+    return Location(tuple(kept), tuple(branches))
+
+
+def value_at(place: Place, data: Any) -> Any:
+    """What stands at a place; None where nothing does."""
+    for part in place:
+        if not _is_below(data, part):
+            return None
+        data = data[part]
+    return data
+
+
+def _is_below(node: Any, part: str | int) -> bool:
+    if isinstance(node, Mapping):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int) and part < len(node)
+
+
+def line_of(document: Any, place: Place) -> tuple[int, Place]:
+    """The 1-based line of the deepest part of a place that the file has, and the place up to the part behind it."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    node, line = document, 1
+    for index, part in enumerate(place):
+        if isinstance(node, CommentedMap) and part in node:
+            line = _line(node.lc.key, part, line)
+        elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
+            line = _line(node.lc.item, part, line)
+        else:
+            return line, place[: index + 1]
+        node = node[part]
+    return line, place
+
+
+def _line(position: Any, part: str | int, otherwise: int) -> int:
+    try:
+        return int(position(part)[0]) + 1
+    except (KeyError, TypeError):  # a key that came by a merge has no line of its own
+        return otherwise
+
+
+def keys_at(loc: Place, model: type[BaseModel]) -> set[str]:
+    """The keys that may stand where a location of pydantic's ends."""
+    candidates, names = [model], set(model.model_fields)
+    for part in loc:
+        of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _labels(inner)]
+        if of_kind:
+            candidates, names = of_kind, set(of_kind[0].model_fields)
+            continue
+        names = {name for inner in candidates for name in inner.model_fields}
+        fields = [inner.model_fields[part] for inner in candidates if part in inner.model_fields]
+        if fields:
+            candidates = [inner for field in fields for inner in _models_in(field.annotation)] or candidates
+    return names
+
+
+def _labels(model: type[BaseModel]) -> tuple[str, ...]:
+    """What pydantic puts for a model that is one of several."""
+    kind = model.model_fields.get("kind")
+    return (model.__name__, *(typing.get_args(kind.annotation) if kind else ()))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models a (possibly nested) annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+    return []

@@ -1,0 +1,76 @@
+"""Cron expressions as they are declared: checked as Airflow will read them, with what to write for a usual phrase."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
+
+#: Airflow's names of expressions.
+PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+_PARTS = 5
+_EVERY = re.compile(
+    r"(?:once )?(?:every|each|all) (?:(\d+) ?)?(minute|min|m|hour|h|day|d|week|month)s?(?: at (\d{1,2})(?::(\d\d))?)?"
+)
+_WORDS: Final = {
+    "minutely": "* * * * *",
+    "hourly": "0 * * * *",
+    "daily": "0 3 * * *",
+    "nightly": "0 3 * * *",
+    "weekly": "0 3 * * 0",
+    "monthly": "0 3 1 * *",
+}
+_EXAMPLE = "*/15 * * * *"
+_RANGES = "it has a minute of 0 to 59, an hour of 0 to 23, a day of 1 to 31, a month of 1 to 12, a weekday of 0 to 7"
+
+
+@functools.lru_cache(maxsize=256)
+def schedule_problem(expression: str) -> str | None:
+    """What is wrong with a cron expression and what to write; None where nothing is."""
+    if expression in PRESETS:
+        return None
+    parts = expression.split()
+    if len(parts) != _PARTS:
+        return (
+            "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
+            f'"{_suggested(expression)}", instead of {expression!r}'
+        )
+    from croniter import CroniterError, croniter
+
+    try:
+        croniter.expand(expression)
+    except CroniterError:
+        return f'{expression!r} is no cron expression: {_RANGES}; write one such as "{_EXAMPLE}"'
+    return None
+
+
+def _suggested(phrase: str) -> str:
+    """The expression that a phrase such as `every 15 minutes` means, or an example."""
+    words = " ".join(phrase.lower().replace("@", "").split())
+    if words in _WORDS:
+        return _WORDS[words]
+    match = _EVERY.fullmatch(words)
+    if match is None:
+        return _EXAMPLE
+    number, unit, hour, minute = match[1], match[2][0], match[3] or "3", match[4] or "0"
+    if match[2] == "month":
+        return f"{int(minute)} {int(hour)} 1 * *"
+    if unit == "m":
+        return f"*/{number} * * * *" if number and int(number) > 1 else "* * * * *"
+    if unit == "h":
+        return f"0 */{number} * * *" if number and int(number) > 1 else "0 * * * *"
+    day = f"*/{number}" if unit == "d" and number and int(number) > 1 else "*"
+    return f"{int(minute)} {int(hour)} {day} * {'0' if unit == 'w' else '*'}"
+
+
+def _checked(expression: str) -> str:
+    problem = schedule_problem(expression)
+    if problem is not None:
+        raise ValueError(problem)
+    return expression
+
+
+#: A cron expression of five parts, or one of Airflow's names of them.
+Schedule = Annotated[str, AfterValidator(_checked)]

@@ -1,0 +1,187 @@
+"""Pydantic's errors in plain words: what to write, and no type of a library that a reader would have to know.
+
+A row for each type of error that a model here can raise; a test looks through all models for types without one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from deltaworks.specs.mistakes import meant
+
+#: What a text that is held to a pattern should look like.
+PATTERNS: Final = {
+    r"^\d+[mg]$": "write a number with m or g, such as 512m or 2g",
+    r"^[1-9]\d*[mg]$": "write a number with m or g, such as 512m or 2g",
+    r"^[a-zA-Z0-9_.-]{1,128}$": "use letters, digits, points, dashes and underscores, 128 at most",
+}
+_MOST_SHOWN = 60
+
+Context = Mapping[str, Any]
+
+
+def _shown(value: Any) -> str:
+    """A value as it could be written."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "keys and values"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _instead(words: str) -> Callable[[Any, Context], str]:
+    return lambda value, context: f"write {words} instead of {_shown(value)}"
+
+
+def _text(value: Any, context: Context) -> str:
+    if value is None or isinstance(value, Mapping | list | tuple):
+        return f"write a text instead of {_shown(value)}"
+    written = _shown(value)
+    return f"write a text, in quotes: {json.dumps(written)}"
+
+
+def _list(value: Any, context: Context) -> str:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return f"write a list: [{value}]"
+    return f"write a list, such as [a, b], instead of {_shown(value)}"
+
+
+def _choice(value: Any, context: Context) -> str:
+    choices = _expected(context)
+    nearest = meant(str(value), choices)
+    advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
+    return f"write {_either(choices)} instead of {_shown(value)}{advice}"
+
+
+def _kind(value: Any, context: Context) -> str:
+    kinds = [name.strip().strip("'") for name in str(context["expected_tags"]).split(",")]
+    nearest = meant(str(context["tag"]), kinds)
+    advice = f"did you mean {nearest!r}?" if nearest is not None else f"known are {', '.join(kinds)}"
+    return f"there is no kind {context['tag']!r}; {advice}"
+
+
+def _pattern(value: Any, context: Context) -> str:
+    words = PATTERNS.get(str(context.get("pattern")), f"write what fits {context.get('pattern')}")
+    return f"{words}, instead of {_shown(value)}"
+
+
+def _bound(words: str, key: str) -> Callable[[Any, Context], str]:
+    return lambda value, context: f"write {words.format(_number(context[key]))} instead of {_shown(value)}"
+
+
+def _length(words: str, key: str) -> Callable[[Any, Context], str]:
+    return lambda value, context: f"write {words.format(_number(context[key]))} here"
+
+
+def _own(value: Any, context: Context) -> str:
+    """The message of a check of ours."""
+    return str(context.get("problem") or context.get("error") or "")
+
+
+def _model(value: Any, context: Context) -> str:
+    if context.get("class_name") == "Reference":
+        return f"write a reference such as env:NAME instead of {_shown(value)}"
+    return _instead("keys and values")(value, context)
+
+
+def _required(value: Any, context: Context) -> str:
+    return "this key is required"
+
+
+WORDING: Final[dict[str, Callable[[Any, Context], str]]] = {
+    "value_error": _own,
+    "declared": _own,
+    "missing": _required,
+    "union_tag_not_found": _required,
+    "union_tag_invalid": _kind,
+    "string_type": _text,
+    "string_too_short": _length("at least {} characters", "min_length"),
+    "string_too_long": _length("at most {} characters", "max_length"),
+    "string_pattern_mismatch": _pattern,
+    "string_unicode": _instead("a text of UTF-8"),
+    "int_type": _instead("a whole number"),
+    "int_parsing": _instead("a whole number"),
+    "int_parsing_size": _instead("a smaller whole number"),
+    "int_from_float": _instead("a whole number"),
+    "float_type": _instead("a number"),
+    "float_parsing": _instead("a number"),
+    "finite_number": _instead("a finite number"),
+    "bool_type": _instead("true or false"),
+    "bool_parsing": _instead("true or false"),
+    "greater_than": _bound("more than {}", "gt"),
+    "greater_than_equal": _bound("{} or more", "ge"),
+    "less_than": _bound("less than {}", "lt"),
+    "less_than_equal": _bound("{} or less", "le"),
+    "tuple_type": _list,
+    "too_short": _length("{} or more", "min_length"),
+    "too_long": _length("{} at most", "max_length"),
+    "dict_type": _instead("keys and values"),
+    "model_type": _model,
+    "model_attributes_type": _instead("keys and values"),
+    "literal_error": _choice,
+}
+#: What each kind of value is called, where one of several would do.
+_NOUNS: Final = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+}
+
+
+def plain_words(kind: str, value: Any, context: Context, *, message: str) -> str:
+    """The sentence for an error of this type.
+
+    Args:
+        value: what is declared.
+        message: pydantic's own, for a type without a row.
+    """
+    words = WORDING.get(kind)
+    return words(value, context) if words is not None else message.removeprefix("Value error, ")
+
+
+def one_of_several(errors: Iterable[tuple[str, Context]], value: Any) -> str:
+    """The sentence where a value is none of several that would do; each error says why it is not one of them."""
+    choices: list[str] = []
+    for kind, context in sorted(errors, key=lambda error: error[0] != "literal_error"):
+        if context.get("class_name") == "Reference":
+            choices.append("a reference such as env:NAME")
+        else:
+            choices += _expected(context) if kind == "literal_error" else [_NOUNS.get(kind, "something else")]
+    return f"write {_either(list(dict.fromkeys(choices)))} instead of {_shown(value)}"
+
+
+def unknown_key(key: str, names: Iterable[str]) -> str:
+    """The sentence for a key that is not among the names that may stand there."""
+    nearest = meant(key, names)
+    if nearest is not None:
+        return f"unknown key {key!r}; did you mean {nearest!r}?"
+    return f"unknown key {key!r}; known keys here are {', '.join(sorted(names))}"
+
+
+def _expected(context: Context) -> list[str]:
+    """The values of a choice, which pydantic lists as `'a', 'b' or 'c'`."""
+    return [part.strip().strip("'") for part in str(context.get("expected", "")).replace(" or ", ", ").split(",")]
+
+
+def _either(choices: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]])) if choices else "something else"
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -1,0 +1,72 @@
+"""What a text that is no YAML should have been, in plain words: the parser's own speak of tokens."""
+
+from __future__ import annotations
+
+import re
+
+_DUPLICATE = re.compile(r'^found duplicate key "?(.*?)"? with value')
+_TAB = "a tab, which YAML does not take: use spaces"
+_UNSTARTED = re.compile(r"^found character '(.+)' that cannot start any token")
+#: A parser's problem, and what to write instead.
+_ADVICE = (
+    (re.compile(r"mapping values are not allowed"), "a colon too many on this line: quote the value that has it"),
+    (re.compile(r"could not find expected ':'"), "a line that is no `key: value`; continue a long text below `>-`"),
+    (
+        re.compile(r"expected <block end>, but found"),
+        "this line is indented otherwise than those it belongs to: begin them all in the same column",
+    ),
+    (re.compile(r"expected ',' or '([}\]])', but got"), "a bracket is not closed: write , or {0}"),
+    (re.compile(r"found unexpected end of stream"), "a quote or a bracket is not closed"),
+    (re.compile(r"found undefined alias"), "a text that begins with * is written in quotes"),
+    (re.compile(r"found unknown escape character"), "a backslash is written in 'single' quotes, or twice"),
+)
+_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
+
+
+def plain_problem(problem: str, *, line: int, column: int | None, text: str) -> str:
+    """What is wrong and what to write.
+
+    Args:
+        problem: the parser's words, which stay where nothing better is at hand.
+        line: the line it is on, from 1; `column`, where one is said, from 0.
+        text: all of the file.
+    """
+    lines = text.splitlines()
+    written = lines[line - 1] if line <= len(lines) else ""
+    twice = _DUPLICATE.match(problem)
+    if twice is not None:
+        return _written_twice(twice[1], lines, line, column)
+    unstarted = _UNSTARTED.match(problem)
+    if unstarted is not None:
+        is_tab = unstarted[1] in ("\t", "\\t")
+        return _TAB if is_tab else f"a text that begins with {unstarted[1]} is written in quotes"
+    if "undefined alias" in problem or ("expected alphabetic" in problem and "*" in written):
+        return f"a text that begins with * is written in quotes{_quoted_star(written)}"
+    type_ = _TYPE.search(written)
+    if type_ is not None and not written[: type_.start(1)].rstrip().endswith(('"', "'")):
+        return f'quote it, because of its colons: type: "{_balanced(type_[1])}"'
+    matches = ((pattern.search(problem), advice) for pattern, advice in _ADVICE)
+    return next((advice.format(*match.groups()) for match, advice in matches if match is not None), problem)
+
+
+def _written_twice(key: str, lines: list[str], line: int, column: int | None) -> str:
+    """The line of the first of two equal keys: the nearest above that begins in the same column."""
+    start = re.compile(rf"^[\s-]{{{column or 0}}}[\"']?{re.escape(key)}[\"']?\s*:")
+    first = next((number for number in range(line - 1, 0, -1) if start.match(lines[number - 1])), None)
+    where = f"; the first is on line {first}" if first is not None else ""
+    return f"the key {key!r} is written twice{where}: keep one of them"
+
+
+def _quoted_star(written: str) -> str:
+    match = re.search(r"([\w-]+):\s+(\*[^#}\]]*)", written)
+    return f': {match[1]}: "{match[2].rstrip(" ,")}"' if match is not None else ""
+
+
+def _balanced(text: str) -> str:
+    """The text up to where all its brackets are closed."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "<(") - (character in ">)")
+        if depth == 0 and character in ">)":
+            return text[: position + 1]
+    return text.rstrip(" }],")

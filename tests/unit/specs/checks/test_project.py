@@ -1,0 +1,312 @@
+"""One look over a project names every mistake of every pipeline, and no mistake of one hides those of another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.checks.project import ProjectCheck, check_project
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+
+SPARK = "gold SQL is written in Spark's dialect"
+DAILY = """\
+gold:
+  schedule: "*/15 * * * *"
+  tables:
+    - {name: daily, sql: daily.sql, reads: [orders], partition_by: event_date}
+"""
+DAILY_SQL = "SELECT event_date, sum(amount) AS turnover FROM orders GROUP BY event_date"
+WRONG = """\
+pipeline: wrong
+description: [a, b]
+ownr: tests
+source: {kind: s3_sqs, relay: landings, bucket: landing}
+event:
+  name: {path: $.name}
+  time: {path: time}
+tables:
+  - name: orders
+    when: {name: order}
+    columns:
+      - {name: amount, path: amount, type: decimal(12,2)}
+      - {name: page, path: page, type: strng}
+    zorder_by: [pgae]
+    rules:
+      - {name: positive, check: "amount > 0"}
+  - name: clicks
+    catch_all: true
+    columns:
+      - {name: page, path: payload/page, type: string}
+    rules:
+      - {name: long, check: "pge > 1"}
+live:
+  - {name: hourly, reads: ordrs}
+stream: {trigger_seconds: soon}
+gold:
+  schedule: every 15 minutes
+  tables:
+    - {name: b, sql: b.sql, reads: [c, clicks], partition_by: event_date}
+    - {name: c, sql: c.sql, reads: [b], partition_by: event_date}
+    - {name: d, sql: d.sql, reads: [clicks], partition_by: day, checks: {unique: [pages]}}
+    - {name: e, sql: e.sql, reads: [clicks], partition_by: event_date, affects: never}
+    - {name: f, sql: f.sql, reads: [orders, nowhere], partition_by: event_date}
+    - {name: g, sql: g.sql, reads: [orders], partition_by: event_date}
+"""
+WRONG_SQL = {
+    "b": "SELECT event_date FROM clicks",
+    "c": "SELECT event_date FROM b",
+    "d": "SELECT event_date, page FROM clicks",
+    "e": "SELEC event_date FROM clicks",
+    "f": "SELECT event_date FROM orders",
+    "g": "SELECT event_date,\n  amout\nFROM orders",
+}
+#: By line: key and what is said.
+MISTAKES_OF_WRONG = [
+    "pipeline.yaml:1: owner: this key is required",
+    "pipeline.yaml:2: description: write a text instead of a list",
+    "pipeline.yaml:3: ownr: unknown key 'ownr'; did you mean 'owner'?",
+    "pipeline.yaml:4: source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?",
+    "pipeline.yaml:6: event.name.path: a path begins with the name of a field and not with $: write name",
+    'pipeline.yaml:12: tables.0.columns.0.type: quote it, because of its comma: type: "decimal(12,2)"',
+    "pipeline.yaml:13: tables.0.columns.1.type: unknown type 'strng'; known types are string, int, long, float, "
+    "double, boolean, date, timestamp, binary, decimal(p,s), array<T>, map<string,T>, struct<a: T>",
+    "pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is no column of this table; did you mean 'page'?",
+    "pipeline.yaml:20: tables.1.columns.0.path: a path has points between its names: write payload.page",
+    "pipeline.yaml:22: tables.1.rules.0.check: rule 'long': no column 'pge' in this table; did you mean 'page'?",
+    "pipeline.yaml:24: live.0.reads: 'hourly' reads 'ordrs', no table here; did you mean 'orders'?",
+    "pipeline.yaml:25: stream.trigger_seconds: write a number instead of 'soon'",
+    "pipeline.yaml:27: gold.schedule: write a cron expression of five parts (minute, hour, day, month, weekday), such "
+    "as \"*/15 * * * *\", instead of 'every 15 minutes'",
+    "pipeline.yaml:29: gold.tables.0.reads: gold tables read each other in a circle: b reads c reads b; also on line "
+    "30",
+    "pipeline.yaml:31: gold.tables.2.partition_by: the answer of d.sql has no column 'day'; its columns are "
+    "event_date, page",
+    "pipeline.yaml:31: gold.tables.2.checks.unique.0: the answer of d.sql has no column 'pages'; did you mean 'page'?",
+    "pipeline.yaml:32: gold.tables.3.affects: write all, same or keys and values instead of 'never'",
+    "pipeline.yaml:33: gold.tables.4.reads.1: 'f' reads 'nowhere', no table here; known are orders, clicks, b, c, d, "
+    "e, f, g",
+    f"e.sql:1: this is no SQL: SELEC is no statement; did you mean SELECT? ({SPARK})",
+    f"g.sql:2: there is no column 'amout' in orders; did you mean 'amount'? ({SPARK})",
+]
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Path]) -> Path:
+    """A project with the pipeline `shop`, which is right and has gold."""
+    root = make_project(pipeline=PIPELINE + DAILY)
+    (root / "include/pipelines/shop/daily.sql").write_text(DAILY_SQL)
+    return root
+
+
+def declare(root: Path, name: str, text: str, **sql: str) -> None:
+    folder = root / "include/pipelines" / name
+    folder.mkdir(exist_ok=True)
+    (folder / "pipeline.yaml").write_text(text)
+    for table, query in sql.items():
+        (folder / f"{table}.sql").write_text(query)
+
+
+def said(check: ProjectCheck, pipeline: str = "") -> list[str]:
+    """The mistakes of a pipeline, their files without its folder; of all where none is named."""
+    folder = f"include/pipelines/{pipeline}/" if pipeline else ""
+    return [str(mistake).removeprefix(folder) for mistake in check.mistakes if str(mistake).startswith(folder)]
+
+
+def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeline: str = PIPELINE) -> list[str]:
+    declare(root, "shop", pipeline + gold, daily=sql)
+    return said(check_project("local", root=root), "shop")
+
+
+def test_a_right_project_has_no_mistake(project: Path) -> None:
+    check = check_project("local", root=project)
+
+    assert (check.mistakes, check.remarks) == ([], [])
+    assert (list(check.pipelines), list(check.relays)) == (["shop"], ["landing"])
+
+
+def test_this_project_has_no_mistake() -> None:
+    assert said(check_project("local", root=PROJECT_ROOT)) == []
+
+
+def test_every_mistake_of_one_pipeline_is_named_at_once(project: Path) -> None:
+    declare(project, "wrong", WRONG, **WRONG_SQL)
+
+    check = check_project("local", root=project)
+
+    assert said(check, "wrong") == MISTAKES_OF_WRONG
+    assert list(check.pipelines) == ["shop"]
+
+
+def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
+    declare(project, "a_tab", PIPELINE.replace("  kind", "\tkind"))
+    declare(project, "empty", "")
+    declare(project, "wrong", WRONG, **WRONG_SQL)
+    (project / "include/relays/second.yaml").write_text(RELAY.replace("[landing]", "landing"))
+    (project / "include/environments/local.yaml").write_text(
+        ENVIRONMENT + "overrides: {pipelines: {shopp: {owner: x}, games: {owner: x}}}\n"
+    )
+
+    check = check_project("local", root=project)
+
+    assert said(check) == [
+        "include/relays/second.yaml:3: buckets: write a list: [landing]",
+        "include/pipelines/a_tab/pipeline.yaml:5: a tab, which YAML does not take: use spaces",
+        "include/pipelines/empty/pipeline.yaml:1: there are no keys and values in it; docs/specs.md has them",
+        *(f"include/pipelines/wrong/{mistake}" for mistake in MISTAKES_OF_WRONG),
+        "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline called 'shopp'; did you "
+        "mean 'shop'?",
+    ]
+    assert [str(remark) for remark in check.remarks] == [
+        "include/environments/local.yaml:5: overrides.pipelines.games: there is no pipeline called 'games'; remove "
+        "these lines, which change nothing"
+    ]
+    assert list(check.pipelines) == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT event_date, amout FROM orders", "1: there is no column 'amout' in orders; did you mean 'amount'?"),
+        (
+            "SELECT event_date FROM\n orders, ordrs",
+            "2: there is no table 'ordrs' in this pipeline; did you mean 'orders'?",
+        ),
+        ("SELECT event_date FROM shop.orders", "1: tables are named without their pipeline: write orders"),
+        ("SELECT event_date FROM orders, refunds", "1: refunds is not among `reads` of the gold table: add it there"),
+        ("SELECT event_date,\nFROM orders", "1: this is no SQL: a comma too many"),
+        ("SELECT event_date\nFROM orders WHERE", "2: this is no SQL at 'WHERE': something is missing behind it"),
+        ("SELECT event_date, 'x FROM orders", "1: this is no SQL: a quote is not closed"),
+        ("SELECT event_date, (1 FROM orders", "1: this is no SQL at 'FROM': Expecting )"),
+        ("INSERT INTO orders SELECT 1", "1: write one SELECT and nothing else"),
+        ("SELECT 1; SELECT 2", "1: write one SELECT and nothing else"),
+        ("", "1: write one SELECT and nothing else"),
+    ],
+)
+def test_gold_sql_is_read_as_sparks_and_its_names_are_looked_up(project: Path, sql: str, expected: str) -> None:
+    refunds = "  - name: refunds\n    when: {name: refund}\n"
+
+    (mistake,) = check_of_shop(project, sql, pipeline=PIPELINE.replace("stream:", refunds + "stream:"))
+
+    assert mistake.partition(f" ({SPARK})")[0] == f"daily.sql:{expected}"
+    if "no SQL" in expected or "no column" in expected or "one SELECT" in expected:
+        assert SPARK in mistake
+
+
+def test_what_is_declared_of_an_answer_is_in_it(project: Path) -> None:
+    gold = DAILY.replace("event_date}", "day, checks: {unique: [event_dte], not_null: turnover}}")
+
+    assert check_of_shop(project, gold=gold) == [
+        "pipeline.yaml:22: gold.tables.0.partition_by: the answer of daily.sql has no column 'day'; its columns are "
+        "event_date, turnover",
+        "pipeline.yaml:22: gold.tables.0.checks.unique.0: the answer of daily.sql has no column 'event_dte'; did you "
+        "mean 'event_date'?",
+    ]
+
+
+def test_a_gold_table_that_another_reads_has_the_columns_of_its_answer(project: Path) -> None:
+    weekly = "    - {name: weekly, sql: weekly.sql, reads: [daily], partition_by: event_date}\n"
+    declare(project, "shop", PIPELINE + DAILY + weekly, weekly="SELECT event_date, turnovr FROM daily")
+
+    assert said(check_project("local", root=project), "shop") == [
+        f"weekly.sql:1: there is no column 'turnovr' in daily; did you mean 'turnover'? ({SPARK})"
+    ]
+
+
+def test_the_key_of_copies_is_a_column(project: Path) -> None:
+    assert check_of_shop(project, gold=DAILY + "  dedupe: {by: event_ids}\n") == [
+        "pipeline.yaml:23: gold.dedupe.by: 'orders', which gold reads, has no column 'event_ids'; did you mean "
+        "'event_id'?"
+    ]
+
+
+def test_a_bucket_that_no_relay_watches_is_named(project: Path) -> None:
+    assert check_of_shop(project, pipeline=PIPELINE.replace("bucket: landing", "bucket: lading")) == [
+        "pipeline.yaml:7: source.bucket: the relay 'landing' does not watch the bucket 'lading'; did you mean "
+        "'landing'?"
+    ]
+    (project / "include/relays/other.yaml").write_text("relay: other\nlisting: {}\nbuckets: [files]\n")
+    assert check_of_shop(project, pipeline=PIPELINE.replace("bucket: landing", "bucket: files")) == [
+        "pipeline.yaml:7: source.bucket: the relay 'landing' does not watch the bucket 'files'; the relay 'other' does"
+    ]
+    assert check_of_shop(project, pipeline=PIPELINE.replace("bucket: landing", "bucket: zzz")) == [
+        "pipeline.yaml:7: source.bucket: the relay 'landing' does not watch the bucket 'zzz'; add it to `buckets` in "
+        "include/relays/landing.yaml"
+    ]
+
+
+def test_a_slash_is_a_name_of_its_own_where_fields_are_columns_of_files(project: Path) -> None:
+    slash = PIPELINE.replace("path: amount", "path: km/h")
+
+    assert check_of_shop(project, pipeline=slash) == [
+        "pipeline.yaml:16: tables.0.columns.0.path: a path has points between its names: write km.h"
+    ]
+    assert check_of_shop(project, pipeline=slash.replace("  bucket:", "  format: csv\n  bucket:")) == []
+
+
+def test_the_sources_that_are_not_chosen_are_checked_too(project: Path) -> None:
+    sources = (
+        "source: main\nsources:\n  main: {kind: s3_sqs, relay: landing, bucket: landing, max_files_per_batch: 0}\n"
+    )
+    sources += "  other: {kind: kafk}\n"
+    source = PIPELINE[PIPELINE.index("source:") : PIPELINE.index("event:")]
+
+    assert check_of_shop(project, pipeline=PIPELINE.replace(source, sources)) == [
+        "pipeline.yaml:6: sources.main.max_files_per_batch: write 1 or more instead of 0",
+        "pipeline.yaml:7: sources.other.kind: there is no kind 'kafk'; did you mean 'kafka'?",
+    ]
+
+
+def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
+    declare(project, "shop", PIPELINE + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
+
+    check = check_project("local", root=project)
+
+    assert [str(remark) for remark in check.remarks] == [
+        "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only when somebody triggers "
+        'gold__shop; write schedule: "*/15 * * * *" below gold'
+    ]
+    assert check.mistakes == []
+
+
+def test_a_wrong_environment_hides_no_pipeline(project: Path) -> None:
+    (project / "include/environments/local.yaml").write_text(ENVIRONMENT + "colour: blue\n")
+    declare(project, "empty", "")
+
+    assert [mistake.partition(": ")[0] for mistake in said(check_project("local", root=project))] == [
+        "include/environments/local.yaml:5",
+        "include/pipelines/empty/pipeline.yaml:1",
+    ]
+
+
+def test_an_environment_that_is_not_there_ends_the_check(project: Path) -> None:
+    with pytest.raises(ConfigError, match="SPEC_MISSING"):
+        check_project("prod", root=project)
+
+
+def test_what_the_check_calls_right_is_what_loads(project: Path) -> None:
+    declare(project, "wrong", WRONG, **WRONG_SQL)
+    declare(project, "empty", "")
+
+    assert list(check_project("local", root=project).pipelines) == list(
+        load_catalog("local", root=project, tolerant=True).pipelines
+    )
+
+
+def test_only_the_check_needs_a_parser_of_sql() -> None:
+    """A stream, and every other command, does without the time that one takes to load."""
+    program = (
+        "import sys, deltaworks.specs.catalog, deltaworks.specs.checks.project, deltaworks.cli.pipelines; "
+        "from deltaworks.specs.catalog import load_catalog; load_catalog(); print('sqlglot' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,432 @@
+"""What a reader of a mistake gets to read: plain words, with the line and what to write instead."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml.comments import CommentedMap
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.declared_mistakes import Declared, mistakes_of
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.loading import read_yaml
+from deltaworks.specs.overrides import to_plain
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.wording import PATTERNS, WORDING
+from tests.unit.specs.conftest import PIPELINE
+
+MakeProject = Callable[..., Path]
+GOLD = "gold:\n  tables:\n"
+FIRST = "    - {name: daily, sql: daily.sql, reads: [weekly], partition_by: event_date}\n"
+SECOND = "    - {name: weekly, sql: daily.sql, reads: [daily], partition_by: event_date}\n"
+ORDERS = '    columns:\n      - {name: amount, path: amount, type: "decimal(12,2)"}\n'
+PATH_OF_A_LIST = (
+    'a path leads to a field, not into a list: declare items as a column of a type such as "array<struct<...>>", and '
+    "take elements in gold"
+)
+#: What the small pipeline has, what stands there instead, and everything that is said of it: line, key and words.
+MESSAGES = {
+    "a list as a text": (
+        "    columns:",
+        "    partition_by: event_date\n    columns:",
+        [(15, "tables.0.partition_by", "write a list: [event_date]")],
+    ),
+    "a text as a list": ("owner: tests", "owner: [tests]", [(3, "owner", "write a text instead of a list")]),
+    "a number as a text": ("owner: tests", "owner: 12", [(3, "owner", 'write a text, in quotes: "12"')]),
+    "nothing": ("owner: tests", "owner:", [(3, "owner", "write a text instead of nothing")]),
+    "a text as a number": (
+        "trigger_seconds: 60",
+        "trigger_seconds: soon",
+        [(18, "stream.trigger_seconds", "write a number instead of 'soon'")],
+    ),
+    "half a second": (
+        "trigger_seconds: 60",
+        "max_run_seconds: 60.5",
+        [(18, "stream.max_run_seconds", "write a whole number instead of 60.5")],
+    ),
+    "too few seconds": (
+        "trigger_seconds: 60",
+        "lease_ttl_seconds: 1",
+        [(18, "stream.lease_ttl_seconds", "write 3 or more instead of 1")],
+    ),
+    "no seconds": (
+        "trigger_seconds: 60",
+        "trigger_seconds: 0",
+        [(18, "stream.trigger_seconds", "write more than 0 instead of 0")],
+    ),
+    "a size of memory": (
+        "trigger_seconds: 60",
+        "driver_memory: 1gb",
+        [(18, "stream.driver_memory", "write a number with m or g, such as 512m or 2g, instead of '1gb'")],
+    ),
+    "a section as a text": (
+        "stream:\n  trigger_seconds: 60",
+        "stream: fast",
+        [(17, "stream", "write keys and values instead of 'fast'")],
+    ),
+    "a choice": (
+        "path: time}",
+        "path: time, unit: epoch_milli}",
+        [
+            (
+                11,
+                "event.time.unit",
+                "write epoch_seconds, epoch_millis or iso8601 instead of 'epoch_milli'; did you mean 'epoch_millis'?",
+            )
+        ],
+    ),
+    "a yes or no": (
+        'type: "decimal(12,2)"',
+        'type: "decimal(12,2)", required: perhaps',
+        [(16, "tables.0.columns.0.required", "write true or false instead of 'perhaps'")],
+    ),
+    "one of several kinds": (
+        "stream:",
+        GOLD + FIRST.replace("weekly", "orders").replace("}", ", affects: none}") + "stream:",
+        [(19, "gold.tables.0.affects", "write all, same or keys and values instead of 'none'")],
+    ),
+    "a key in one of several kinds": (
+        "stream:",
+        GOLD + FIRST.replace("weekly", "orders").replace("}", ", affects: {day: [1]}}") + "stream:",
+        [(19, "gold.tables.0.affects.day", "unknown key 'day'; did you mean 'days'?")],
+    ),
+    "a decimal without quotes": (
+        '"decimal(12,2)"',
+        "decimal(12,2)",
+        [(16, "tables.0.columns.0.type", 'quote it, because of its comma: type: "decimal(12,2)"')],
+    ),
+    "a map without quotes, and keys behind it": (
+        '"decimal(12,2)"',
+        "map<string, long>, required: true",
+        [(16, "tables.0.columns.0.type", 'quote it, because of its comma: type: "map<string,long>"')],
+    ),
+    "a mistake in a table alone": (
+        '"decimal(12,2)"',
+        "number",
+        [
+            (
+                16,
+                "tables.0.columns.0.type",
+                "unknown type 'number'; known types are string, int, long, float, double, boolean, date, timestamp, "
+                "binary, decimal(p,s), array<T>, map<string,T>, struct<a: T>",
+            )
+        ],
+    ),
+    "no tables": (
+        "tables:\n  - name: orders\n    when: {name: order}\n" + ORDERS,
+        "tables: []\n",
+        [(12, "tables", "write 1 or more here")],
+    ),
+    "a path of JSONPath": (
+        "path: amount",
+        "path: $.page",
+        [(16, "tables.0.columns.0.path", "a path begins with the name of a field and not with $: write page")],
+    ),
+    "a path into a list": (
+        "path: amount",
+        'path: "items[0].x"',
+        [(16, "tables.0.columns.0.path", PATH_OF_A_LIST)],
+    ),
+    "a phrase as a schedule": (
+        "stream:",
+        "maintenance: {schedule: every 15 minutes}\nstream:",
+        [
+            (
+                17,
+                "maintenance.schedule",
+                "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
+                "\"*/15 * * * *\", instead of 'every 15 minutes'",
+            )
+        ],
+    ),
+    "a table twice": (
+        "stream:",
+        "  - name: orders\n    catch_all: true\nstream:",
+        [
+            (
+                17,
+                "tables.1.name",
+                "table orders is declared twice in this pipeline; give one of them another name; also on line 13",
+            )
+        ],
+    ),
+    "a column twice": (
+        "stream:",
+        "      - {name: amount, path: x, type: long}\nstream:",
+        [
+            (
+                17,
+                "tables.0.columns.1.name",
+                "column amount is declared twice; give one of them another name; also on line 16",
+            )
+        ],
+    ),
+    "a circle": (
+        "stream:",
+        GOLD + FIRST + SECOND + "stream:",
+        [
+            (
+                19,
+                "gold.tables.0.reads",
+                "gold tables read each other in a circle: daily reads weekly reads daily; also on line 20",
+            )
+        ],
+    ),
+    "a missing file": (
+        "stream:",
+        GOLD + FIRST.replace("weekly", "orders").replace("daily.sql", "daly.sql") + "stream:",
+        [
+            (
+                19,
+                "gold.tables.0.sql",
+                "gold table 'daily' names daly.sql, which is not in its folder; did you mean 'daily.sql'?",
+            )
+        ],
+    ),
+    "an unknown relay": (
+        "relay: landing",
+        "relay: landings",
+        [(6, "source.relay", "there is no relay 'landings' in include/relays; did you mean 'landing'?")],
+    ),
+    "another folder": (
+        "pipeline: shop",
+        "pipeline: store",
+        [(1, "pipeline", "the folder is called 'shop', the pipeline 'store': give both the same name")],
+    ),
+    "several mistakes in one table": (
+        "    columns:",
+        "    zorder_by: [amont, event_date]\n    writer: spark\n    evolve: add_columns\n    columns:",
+        [
+            (15, "tables.0.zorder_by.0", "'amont' is no column of this table; did you mean 'amount'?"),
+            (15, "tables.0.zorder_by.1", "event_date is a partition column: Z-order cannot use it"),
+            (
+                17,
+                "tables.0.evolve",
+                "evolve: add_columns needs writer: fan_out; for a table Spark writes use evolve: rescue",
+            ),
+        ],
+    ),
+}
+#: What the small pipeline has, what stands there instead, the line that is named, and what is said of it.
+NO_YAML = {
+    "a tab": ("  kind: s3_sqs", "\tkind: s3_sqs", 5, "a tab, which YAML does not take: use spaces"),
+    "a key twice": (
+        "stream:",
+        "owner: others\nstream:",
+        17,
+        "the key 'owner' is written twice; the first is on line 3: keep one of them",
+    ),
+    "a key twice in a section": (
+        "  bucket: landing",
+        "  bucket: landing\n  kind: kafka",
+        8,
+        "the key 'kind' is written twice; the first is on line 5: keep one of them",
+    ),
+    "a cron expression without quotes": (
+        "stream:",
+        "maintenance:\n  schedule: */15 * * * *\nstream:",
+        18,
+        'a text that begins with * is written in quotes: schedule: "*/15 * * * *"',
+    ),
+    "a struct without quotes": (
+        '"decimal(12,2)"',
+        "struct<a: int, b: string>",
+        16,
+        'quote it, because of its colons: type: "struct<a: int, b: string>"',
+    ),
+    "an at sign": ("owner: tests", "owner: @tests", 3, "a text that begins with @ is written in quotes"),
+    "a colon too many": (
+        "description: orders",
+        "description: orders: all",
+        2,
+        "a colon too many on this line: quote the value that has it",
+    ),
+    "another column": (
+        "owner: tests",
+        "  owner: tests",
+        3,
+        "a colon too many on this line: quote the value that has it",
+    ),
+    "a bracket": ("{path: name}", "{path: name", 11, "a bracket is not closed: write , or }"),
+    "a quote": ("owner: tests", "owner: 'tests", 19, "a quote or a bracket is not closed"),
+}
+#: Words of pydantic, of its dependencies and of Python that nobody who writes YAML should have to know.
+FOREIGN = re.compile(
+    r"Input should|Field required|Value error|valid (?:tuple|dictionary|integer|boolean|string)|instance of|\btuple\b|"
+    r"\bdict\b|NoneType|Extra inputs|unable to|pydantic|at least 1 item|\bnull\b|None\b"
+)
+
+
+def mistakes_in(root: Path) -> list[str]:
+    """The lines of the refusal, without the folder of the project."""
+    with pytest.raises(ConfigError) as caught:
+        load_catalog("local", root=root)
+    assert caught.value.condition == "SPEC_INVALID"
+    header, *lines = caught.value.message.split("\n  ")
+    assert header.startswith(f"{len(lines)} mistake")
+    return [line.removeprefix(f"{root}/include/pipelines/shop/pipeline.yaml:") for line in lines]
+
+
+@pytest.mark.parametrize(("good", "bad", "said"), MESSAGES.values(), ids=MESSAGES)
+def test_a_mistake_is_said_in_plain_words_and_nothing_else_is(
+    make_project: MakeProject, good: str, bad: str, said: list[tuple[int, str, str]]
+) -> None:
+    assert good in PIPELINE
+    root = make_project(pipeline=PIPELINE.replace(good, bad, 1))
+    (root / "include/pipelines/shop/daily.sql").write_text("SELECT event_date FROM orders")
+
+    assert mistakes_in(root) == [f"{line}: {key}: {words}" for line, key, words in said]
+
+
+@pytest.mark.parametrize(("good", "bad", "line", "said"), NO_YAML.values(), ids=NO_YAML)
+def test_what_is_no_yaml_is_said_in_plain_words(
+    make_project: MakeProject, good: str, bad: str, line: int, said: str
+) -> None:
+    assert good in PIPELINE
+
+    with pytest.raises(ConfigError) as caught:
+        load_catalog("local", root=make_project(pipeline=PIPELINE.replace(good, bad, 1)))
+
+    assert caught.value.condition == "SPEC_NOT_YAML"
+    assert caught.value.message.partition("pipeline.yaml:")[2] == f"{line}: {said}."
+
+
+def test_a_wrong_override_is_named_by_its_file_and_line(make_project: MakeProject, environment_text: str) -> None:
+    override = "overrides:\n  pipelines:\n    shop:\n      stream: {trigger_seconds: soon}\n"
+
+    with pytest.raises(ConfigError) as caught:
+        load_catalog("local", root=make_project(environment=environment_text + override))
+
+    said = "overrides.pipelines.shop.stream.trigger_seconds: write a number instead of 'soon'"
+    assert f"include/environments/local.yaml:8: {said}" in caught.value.message
+
+
+def test_a_mistake_beside_an_override_is_the_files_own(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds", "5")
+    wrong = PIPELINE.replace("    when: {name: order}\n", "").replace("trigger_seconds: 60", "max_run_seconds: 1")
+
+    assert mistakes_in(make_project(pipeline=wrong)) == [
+        "13: tables.0: give `when` a condition, or set catch_all: true for a table of every event",
+        "17: stream.max_run_seconds: write 10 or more instead of 1",
+    ]
+
+
+def test_what_was_removed_may_leave_its_overrides_behind(make_project: MakeProject, environment_text: str) -> None:
+    override = "overrides: {pipelines: {games: {stream: {trigger_seconds: 5}}}}\n"
+
+    assert list(load_catalog("local", root=make_project(environment=environment_text + override)).pipelines) == ["shop"]
+
+
+def error_types(schema: Any) -> Iterator[str]:
+    """Every type of error that a schema of pydantic's core can raise.
+
+    Raises:
+        AssertionError: the schema has a part whose errors nobody has looked at.
+    """
+    kind = schema["type"]
+    bounds = {"gt": "greater_than", "ge": "greater_than_equal", "lt": "less_than", "le": "less_than_equal"}
+    own = {
+        "str": ["string_type", "string_unicode"],
+        "int": ["int_type", "int_parsing", "int_parsing_size", "int_from_float"],
+        "float": ["float_type", "float_parsing", "finite_number"],
+        "bool": ["bool_type", "bool_parsing"],
+        "tuple": ["tuple_type"],
+        "dict": ["dict_type"],
+        "literal": ["literal_error"],
+        "model": ["model_type"],
+        "model-fields": ["model_attributes_type", "missing", "extra_forbidden"],
+        "tagged-union": ["union_tag_invalid", "union_tag_not_found", "model_attributes_type"],
+        "function-after": ["value_error", "declared"],
+        "function-before": ["value_error", "declared"],
+        **{key: [] for key in ("nullable", "default", "union", "definitions", "definition-ref", "any", "model-field")},
+    }
+    assert kind in own, f"give every error of a {kind} its words in deltaworks.specs.wording"
+    yield from own[kind]
+    yield from (name for key, name in bounds.items() if key in schema)
+    if kind == "str":
+        limits = {"string_too_short": "min_length", "string_too_long": "max_length"}
+        yield from (name for name, limit in limits.items() if limit in schema)
+        if "pattern" in schema:
+            assert schema["pattern"] in PATTERNS, "say in words what fits the pattern"
+            yield "string_pattern_mismatch"
+    elif kind == "tuple":
+        yield from (f"too_{key}" for key, limit in (("short", "min_length"), ("long", "max_length")) if limit in schema)
+    for key in ("schema", "keys_schema", "values_schema"):
+        if key in schema:
+            yield from error_types(schema[key])
+    inner = schema.get("choices", {})
+    for part in [
+        *schema.get("items_schema", []),
+        *schema.get("definitions", []),
+        *(inner.values() if isinstance(inner, dict) else inner),
+        *(schema["fields"].values() if kind == "model-fields" else []),
+    ]:
+        yield from error_types(part[0] if isinstance(part, tuple) else part)
+
+
+@pytest.mark.parametrize("model", [PipelineSpec, RelaySpec, EnvironmentSpec])
+def test_every_error_that_a_model_can_raise_has_its_words(model: type[BaseModel]) -> None:
+    raised = {*error_types(model.__pydantic_core_schema__)} - {"extra_forbidden"}
+
+    assert len(raised) > 10
+    assert raised - {*WORDING} == set()
+
+
+def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a declaration."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield (*place, key)
+        yield from leaves(value, (*place, key))
+
+
+def largest_example() -> dict[str, Any]:
+    """The declaration in the documents that has every key."""
+    text = (PROJECT_ROOT / "docs/specs.md").read_text()
+    examples = re.findall(r"<!-- example: pipeline -->\n```yaml\n(.*?)```", text, re.DOTALL)
+    path = Path(PROJECT_ROOT / "docs/specs.md")
+    assert examples, path
+    from deltaworks.specs.bounded_yaml import load_yaml
+
+    return dict(to_plain(load_yaml(max(examples, key=len).encode())))
+
+
+EXAMPLE = largest_example()
+ODD = st.sampled_from([None, True, 12, -1, 1.5, "", "x y", "2026-01-01", [], ["x"], [1], {}, {"x": 1}, [{}], "all"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(place=st.sampled_from(list(leaves(EXAMPLE))), value=ODD)
+def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, ...], value: Any) -> None:
+    data = copy.deepcopy(EXAMPLE)
+    node: Any = data
+    for part in place[:-1]:
+        node = node[part]
+    node[place[-1]] = value
+    declared = Declared(Path("pipeline.yaml"), CommentedMap(), data)
+
+    try:
+        PipelineSpec.model_validate(data)
+    except ValidationError as error:
+        mistakes = [mistake for _, mistake in mistakes_of(error, declared, PipelineSpec)]
+        assert mistakes
+        for mistake in mistakes:
+            shown = mistake.text.replace(json.dumps(value), "")
+            assert FOREIGN.search(shown) is None, f"{place} = {value!r}: {mistake.text}"
+
+
+def test_the_declarations_of_this_project_have_no_mistake() -> None:
+    for path in sorted((PROJECT_ROOT / "include/pipelines").glob("*/pipeline.yaml")):
+        PipelineSpec.model_validate(to_plain(read_yaml(path)))

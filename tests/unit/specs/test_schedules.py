@@ -1,0 +1,60 @@
+"""Cron expressions are checked as Airflow reads them, and a phrase is met with the expression it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.specs.schedules import PRESETS, schedule_problem
+
+
+@pytest.mark.parametrize(
+    "expression", ["*/15 * * * *", "0 3 * * 0", "15,45 0-6/2 1 JAN MON", "0 0 L * *", "5 4 * * sun", *PRESETS]
+)
+def test_what_airflow_takes_is_right(expression: str) -> None:
+    assert schedule_problem(expression) is None
+
+
+@pytest.mark.parametrize(
+    ("phrase", "expression"),
+    [
+        ("every 15 minutes", "*/15 * * * *"),
+        ("every minute", "* * * * *"),
+        ("every 2 hours", "0 */2 * * *"),
+        ("Every hour", "0 * * * *"),
+        ("hourly", "0 * * * *"),
+        ("every day at 4:30", "30 4 * * *"),
+        ("daily", "0 3 * * *"),
+        ("every week", "0 3 * * 0"),
+        ("every month", "0 3 1 * *"),
+        ("when it rains", "*/15 * * * *"),
+        ("0 */15 * * * *", "*/15 * * * *"),
+    ],
+)
+def test_a_phrase_is_met_with_the_expression_to_write(phrase: str, expression: str) -> None:
+    said = "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
+
+    assert schedule_problem(phrase) == f'{said}"{expression}", instead of {phrase!r}'
+    assert schedule_problem(expression) is None
+
+
+@pytest.mark.parametrize("expression", ["61 3 * * *", "* 24 * * *", "* * 32 * *", "a b c d e", "*/0 * * * *"])
+def test_five_parts_that_mean_nothing_are_refused(expression: str) -> None:
+    assert str(schedule_problem(expression)).startswith(f"{expression!r} is no cron expression: it has a minute of 0")
+
+
+def test_every_schedule_of_a_declaration_is_checked() -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from deltaworks.specs.gold import GoldSpec
+    from deltaworks.specs.maintenance import MaintenanceSpec
+    from deltaworks.specs.mutation import MutationsSpec
+    from deltaworks.specs.relay import CleanSpec
+
+    for model, rest in (
+        (GoldSpec, {}),
+        (MaintenanceSpec, {}),
+        (MutationsSpec, {"requests": "requests"}),
+        (CleanSpec, {"mode": "delete"}),
+    ):
+        with pytest.raises(ValidationError, match="cron expression"):
+            TypeAdapter(model).validate_python({**rest, "schedule": "every 15 minutes"})
