@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow import names
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import gold_dag
 from deltaworks.specs.catalog import load_catalog
 
@@ -10,3 +12,6 @@ for pipeline in catalog.pipelines.values():
     if pipeline.gold.tables:
         dag = gold_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_pipelines("gold").items():
+    dag = misdeclared_dag(names.gold_dag_id(name), error, task_id="rebuild_gold")
+    globals()[dag.dag_id] = dag

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow import names
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():
     dag = maintenance_dag(pipeline, catalog.environment)
+    globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_pipelines().items():
+    dag = misdeclared_dag(names.maintenance_dag_id(name), error, task_id="optimize_tables")
     globals()[dag.dag_id] = dag

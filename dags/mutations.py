@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow import names
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import mutation_dag
 from deltaworks.specs.catalog import load_catalog
 
@@ -10,3 +12,6 @@ for pipeline in catalog.pipelines.values():
     if pipeline.mutations is not None:
         dag = mutation_dag(pipeline, pipeline.mutations, catalog.environment)
         globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_pipelines("mutations").items():
+    dag = misdeclared_dag(names.mutation_dag_id(name), error, task_id="mutate_tables")
+    globals()[dag.dag_id] = dag

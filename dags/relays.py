@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow import names
 from deltaworks.airflow.endless_dags import relay_dag
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import clean_dag
 from deltaworks.specs.catalog import load_catalog
 
@@ -13,3 +15,6 @@ for relay in catalog.relays.values():
     if relay.clean is not None:
         dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_relays().items():
+    dag = misdeclared_dag(names.relay_dag_id(name), error, task_id="relay")
+    globals()[dag.dag_id] = dag

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow import names
 from deltaworks.airflow.endless_dags import stream_dag
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.specs.catalog import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():
     dag = stream_dag(pipeline, catalog.environment)
+    globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_pipelines().items():
+    dag = misdeclared_dag(names.stream_dag_id(name), error, task_id="ingest")
     globals()[dag.dag_id] = dag

@@ -89,7 +89,7 @@ class JudgeStreamsOperator(BaseOperator):
         reports = [
             health_report.report(subject, objects, previous=previous, paused=lambda dag_id: _paused(context, dag_id))
             for subject in health_report.subjects(catalog)
-        ] + health_report.misdeclared(catalog, previous=previous)
+        ] + health_report.misdeclared(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
         if unheard := channel_warning(catalog.environment.alerts):
             self.log.warning("%s", unheard)

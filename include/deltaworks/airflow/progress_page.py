@@ -22,7 +22,7 @@ from deltaworks.airflow.links import server_path
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
-from deltaworks.control.health.report import Report, report, subjects, to_record
+from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, report, subjects, to_record
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import load_catalog
 
@@ -33,7 +33,7 @@ _HEADERS = {
 }
 _STYLE = (
     "body{font:14px system-ui;margin:1.5rem}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"
-    "text-align:left;border-bottom:1px solid #ddd;vertical-align:top}"
+    "text-align:left;border-bottom:1px solid #ddd;vertical-align:top;white-space:pre-line}"
     ".unhealthy{color:#b00020;font-weight:600}"
     ".lagging{color:#9a6700}.healthy{color:#0a6b2d}"
 )
@@ -83,11 +83,12 @@ def _may_read(dag_id: str, user: Any) -> bool:
 
 def _reports(includes: Any) -> list[Report]:
     catalog = load_catalog(tolerant=True)
-    chosen = [subject for subject in subjects(catalog) if includes(subject.dag_id)]
-    if not chosen:
+    sound = [subject for subject in subjects(catalog) if includes(subject.dag_id)]
+    if not sound and not any(includes(subject.dag_id) for subject, _ in misdeclared_subjects(catalog)):
         return []
     objects = open_objects(catalog.environment.lake)
-    return [report(subject, objects, paused=_paused) for subject in chosen]
+    wrong = [item for item in misdeclared(catalog, objects) if includes(item.subject.dag_id)]
+    return wrong + [report(subject, objects, paused=_paused) for subject in sound]
 
 
 def _paused(dag_id: str) -> bool | None:

@@ -26,20 +26,27 @@ def use_settings() -> None:
 def catalog(*, needs: Service | None = "lake") -> Catalog:
     """Everything declared, with the environment's settings taken over.
 
+    What is declared wrongly is named on standard error and left out, so that commands work for the rest; asked for by
+    its name, it raises its own error.
+
     Args:
         needs: what the command is about to ask; None where it asks nothing.
 
     Raises:
-        ConfigError: what is wrong with a declaration.
         TransientError: STORAGE_UNREACHABLE within about a second, where nothing answers there.
     """
     from deltaworks.specs.catalog import load_catalog
 
     use_settings()
-    declared = load_catalog()
+    project = load_catalog(tolerant=True)
+    if project.broken:
+        from deltaworks.cli.output import line
+
+        named = ", ".join(f"{kind} {name}" for kind, name in project.broken)
+        line(f"Declared wrongly and left out: {named}. `deltaworks pipelines check` says why.", error=True)
     if needs is not None:
-        check_service(declared.environment, needs)
-    return declared
+        check_service(project.environment, needs)
+    return project
 
 
 def check_service(environment: EnvironmentSpec, needs: Service) -> None:

@@ -70,7 +70,7 @@ def listing(shown: Listing) -> None:
     """Print a listing for people: as a table on a terminal, as aligned text in a pipe."""
     if shown.title:
         line(shown.title, style="bold")
-    if not _is_terminal(error=False) or shown.layout == "blocks":
+    if not _is_terminal(error=False) or shown.layout != "table":
         _write(plain_text(shown))
         return
     from rich.table import Table

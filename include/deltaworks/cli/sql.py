@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import duckdb
@@ -20,13 +21,17 @@ def sql(
     limit: int = typer.Option(100, help="Rows to print at most."),
 ) -> list[str | Listing]:
     """Run a query over the tables (`<pipeline>.<table>`); without one, list the tables."""
-    connection, names = connect(catalog())
+    project = catalog()
+    connection, names = connect(project)
     if not query:
         tables = Listing(("table",), [(name,) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
     try:
         result = connection.execute(query)
     except duckdb.Error as error:
+        for name, wrong in project.wrong_pipelines().items():
+            if re.search(rf'\b{name}"?\s*\.', query):
+                raise wrong from error
         raise ConfigError(
             "SQL_REFUSED", str(error), hint="`deltaworks sql` without a query lists the tables."
         ) from error

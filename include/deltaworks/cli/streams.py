@@ -32,7 +32,7 @@ def stop(
     wait_seconds: float = typer.Option(180.0, help="How long to wait for the stream to end."),
 ) -> None:
     """Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped."""
-    job = _endless(name)
+    job = _endless(name, to_start=False)
     with airflow_from_environment() as airflow:
         airflow.pause(job.dag_id)
     job.flag.set(by=getpass.getuser(), reason=reason)
@@ -43,7 +43,7 @@ def stop(
 
 def start(name: StreamArgument) -> None:
     """Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing."""
-    job = _endless(name)
+    job = _endless(name, to_start=True)
     job.flag.clear()
     job.backoff.reset()
     with airflow_from_environment() as airflow:
@@ -63,14 +63,22 @@ class _Endless:
     heartbeat_key: str
 
 
-def _endless(name: str) -> _Endless:
+def _endless(name: str, *, to_start: bool) -> _Endless:
+    """A stream or a relay by name. One whose declaration is wrong can be stopped, but not started.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, or what is wrong with a declaration.
+    """
     project = catalog()
     objects = open_objects(project.environment.lake)
-    if name in project.relays and name not in project.pipelines:
+    if project.declares("relay", name) and not project.declares("pipeline", name):
         folder, dag_id = paths.relay_control(name), f"relay__{name}"
+        if to_start:
+            project.relay(name)
     else:
-        project.pipeline(name)
         folder, dag_id = paths.pipeline_control(name), f"stream__{name}"
+        if to_start or not project.declares("pipeline", name):
+            project.pipeline(name)
     flag, backoff = StopFlag(objects, paths.stop_request(folder)), RestartBackoff(objects, f"{folder}/failures.json")
     return _Endless(name, dag_id, objects, flag, backoff, paths.heartbeat(folder))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -53,6 +54,13 @@ def stream_runbook(spec: PipelineSpec) -> str:
         max_run_seconds=spec.stream.max_run_seconds,
         owner=spec.owner,
     )
+
+
+def misdeclared_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
+    """For a DAG whose pipeline or relay is declared wrongly."""
+    # A fence in a mistake would end the block that shows it.
+    mistakes = error.message.replace("```", "` ` `")
+    return _runbook("misdeclared", dag_id=dag_id, name=name, mistakes=mistakes, hint=error.hint)
 
 
 def health_runbook() -> str:

@@ -215,10 +215,24 @@ def unreadable(
 
 
 def declared_wrongly(
-    error: DeltaworksError, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
+    error: DeltaworksError,
+    *,
+    kind: SubjectKind,
+    name: str,
+    now: datetime,
+    previous: Verdict | None = None,
+    heartbeat: Heartbeat | None = None,
+    limits: HealthLimits | None = None,
 ) -> Verdict:
     """The verdict where the declaration is wrong: a run under way continues, and no other is started."""
-    finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message, error.hint)
+    limits = limits or HealthLimits()
+    runs = (
+        heartbeat is not None
+        and heartbeat.state not in ("ended", "failed")
+        and age_seconds(heartbeat.written_at, now) <= limits.stale_seconds(heartbeat.trigger_seconds)
+    )
+    under_way = " Its run under way goes on, as it was declared when it started." if runs else " It does not run."
+    finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message + under_way, error.hint)
     return _verdict(finding, kind, name, now, previous)
 
 

@@ -20,6 +20,7 @@ from deltaworks.control.health.limits import HealthLimits, duration, read_norm
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import Throughput, read_throughput
 from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -120,20 +121,48 @@ def report(
 
 
 def misdeclared(
-    catalog: Catalog, *, previous: Mapping[str, Verdict] | None = None, now: datetime | None = None
+    catalog: Catalog,
+    objects: ObjectStore,
+    *,
+    previous: Mapping[str, Verdict] | None = None,
+    now: datetime | None = None,
 ) -> list[Report]:
-    """A report per relay and pipeline whose declaration is wrong: nothing starts it until that is mended."""
+    """A report per relay and pipeline whose declaration is wrong: a run under way continues, and nothing starts another
+    until that is mended."""
     now = now or utc_now()
     reports = []
-    for (declared, name), error in catalog.broken.items():
-        if declared not in ("relay", "pipeline"):
-            continue
-        kind: SubjectKind = "relay" if declared == "relay" else "stream"
-        control = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
-        subject = Subject(kind, name, control, HealthLimits())
-        before = (previous or {}).get(subject.dag_id)
-        reports.append(Report(subject, declared_wrongly(error, kind=kind, name=name, now=now, previous=before), None))
+    for subject, error in misdeclared_subjects(catalog):
+        heartbeat = _heartbeat(subject, objects)
+        verdict = declared_wrongly(
+            error,
+            kind=subject.kind,
+            name=subject.name,
+            now=now,
+            previous=(previous or {}).get(subject.dag_id),
+            heartbeat=heartbeat,
+            limits=subject.limits,
+        )
+        reports.append(Report(subject, verdict, heartbeat))
     return reports
+
+
+def misdeclared_subjects(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
+    """Every relay and stream whose declaration is wrong, with its error."""
+    wrong = []
+    for (declared, name), error in catalog.broken.items():
+        if declared == "relay":
+            wrong.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
+        elif declared == "pipeline":
+            wrong.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits()), error))
+    return wrong
+
+
+def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
+    """The last heartbeat; None where the storage does not answer, which the reports of others say."""
+    try:
+        return read_heartbeat(objects, paths.heartbeat(subject.control))
+    except Exception:
+        return None
 
 
 def table(reports: Iterable[Report]) -> str:
