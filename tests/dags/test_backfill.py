@@ -100,28 +100,6 @@ def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | N
     assert rendered == built
 
 
-BROKEN = """
-import json
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag()
-errors = {file.rpartition("/")[2]: text for file, text in bag.import_errors.items()}
-print(json.dumps({"dags": sorted(bag.dags), "errors": errors}))
-"""
-
-
-def test_a_pipeline_that_is_declared_wrongly_takes_no_other_with_it_and_shows(tmp_path: Path) -> None:
-    from tests.dags.airflow_project import write_project
-
-    project = write_project(tmp_path)
-    (project / "include" / "pipelines" / "edits" / "pipeline.yaml").write_text("pipeline: edits\ncolour: blue\n")
-
-    found = run_python(BROKEN, project)
-
-    assert [dag for dag in found["dags"] if dag.startswith("stream__")] == ["stream__games"]
-    assert list(found["errors"]) == ["declarations.py"]
-    assert "unknown key 'colour'" in found["errors"]["declarations.py"]
-
-
 def test_a_dag_that_is_new_does_not_run_for_a_time_that_has_passed(told: Any) -> None:
     for first in told["first"]:
         assert dt.datetime.fromisoformat(first) > dt.datetime.fromisoformat(told["now"])

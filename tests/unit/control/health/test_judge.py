@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict, judge, unreadable
+from deltaworks.control.health.judge import Verdict, declared_wrongly, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STOP = StopRequest(by="ada", reason="upgrade", at="2026-11-21T11:00:00+00:00")
@@ -364,3 +365,26 @@ def test_another_cause_stands_and_too_much_in_quarantine_is_said_beside_it(
 
     assert verdict.cause == cause
     assert "100 of 100 events" in verdict.rejection
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "under_way"),
+    [
+        (beat(), True),
+        (beat(state="idle"), True),
+        (beat(state="ended"), False),
+        (beat(state="failed"), False),
+        (beat(written_at=ago(3600)), False),
+        (None, False),
+    ],
+)
+def test_a_stream_whose_declaration_is_wrong_is_unhealthy_and_says_whether_it_still_runs(
+    heartbeat: Heartbeat | None, under_way: bool
+) -> None:
+    error = ConfigError("SPEC_INVALID", "pipeline.yaml:2: colour.", hint="Mend it.")
+
+    verdict = declared_wrongly(error, kind="stream", name="games", now=NOW, heartbeat=heartbeat)
+
+    assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "DECLARED_WRONGLY", "Mend it.")
+    said = "Its run under way goes on, as it was declared when it started." if under_way else "It does not run."
+    assert verdict.detail == f"pipeline.yaml:2: colour. {said}"

@@ -1,0 +1,188 @@
+"""Pipelines that are declared wrongly stand in the way of no command for the others, and their streams of no stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, streams
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.specs.storage import StorageSpec
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+
+#: Pipelines that are wrong, each in a way of its own.
+WRONG = {
+    "a_tab": PIPELINE.replace("  kind", "\tkind"),
+    "empty": "",
+    "another_name": PIPELINE,
+    "no_relay": PIPELINE.replace("pipeline: shop", "pipeline: no_relay").replace("relay: landing", "relay: nowhere"),
+    "store": PIPELINE.replace("pipeline: shop", "pipeline: store\ncolour: blue"),
+}
+
+
+class Airflow:
+    """An API that remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Airflow:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        return
+
+    def pause(self, dag_id: str) -> None:
+        self.calls.append(("pause", dag_id))
+
+    def unpause(self, dag_id: str) -> None:
+        self.calls.append(("unpause", dag_id))
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The lake of a project with the pipeline `shop`, which is right, among many that are wrong."""
+    files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
+    files |= {"relays/landing.yaml": RELAY, "pipelines/shop/pipeline.yaml": PIPELINE}
+    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in WRONG.items()}
+    for name, text in files.items():
+        path = tmp_path / "include" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    monkeypatch.setenv("DELTAWORKS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    api = Airflow()
+    monkeypatch.setattr(streams, "airflow_from_environment", lambda: api)
+    return api
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def refusal(*words: str) -> ConfigError:
+    error = run(*words).exception
+    assert isinstance(error, ConfigError)
+    return error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sql",),
+        ("sql", "SELECT 1 AS n"),
+        ("batches", "shop"),
+        ("tables",),
+        ("tables", "check"),
+        ("pipelines", "show", "shop"),
+        ("pipelines", "diff", "shop"),
+        ("quarantine", "list", "shop"),
+        ("alerts", "show"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_works_for_the_others_and_says_what_is_left_out(lake: ObjectStore, words: tuple[str, ...]) -> None:
+    result = run(*words)
+
+    assert result.exit_code == 0, (result.output, result.exception)
+    if words[:2] != ("pipelines", "show"):
+        for name in WRONG:
+            assert f"pipeline {name}" in result.stderr
+        assert "left out" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("batches", "store"), ("pipelines", "show", "store"), ("tables", "check", "store")])
+def test_a_wrong_one_asked_for_by_name_answers_with_its_own_mistake(lake: ObjectStore, words: tuple[str, ...]) -> None:
+    error = refusal(*words)
+
+    assert error.condition == "SPEC_INVALID"
+    assert "store/pipeline.yaml:2: colour: unknown key 'colour'" in error.message
+
+
+def test_a_query_of_a_wrong_ones_tables_answers_with_its_mistake(lake: ObjectStore) -> None:
+    assert "colour" in refusal("sql", "SELECT * FROM store.orders").message
+    assert refusal("sql", "SELECT * FROM shop.orders").condition == "SQL_REFUSED"
+
+
+def test_the_check_lists_the_mistakes_of_all_and_what_is_right(lake: ObjectStore) -> None:
+    result = run("pipelines", "check")
+
+    assert result.exit_code == 10
+    listed = [line for line in result.stdout.splitlines() if line.startswith("include/")]
+    assert [line.split("/")[2] for line in listed] == sorted(WRONG)
+    assert "include/pipelines/store/pipeline.yaml:2: colour: unknown key 'colour'" in result.stdout
+    assert "1 pipeline and 1 relay are declared correctly." in result.stdout
+    assert "5 mistakes in 5 files: mend the lines named." in result.stdout
+
+
+def test_the_check_is_data_for_programs(lake: ObjectStore) -> None:
+    result = run("pipelines", "check", "--json")
+
+    records = json.loads(result.stdout)
+    assert result.exit_code == 10
+    assert [record["pipeline"] for record in records["pipelines"]] == ["shop"]
+    assert records["mistakes"][-1]["file"] == "include/pipelines/store/pipeline.yaml"
+    assert records["mistakes"][-1]["line"] == 2
+    assert records["mistakes"][-1]["key"] == "colour"
+    assert records["remarks"] == []
+
+
+@pytest.mark.parametrize("name", ["shop", *WRONG])
+def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: Airflow, name: str) -> None:
+    beat = Heartbeat(
+        pipeline=name,
+        owner="o",
+        epoch=1,
+        run="r",
+        state="ended",
+        written_at=iso_now(),
+        started_at=iso_now(),
+        trigger_seconds=60,
+    )
+    lake.put(paths.heartbeat(paths.pipeline_control(name)), json.dumps(dataclasses.asdict(beat)).encode())
+
+    result = run("stop", name)
+
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert airflow.calls == [("pause", f"stream__{name}")]
+    assert StopFlag(lake, paths.stop_request(paths.pipeline_control(name))).read() is not None
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_stream_whose_declaration_is_wrong_is_not_started_and_stays_stopped(
+    lake: ObjectStore, airflow: Airflow, name: str
+) -> None:
+    flag = StopFlag(lake, paths.stop_request(paths.pipeline_control(name)))
+    flag.set(by="ada", reason="mending")
+
+    error = refusal("start", name)
+
+    assert error.condition in ("SPEC_INVALID", "SPEC_NOT_YAML")
+    assert f"/{name}/pipeline.yaml:" in error.message
+    assert flag.read() is not None
+    assert airflow.calls == []
+
+
+def test_a_sound_stream_is_started_beside_wrong_ones(lake: ObjectStore, airflow: Airflow) -> None:
+    assert run("start", "shop").exit_code == 0
+    assert airflow.calls == [("unpause", "stream__shop")]
+
+
+def test_a_pipeline_that_is_not_there_is_still_unknown(lake: ObjectStore, airflow: Airflow) -> None:
+    assert refusal("stop", "shopp").condition == "PIPELINE_UNKNOWN"
