@@ -101,7 +101,7 @@ class Demo:
 
     def _on_stack(self, addresses: StackAddresses) -> None:
         load_settings(self._home.env_file)
-        catalog = load_catalog()
+        catalog = load_catalog(tolerant=True)
         _refuse_used_lake(catalog)
         sending = Sending(self._settings.what, catalog, self._home, addresses.kafka_bootstrap, self._say)
         with addresses.airflow_api() as airflow:

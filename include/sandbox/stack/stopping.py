@@ -34,11 +34,16 @@ class StopFlags:
     def of(cls, home: StackHome) -> StopFlags:
         """The flags of the checkout's catalog, in the stack's lake; needs the lake's server."""
         with loaded_env(home):
-            catalog = load_catalog(root=home.project)
+            catalog = load_catalog(root=home.project, tolerant=True)
             objects = open_objects(catalog.environment.lake)
-        relays = {name: StopFlag(objects, paths.stop_request(paths.relay_control(name))) for name in catalog.relays}
+        # What is declared wrongly may run all the same, as it was declared when it started.
+        relays = {
+            name: StopFlag(objects, paths.stop_request(paths.relay_control(name)))
+            for name in (*catalog.relays, *catalog.wrong_relays())
+        }
         pipelines = {
-            name: StopFlag(objects, paths.stop_request(paths.pipeline_control(name))) for name in catalog.pipelines
+            name: StopFlag(objects, paths.stop_request(paths.pipeline_control(name)))
+            for name in (*catalog.pipelines, *catalog.wrong_pipelines())
         }
         return cls(relays, pipelines)
 

@@ -17,6 +17,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.checks.every_mistake import whole_reading
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import read_yaml
@@ -416,15 +417,20 @@ def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, 
         node = node[part]
     node[place[-1]] = value
     declared = Declared(Path("pipeline.yaml"), CommentedMap(), data)
+    reading = whole_reading(declared, lambda spec, declared: ())
 
+    assert reading.spec is not None
     try:
         PipelineSpec.model_validate(data)
     except ValidationError as error:
         mistakes = [mistake for _, mistake in mistakes_of(error, declared, PipelineSpec)]
         assert mistakes
-        for mistake in mistakes:
+        assert {mistake.text for mistake in mistakes} <= {mistake.text for mistake in reading.mistakes}
+        for mistake in reading.mistakes:
             shown = mistake.text.replace(json.dumps(value), "")
             assert FOREIGN.search(shown) is None, f"{place} = {value!r}: {mistake.text}"
+    else:
+        assert reading.mistakes == []
 
 
 def test_the_declarations_of_this_project_have_no_mistake() -> None:

@@ -153,7 +153,8 @@ def _stand_in(item: Place, data: dict[str, Any]) -> dict[str, Any]:
     name = declared.get("name")
     if not _is_name(name) or name in taken or name == "quarantine":
         name = f"aside_{item[0]}_{index}"
-    first = data["tables"][0].get("name") if item[0] != "tables" and isinstance(data.get("tables"), list) else "aside"
+    first = value_at(("tables", 0, "name"), data)
+    first = first if _is_name(first) else "aside"
     return {
         "tables": {"name": name, "catch_all": True},
         "live": {"name": name, "reads": first},
