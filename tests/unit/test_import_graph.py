@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 114, 22),
-    Walk("batch", "deltaworks.engine.batches", 100, 18),
-    Walk("stream", "deltaworks.engine.runner", 117, 20),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 67, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 121, 22),
+    Walk("batch", "deltaworks.engine.batches", 102, 18),
+    Walk("stream", "deltaworks.engine.runner", 123, 20),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 75, 13),
 )
 
 

@@ -191,7 +191,7 @@ class QueryNames:
     def _starred(self, star: exp.Expression, table: str | None, scope: Scope) -> Sequence[str] | None:
         if star.args.get("rename") or star.args.get("replace"):
             return None
-        left_out = {column.name.lower() for column in star.args.get("except_") or ()}
+        omitted = {column.name.lower() for column in star.args.get("except_") or ()}
         names: list[str] = []
         for name, _ in scope.references:
             if table is not None and name.lower() != table:
@@ -199,7 +199,7 @@ class QueryNames:
             columns = self._columns(scope.sources.get(name))
             if columns is None:
                 return None
-            names += [column for column in columns if column.lower() not in left_out]
+            names += [column for column in columns if column.lower() not in omitted]
         return names or None
 
 
