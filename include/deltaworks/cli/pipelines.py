@@ -38,7 +38,12 @@ def check() -> Answer:
         f"{_number(len(project.pipelines), 'pipeline')} and {_number(len(project.relays), 'relay')} are declared "
         "correctly."
     )
-    parts = [_mistakes("mistakes", project.mistakes), _mistakes("remarks", project.remarks), pipelines, sound]
+    parts: list[str | Listing] = [
+        _mistakes("mistakes", project.mistakes),
+        _mistakes("remarks", project.remarks),
+        pipelines,
+        sound,
+    ]
     if not project.mistakes:
         return Answer(parts)
     files = {mistake.file for mistake in project.mistakes}

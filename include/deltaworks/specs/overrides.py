@@ -142,19 +142,19 @@ def aimless_overrides(environment: EnvironmentSpec, declared: Mapping[str, Colle
         if variable.startswith(OVERRIDE_PREFIX):
             kind, _, rest = variable.removeprefix(OVERRIDE_PREFIX).partition("__")
             targets.append((variable, kind, rest.partition("__")[0]))
-    for variable, kind, name in targets:
+    for origin, kind, name in targets:
         if kind in declared and name in declared[kind]:
             continue
         candidates = declared.get(kind, declared)
         wrong = name if kind in declared else kind
         nearest = meant(wrong, candidates, cutoff=_SLIP if kind in declared else 0.4)
         thing = f"{kind.removesuffix('s')} called {name!r}" if kind in declared else f"kind of declaration {kind!r}"
-        advice = f"did you mean {nearest!r}?" if nearest else _removal(variable, kind, candidates, declared)
+        advice = f"did you mean {nearest!r}?" if nearest else _removal(origin, kind, candidates, declared)
         yield Aimless(
             place=("overrides", kind, name) if kind in declared else ("overrides", kind),
-            variable=variable,
+            variable=origin,
             text=f"there is no {thing}; {advice}",
-            slip=nearest is not None or variable is not None or kind not in declared,
+            slip=nearest is not None or origin is not None or kind not in declared,
         )
 
 

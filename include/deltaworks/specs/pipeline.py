@@ -225,8 +225,8 @@ def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between the tables of a pipeline and its mutations."""
     for index, table in enumerate(pipeline.tables):
-        for place, text in _announced_problems(pipeline, table):
-            yield ("tables", index, *place), text
+        for problem in _announced_problems(pipeline, table):
+            yield ("tables", index, *problem[0]), problem[1]
         if table.mutable is not None and pipeline.mutations is None:
             yield ("tables", index, "mutable"), "declare `mutations`: without requests nothing changes a table"
     mutable = {table.name for table in pipeline.tables if table.mutable is not None}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from croniter import croniter
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deltaworks.specs.schedules import PRESETS, schedule_problem
 
@@ -40,6 +43,23 @@ def test_a_phrase_is_met_with_the_expression_to_write(phrase: str, expression: s
 @pytest.mark.parametrize("expression", ["61 3 * * *", "* 24 * * *", "* * 32 * *", "a b c d e", "*/0 * * * *"])
 def test_five_parts_that_mean_nothing_are_refused(expression: str) -> None:
     assert str(schedule_problem(expression)).startswith(f"{expression!r} is no cron expression: it has a minute of 0")
+
+
+NUMBERS = st.integers(0, 70).map(str)
+ITEMS = st.one_of(
+    st.just("*"),
+    NUMBERS,
+    st.builds("{}-{}".format, NUMBERS, NUMBERS),
+    st.builds("*/{}".format, NUMBERS),
+    st.builds("{}-{}/{}".format, NUMBERS, NUMBERS, NUMBERS),
+)
+PARTS = st.lists(ITEMS, min_size=1, max_size=3).map(",".join)
+
+
+@given(st.lists(PARTS, min_size=5, max_size=5).map(" ".join))
+def test_what_is_called_right_is_right_for_the_library_that_airflow_uses(expression: str) -> None:
+    if schedule_problem(expression) is None:
+        assert croniter.is_valid(expression)
 
 
 def test_every_schedule_of_a_declaration_is_checked() -> None:

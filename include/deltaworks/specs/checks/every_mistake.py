@@ -174,9 +174,11 @@ def _names(place: Place, data: dict[str, Any]) -> set[str]:
 
 
 def _replace(data: dict[str, Any], place: Place, stand_in: Any) -> None:
-    node = value_at(place[:-1], data)
-    there = value_at(place, data) is not None or (isinstance(node, dict) and place[-1] in node)
-    if stand_in is not _NOTHING and isinstance(node, dict | list) and (there or isinstance(node, dict)):
+    node: Any = value_at(place[:-1], data)
+    if isinstance(node, dict) and stand_in is not _NOTHING:
         node[place[-1]] = stand_in
-    elif there and isinstance(node, dict | list):
-        del node[place[-1]]
+    elif isinstance(node, dict):
+        node.pop(place[-1], None)
+    elif isinstance(node, list) and isinstance(place[-1], int) and place[-1] < len(node):
+        # An item is never removed: those behind it would get other places.
+        node[place[-1]] = stand_in

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
-from sqlglot.tokens import TokenType
 
 from deltaworks.specs.base import Place
 from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
