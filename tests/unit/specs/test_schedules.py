@@ -51,6 +51,7 @@ ITEMS = st.one_of(
     NUMBERS,
     st.builds("{}-{}".format, NUMBERS, NUMBERS),
     st.builds("*/{}".format, NUMBERS),
+    st.builds("{}/{}".format, NUMBERS, NUMBERS),
     st.builds("{}-{}/{}".format, NUMBERS, NUMBERS, NUMBERS),
 )
 PARTS = st.lists(ITEMS, min_size=1, max_size=3).map(",".join)
