@@ -320,7 +320,8 @@ def test_a_mistake_beside_an_override_is_the_files_own(
     wrong = PIPELINE.replace("    when: {name: order}\n", "").replace("trigger_seconds: 60", "max_run_seconds: 1")
 
     assert mistakes_in(make_project(pipeline=wrong)) == [
-        "13: tables.0: give `when` a condition, or set catch_all: true for a table of every event",
+        "13: tables.0: give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest "
+        "for one of the events that no `when` takes",
         "17: stream.max_run_seconds: write 10 or more instead of 1",
     ]
 
