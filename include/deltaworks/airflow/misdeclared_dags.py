@@ -8,7 +8,7 @@ mistakes. Once these are mended the DAGs are what they were.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, BaseOperator
 
@@ -25,7 +25,7 @@ TAG: Final = "declared wrongly"
 class RefusedOperator(BaseOperator):
     """Fails with what is wrong with a declaration."""
 
-    def __init__(self, *, error: str, **kwargs: object) -> None:
+    def __init__(self, *, error: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.error = error
 

@@ -148,7 +148,7 @@ def misdeclared(
 
 def misdeclared_subjects(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
     """Every relay and stream whose declaration is wrong, with its error."""
-    wrong = []
+    wrong: list[tuple[Subject, DeltaworksError]] = []
     for (declared, name), error in catalog.broken.items():
         if declared == "relay":
             wrong.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
