@@ -141,7 +141,8 @@ class _Rewriter:
     def __init__(self, lake: Lake, key: str, opened: DeltaTable) -> None:
         self._lake = lake
         self._root = arrow_path(lake.storage, key)
-        apart = set(opened.metadata().partition_columns)
+        apart = frozenset(opened.metadata().partition_columns)
+        self._apart = apart
         columns = pa.schema(opened.schema().to_arrow())
         self._columns = pa.schema([column for column in columns if column.name not in apart])
         self._indexed = IndexedColumns.of(opened.metadata().configuration)
@@ -182,7 +183,7 @@ class _Rewriter:
         batches = []
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
             memory.take(batch.nbytes)
-            batches.append(_as_declared(batch, self._columns))
+            batches.append(_as_declared(batch, self._columns, apart=self._apart))
         return batches
 
 
@@ -201,9 +202,13 @@ class _Memory:
                 raise _Left(f"its rows take more than {MEMORY_BYTES:,} bytes of memory")
 
 
-def _as_declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """The rows with the table's columns as they are now: what an older file lacks is null."""
-    unknown = set(batch.schema.names) - set(columns.names)
+def _as_declared(batch: pa.RecordBatch, columns: pa.Schema, *, apart: frozenset[str]) -> pa.RecordBatch:
+    """The rows with the table's columns as they are now: what an older file lacks is null.
+
+    Args:
+        apart: the partition columns, which Spark may write into files too; the log has their value.
+    """
+    unknown = set(batch.schema.names) - set(columns.names) - apart
     if unknown:
         raise _Left(f"a file has columns that the table lacks: {', '.join(sorted(unknown))}")
     arrays = []

@@ -105,6 +105,19 @@ def test_a_table_without_partitions_is_one(lake: Lake) -> None:
     assert rows(lake, "tables/shop/flat") == [f'{{"id": {number}}}' for number in range(4)]
 
 
+def test_partition_columns_that_a_writer_has_put_into_files_too_are_left_out(lake: Lake, key: str) -> None:
+    before = rows(lake, key)
+    for path in files(lake, key)["2026-01-01"]:
+        whole = Path(arrow_path(lake.storage, key)) / path
+        body = pq.read_table(whole, partitioning=None)
+        pq.write_table(body.append_column("event_date", pa.array([dt.date(2026, 1, 1)] * body.num_rows)), whole)
+
+    outcome = compact(lake, key, 0)
+
+    assert (outcome.compacted, outcome.left) == ((DAYS[0],), {})
+    assert rows(lake, key) == before
+
+
 def test_whoever_follows_the_table_reads_no_change_from_it(lake: Lake, key: str) -> None:
     table = lake.open(key)
     assert table is not None
