@@ -56,6 +56,15 @@ GONE = Outcome(id=None)
 
 EXAMPLES = (
     Example(
+        name="a rename onto an id that lives makes one entity of two",
+        requests=(rename(10, "a", "b"), update(20, "b", stage="won"), rename(30, "b", "c")),
+        rows={
+            ("a", 5): named("c", stage="won"),
+            ("b", 5): named("c", stage="won"),
+            ("a", 15): named("a"),
+        },
+    ),
+    Example(
         name="a cascade ends with its last id, for rows under every id of it",
         requests=(rename(10, "a", "b"), rename(20, "b", "c"), rename(30, "c", "d")),
         rows={("a", 5): named("d"), ("b", 15): named("d"), ("c", 25): named("d"), ("d", 35): named("d")},
