@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.columns import Misfit
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import BudgetSpec
 

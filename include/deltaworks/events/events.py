@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 
 from deltaworks.events.budget import Budget, Exceeded, OverBudget, beyond
-from deltaworks.events.columns import Misfit, Misfits, shown
+from deltaworks.events.columns import Misfits
 from deltaworks.events.exact_numbers import Literal, exact_value, has_rounded_number, literal_text
 from deltaworks.events.formats.json import Malformed, dumped
+from deltaworks.events.misfits import Misfit, shown
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.exact_numbers import exact_bytes, may_be_rounded, with_literals
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD
 from deltaworks.events.reasons import ReasonCode, readable
 from deltaworks.specs.pipeline import EventSpec
@@ -34,7 +34,7 @@ def read_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = 
     """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
     # Fields of a record, or of an object's key, are none of the event's own.
     fields: ReadFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
-    for path in (*event.id, event.time.path, event.name.path, *table.when):
+    for path in (*event.id, *event.time.path, event.name.path, *table.when):
         if path is not None:
             _know(fields, tuple(path.split(".")), None)
     for column in table.columns:

@@ -34,9 +34,10 @@ class Findings:
     """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
 
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
-    `over_budget`: payloads that went beyond a budget, by its name. `events` were read, those in quarantine among them,
-    which are `rejected` by the code of a reason and the field it is about, never with a value. `refusal` is why some
-    object may not be read, `some_read` whether any payload was.
+    `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
+    arrived at in place of one of no use. `events` were read, those in quarantine among them, which are `rejected` by
+    the code of a reason and the field it is about, never with a value. `refusal` is why some object may not be read,
+    `some_read` whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -46,6 +47,7 @@ class Findings:
     over_budget: Counter[str] = field(default_factory=Counter)
     events: int = field(default=0, compare=False)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
+    unusable_times: int = 0
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
     some_read: bool = field(default=False, compare=False)
@@ -81,6 +83,7 @@ class Findings:
         self.over_budget.update(other.over_budget)
         self.events += other.events
         self.rejected.update(other.rejected)
+        self.unusable_times += other.unusable_times
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
             for path, kinds in paths.items():
@@ -105,6 +108,8 @@ class Findings:
             facts["events"] = self.events
         if self.rejected:
             facts["rejected"] = [[code, path, events] for (code, path), events in self._most_rejected()]
+        if self.unusable_times:
+            facts["unusable_times"] = self.unusable_times
         return facts
 
     def _most_rejected(self) -> list[tuple[tuple[str, str], int]]:
@@ -124,6 +129,7 @@ class Findings:
             "over_budget": dict(self.over_budget),
             "events": self.events,
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
+            "unusable_times": self.unusable_times,
             "failure": _failure_record(self.failure),
             "refusal": _failure_record(self.refusal),
             "some_read": self.some_read,
@@ -139,6 +145,7 @@ class Findings:
             over_budget=Counter(record["over_budget"]),
             events=record["events"],
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
+            unusable_times=record["unusable_times"],
             failure=_failure(record["failure"]),
             refusal=_failure(record["refusal"]),
             some_read=record["some_read"],

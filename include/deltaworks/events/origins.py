@@ -31,7 +31,7 @@ def partition_fields(key: str, names: tuple[str, ...]) -> Mapping[str, str]:
 
 def reads_record_fields(spec: PipelineSpec) -> bool:
     """Whether anything of the pipeline reads below `_record`; events are spared the fields otherwise."""
-    paths = [spec.event.time.path, spec.event.name.path, *spec.event.id]
+    paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
     return any(path is not None and path.split(".")[0] == RECORD_FIELD for path in paths)

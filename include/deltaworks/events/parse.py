@@ -22,12 +22,12 @@ import pyarrow as pa
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.chunks import Chunk
-from deltaworks.events.columns import Misfit
 from deltaworks.events.envelope import Envelope
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields
 from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
@@ -48,7 +48,9 @@ class Payload:
 
     `events` are single events of it with their positions, values and bytes, where not all are to be read.
     `record` is what a record of a stream says of itself; its events have it below `_record`. `refusal` is why the
-    payload may not be had, where it is not clear yet that others may.
+    payload may not be had, where it is not clear yet that others may. `arrived_at_us` is when its store or its stream
+    took it, by their own record of it, so that it is the same whenever the payload is read; None where that is not on
+    record.
     """
 
     seq: int
@@ -58,6 +60,7 @@ class Payload:
     events: tuple[Framed, ...] | None = None
     record: Mapping[str, Any] | None = None
     refusal: DeltaworksError | None = None
+    arrived_at_us: int | None = None
 
 
 #: No payload: where it comes, everything before it is converted and given before what follows is looked at.
@@ -220,7 +223,7 @@ class Parser:
 
     def _converted(self, chunk: Chunk, stamp: BatchStamp, findings: Findings) -> tuple[list[Part], Reasons]:
         """The rows of each table that land, and the reasons of the events that do not."""
-        envelope, reasons = self._envelope.columns(chunk, stamp)
+        envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
         converted = {}
         for name, rows in chunk.rows_by_table.items():
             arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
@@ -233,6 +236,7 @@ class Parser:
         if self._rules:
             self._hold_to_rules(chunk, converted, reasons, findings)
         self._hold_to_partitions(chunk, converted, reasons)
+        findings.unusable_times += sum(row not in reasons for row in unusable)
         parts = []
         for name in list(converted):
             fitting, rows = _fitting(converted.pop(name), chunk.rows_by_table[name], reasons)
@@ -314,4 +318,13 @@ def _fitting(table: pa.Table, rows: list[int], misfits: Collection[int]) -> tupl
 def _rejected(
     payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
 ) -> Rejected:
-    return Rejected(payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record)
+    return Rejected(
+        payload.seq,
+        position,
+        payload.key,
+        raw,
+        event_name,
+        reasons,
+        record=payload.record,
+        arrived_at_us=payload.arrived_at_us,
+    )

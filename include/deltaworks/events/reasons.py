@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from deltaworks.control.clock import EARLIEST_US, LATEST_US
+
 
 class ReasonCode(StrEnum):
     """Every reason a row can be quarantined for."""
@@ -78,6 +80,7 @@ QUARANTINE_SCHEMA = pa.schema(
         pa.field("_seq", pa.int64()),
         pa.field("_position", pa.int64()),
         pa.field("record", pa.string()),
+        pa.field("arrived_at", pa.timestamp("us", tz="UTC")),
     ]
 )
 QUARANTINE_PARTITION = ("quarantine_date",)
@@ -85,7 +88,7 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One row for quarantine. `record` has the fields of a record of a stream."""
+    """One row for quarantine. `record` has the fields of a record of a stream; `arrived_at_us` is as of `Payload`."""
 
     seq: int
     position: int
@@ -94,6 +97,7 @@ class Rejected:
     event_name: str | None
     reasons: tuple[Reason, ...]
     record: Mapping[str, Any] | None = None
+    arrived_at_us: int | None = None
 
 
 def readable(text: str) -> str:
@@ -147,12 +151,18 @@ def _table_of(
         [row.seq for row in rejected],
         [row.position for row in rejected],
         [orjson.dumps(row.record).decode() if row.record is not None else None for row in rejected],
+        pa.array([_in_calendar(row.arrived_at_us) for row in rejected], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
     ]
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, kind.type)
         for values, kind in zip(columns, QUARANTINE_SCHEMA, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
+
+
+def _in_calendar(micros: int | None) -> int | None:
+    """Producers may say when a record was made, in whatever unit; None where no date can name it."""
+    return micros if micros is not None and EARLIEST_US <= micros <= LATEST_US else None
 
 
 def _writable(row: Rejected) -> Rejected:

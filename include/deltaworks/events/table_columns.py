@@ -21,7 +21,8 @@ from deltaworks.events.origins import PARTITION_FIELD
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.pipeline import EventSpec
-from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec, TimeUnit
+from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec
+from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
 
@@ -31,7 +32,7 @@ Reasons = dict[int, list[Reason]]
 def note(reasons: Reasons, misfits: Misfits, path: str) -> None:
     """Add misfits of the values at `path` to the reasons."""
     for index, misfit in misfits.items():
-        reasons.setdefault(index, []).append(Reason(misfit.code, path, misfit.detail))
+        reasons.setdefault(index, []).append(Reason(misfit.code, f"{path}{misfit.path}", misfit.detail))
 
 
 def note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str) -> None:
@@ -51,7 +52,7 @@ class EventColumn:
     name: str
     path: tuple[str, ...]
     kind: ColumnType
-    unit: TimeUnit = "iso8601"
+    times: TimeForm = ISO_8601
     required: bool = False
     of_text: bool = False
 
@@ -97,7 +98,7 @@ class TableColumns:
             parent = item.path[:-1]
             if parent not in parents:
                 parents[parent] = holders(events, parent)
-            array, misfits = column(item.values(parents[parent]), item.kind, unit=item.unit)
+            array, misfits = column(item.values(parents[parent]), item.kind, times=item.times)
             item.note(reasons, array, misfits)
             arrays.append(array)
         return arrays, reasons
@@ -170,4 +171,4 @@ class TableColumns:
 def _declared(spec: ColumnSpec, *, of_text: bool) -> EventColumn:
     path = tuple(spec.path.split("."))
     texts = of_text or path[0] == PARTITION_FIELD
-    return EventColumn(spec.name, path, parse_type(spec.type), spec.unit, spec.required, texts)
+    return EventColumn(spec.name, path, parse_type(spec.type), spec.form, spec.required, texts)

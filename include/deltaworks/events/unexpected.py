@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json import Malformed
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import Reason, ReasonCode
 
 #: An event in its payload: its position, and its value and bytes.

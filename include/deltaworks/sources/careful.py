@@ -43,7 +43,8 @@ def opened_one_by_one(
     refuse_again()
     for reference in references:
         if reference.seq in blamed:
-            yield Payload(reference.seq, reference.key, None, unreadable_reason(blamed[reference.seq]))
+            reason = unreadable_reason(blamed[reference.seq])
+            yield Payload(reference.seq, reference.key, None, reason, arrived_at_us=reference.arrived_at_us)
             continue
         record.note({"seq": reference.seq})
         yield opener(reference)

@@ -39,7 +39,8 @@ def record_seq(number: int, ordinal: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a task reads it. `arrived_at_us` is when its stream took it, in epoch microseconds."""
+    """One record as a task reads it. `arrived_at_us` is when its stream took it, in epoch microseconds, 0 where that is
+    not on record."""
 
     payload: Payload
     arrived_at_us: int
@@ -100,19 +101,34 @@ def record_payload(
     record: Mapping[str, Any] | None,
     compression: Compression,
     max_bytes: int,
+    arrived_at_us: int | None = None,
 ) -> Payload:
-    """A record's payload, decompressed where it is compressed; one that cannot be is kept as it is, with the reason."""
+    """A record's payload, decompressed where it is compressed; one that cannot be is kept as it is, with the reason.
+
+    Args:
+        arrived_at_us: when its stream took it, as the stream has it; None where it does not.
+    """
     try:
-        return Payload(seq, key, decompressed(value, compression, max_bytes=max_bytes), record=record)
+        data = decompressed(value, compression, max_bytes=max_bytes)
+        return Payload(seq, key, data, record=record, arrived_at_us=arrived_at_us)
     except LargeContent as error:
-        return unreadable(seq, key, value, Reason(ReasonCode.TOO_LARGE, "", str(error)), record=record)
+        reason = Reason(ReasonCode.TOO_LARGE, "", str(error))
     except DamagedContent as error:
-        return unreadable(seq, key, value, Reason(ReasonCode.MALFORMED, "", str(error)), record=record)
+        reason = Reason(ReasonCode.MALFORMED, "", str(error))
+    return unreadable(seq, key, value, reason, record=record, arrived_at_us=arrived_at_us)
 
 
-def unreadable(seq: int, key: str, value: bytes, reason: Reason, *, record: Mapping[str, Any] | None) -> Payload:
+def unreadable(
+    seq: int,
+    key: str,
+    value: bytes,
+    reason: Reason,
+    *,
+    record: Mapping[str, Any] | None,
+    arrived_at_us: int | None = None,
+) -> Payload:
     """A record of which nothing can be read: its bytes go to quarantine whole, since nobody else keeps them."""
-    return Payload(seq, key, value, reason, record=record or {})
+    return Payload(seq, key, value, reason, record=record or {}, arrived_at_us=arrived_at_us)
 
 
 def text_of(data: bytes | None) -> str | None:

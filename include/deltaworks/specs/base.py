@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ConfigError
@@ -64,6 +64,10 @@ def _check_path(value: str) -> str:
     return value
 
 
+def _check_paths(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_check_path, value))
+
+
 def as_tuple(value: Any) -> Any:
     """Let a single scalar stand for a list of one."""
     return (value,) if isinstance(value, str | int | float | bool) else value
@@ -108,8 +112,23 @@ def nearest_of(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
 
 
+def later_key(default: Any, **more: Any) -> Any:
+    """A key that came with a later release: where it has its default it is not written out.
+
+    So a declaration that does not use it keeps its fingerprint, and an upgrade is no change of it.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default, **more)
+
+
 Name = Annotated[str, AfterValidator(_check_name)]
 FieldPath = Annotated[str, AfterValidator(_check_path)]
+#: One path, or several; one is written out as it is declared, without a list around it.
+FieldPaths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(as_tuple),
+    AfterValidator(_check_paths),
+    PlainSerializer(lambda paths: paths[0] if len(paths) == 1 else list(paths)),
+]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 

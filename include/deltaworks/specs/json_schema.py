@@ -28,7 +28,7 @@ def _loosen(node: Any) -> None:
     if not isinstance(node, dict):
         return
     for name, field in list(node.get("properties", {}).items()):
-        if name in ("id",) and field.get("type") == "array":
+        if name in ("id", "path") and field.get("type") == "array":
             node["properties"][name] = {"anyOf": [field, {"type": "string"}]}
         elif name == "when":
             values = field["additionalProperties"]

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.environment import Approvers
+from deltaworks.specs.event_time import EventTimeSpec
 from deltaworks.specs.gold import GoldSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
@@ -17,7 +18,7 @@ from deltaworks.specs.pipeline_tables import table_problems
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
-from deltaworks.specs.table import LiveTableSpec, TableSpec, TimeUnit
+from deltaworks.specs.table import LiveTableSpec, TableSpec
 
 _OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
 _TABLES = NamedItems(
@@ -58,15 +59,6 @@ class EventNameSpec(Spec):
         if (self.path is None) == (self.constant is None):
             raise ValueError("give either path or constant")
         return self
-
-
-class EventTimeSpec(Spec):
-    """The event's time, how it is written, and how far it may lie from the arrival of the event."""
-
-    path: Annotated[FieldPath, OTHER_MEANING]
-    unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
-    max_age_days: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
-    max_future_minutes: Annotated[int | None, NEXT_START] = Field(default=None, ge=0)
 
 
 class EventSpec(Spec):
@@ -209,6 +201,11 @@ class PipelineSpec(Spec):
 def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What the source does not give."""
     source = pipeline.source
+    if pipeline.event.time.arrival and isinstance(source, DeltaSourceSpec):
+        yield (
+            ("event", "time", "arrival"),
+            "event.time.arrival is of objects and records; of rows declare a path, such as _ingested_at",
+        )
     if pipeline.unwrap is None:
         return
     if source.format != "json":

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import FieldPath, Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import (
+    FieldPath,
+    Name,
+    Place,
+    Problem,
+    Spec,
+    as_tuple,
+    later_key,
+    nearest_of,
+    raise_located,
+)
 from deltaworks.specs.effects import (
     AT_ONCE,
     NEXT_START,
@@ -21,9 +31,9 @@ from deltaworks.specs.effects import (
 from deltaworks.specs.mistakes import meant
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
 from deltaworks.specs.rules import RuleSpec, problem_of
-from deltaworks.specs.types import TypeText
+from deltaworks.specs.times import OTHER_TIMES, PatternText, TimeForm, TimeUnit, ZoneName, form_problems
+from deltaworks.specs.types import TypeText, holds, parse_type
 
-TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 Scalar = str | int | float | bool
 Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
 
@@ -97,6 +107,30 @@ class ColumnSpec(Spec):
     required: Annotated[bool, NEXT_START] = False
     unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
     description: Annotated[str, AT_ONCE] = ""
+    format: Annotated[PatternText | None, OTHER_TIMES] = later_key(None)
+    zone: Annotated[ZoneName | None, OTHER_TIMES] = later_key(None)
+
+    @model_validator(mode="after")
+    def _times_fit(self) -> Self:
+        problems: list[Problem] = [((key,), text) for key, text in form_problems(self.form)]
+        kind, pattern = parse_type(self.type), self.form.pattern
+        for key in ("format", "zone"):
+            if getattr(self, key) is not None and not holds(kind, "timestamp", "date"):
+                problems.append(((key,), f"it is for columns of timestamp or date; {self.name!r} is {self.type}"))
+        if (
+            self.zone is not None
+            and pattern is not None
+            and not pattern.has_time_of_day
+            and not holds(kind, "timestamp")
+        ):
+            problems.append((("zone",), "a date without a time of day is the same in every zone; leave it out"))
+        raise_located(problems)
+        return self
+
+    @property
+    def form(self) -> TimeForm:
+        """How its times are written, where it has any."""
+        return TimeForm(self.unit, self.format, self.zone)
 
 
 class DuplicatesSpec(Spec):
@@ -298,11 +332,12 @@ def _same_source(
     if name not in columns or origin not in columns:
         return
     changing, kept = columns[name], columns[origin]
-    if (changing.path, changing.type, changing.unit) != (kept.path, kept.type, kept.unit):
+    if (changing.path, changing.type, changing.form) != (kept.path, kept.type, kept.form):
+        written = ", ".join(filter(None, (changing.path, changing.type, changing.unit, changing.format, changing.zone)))
         yield (
             place,
-            f"{origin!r} keeps what arrived for {name!r}: give it the same path, type and unit ({changing.path}, "
-            f"{changing.type}, {changing.unit})",
+            f"{origin!r} keeps what arrived for {name!r}: give it the same path, type and unit, format and zone "
+            f"({written})",
         )
 
 

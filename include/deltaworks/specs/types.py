@@ -192,6 +192,18 @@ def parse_type(text: str) -> ColumnType:
     return _Parser(text).parse()
 
 
+def holds(kind: ColumnType, *names: str) -> bool:
+    """Whether a value of this type is, or has inside, one of a primitive type of these names."""
+    match kind:
+        case Primitive(name):
+            return name in names
+        case Array(inner) | Map(inner):
+            return holds(inner, *names)
+        case Struct(fields):
+            return any(holds(field, *names) for _, field in fields)
+    return False
+
+
 def _canonical(value: Any) -> Any:
     return str(parse_type(value)) if isinstance(value, str) else value
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.columns import Misfit, column
+from deltaworks.events.columns import column
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.table import TimeUnit
+from deltaworks.specs.times import TimeForm, TimeUnit
 from deltaworks.specs.types import parse_type
 
 UTC = dt.UTC
@@ -93,7 +94,7 @@ def one_by_one(values: list[Any], kind: str, unit: TimeUnit) -> tuple[list[Any],
     converted, misfits = [], {}
     for index, value in enumerate(values):
         # What fits no type beside it keeps the column from being converted at once.
-        array, found = column([value, object()], parse_type(kind), unit=unit)
+        array, found = column([value, object()], parse_type(kind), times=TimeForm(unit))
         converted.append(array[0].as_py())
         if 0 in found:
             misfits[index] = found[0].code
@@ -108,7 +109,7 @@ def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
     strategy = data.draw(st.sampled_from([ANYTHING, st.none() | NUMBERS, st.none() | ISO, st.integers(0, 2 * 10**12)]))
     values = data.draw(st.lists(strategy, max_size=5))
 
-    array, misfits = column(values, parse_type(kind), unit=unit)
+    array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
 
     wanted, wrong = one_by_one(values, kind, unit)
     assert array.to_pylist() == wanted
@@ -144,14 +145,14 @@ def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> 
 
 def fits(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Any:
     for values in ([value], [value, object()]):
-        array, misfits = column(values, parse_type(kind), unit=unit)
+        array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
         assert 0 not in misfits, misfits
     return array[0].as_py()
 
 
 def misfit(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Misfit:
     for values in ([value], [value, object()]):
-        array, misfits = column(values, parse_type(kind), unit=unit)
+        array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
         assert array[0].as_py() is None
         assert 0 in misfits, array
     return misfits[0]
@@ -335,7 +336,7 @@ def test_a_misfit_inside_makes_the_whole_value_one(value: Any, kind: str) -> Non
 def test_a_misfit_says_what_was_found_and_not_all_of_it() -> None:
     detail = misfit("x" * 10_000, "int").detail
 
-    assert detail.startswith("'xxx")
+    assert detail.startswith("the text 'xxx")
     assert detail.endswith("is no whole number")
     assert len(detail) < 120
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.events import EventReader, IdReader, Router, holders, value_at
 from deltaworks.events.exact_numbers import exact_value
 from deltaworks.events.formats.json import Malformed
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import FORMATS, framer
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.csv import MOST_LINES
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.rework.quarantine.open_rows import QuarantineFilter
 from deltaworks.rework.quarantine.replay import replay_quarantine

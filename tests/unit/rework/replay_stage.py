@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.parse import BatchStamp, Parser
-from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, file_events_key
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, file_events_key, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -22,6 +23,8 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
 ARRIVED_US = 1_700_000_000_000_000
+#: When the store made the object of `seq` 0; the next one a second later, and so on.
+MADE_US = 1_690_000_000_000_000
 Place = tuple[int, int]
 
 
@@ -74,7 +77,9 @@ class Stage:
             key = f"k{self.seq}"
             (self.landing / key).write_bytes(body)
             tag = hashlib.md5(body).hexdigest()
-            events.append({"seq": self.seq, "bucket": "landing", "key": key, "size": len(body), "etag": tag})
+            made = dt.datetime.fromtimestamp(MADE_US // 1_000_000 + self.seq, dt.UTC)
+            event = {"seq": self.seq, "bucket": "landing", "key": key, "size": len(body), "etag": tag}
+            events.append(event | {"event_time": made})
         log_key = file_events_key("landing")
         log = self.lake.ensure(log_key, FILE_EVENT_SCHEMA, user_metadata="{}")
         rows = pa.Table.from_pylist(events, schema=FILE_EVENT_SCHEMA)
@@ -95,7 +100,10 @@ class Stage:
         opener = FileOpener(
             self.environment.landing, compression=source.compression, max_object_bytes=source.max_object_bytes
         )
-        payloads = [opener(FileReference(event["seq"], event["key"], event["etag"])) for event in events]
+        payloads = [
+            opener(FileReference(event["seq"], event["key"], event["etag"], None, made_at_us(event["event_time"])))
+            for event in events
+        ]
         stamp = BatchStamp(self.batch, ARRIVED_US, spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
         for name, part in Parser(spec).parse(payloads, stamp):

@@ -17,12 +17,12 @@ import orjson
 from fastavro.read import LOGICAL_READERS
 
 from deltaworks.events.budget import VALUE_BYTES, Budget, Event, Exceeded, beyond
-from deltaworks.events.columns import Misfit
 from deltaworks.events.decompression import LargeContent
 from deltaworks.events.formats.avro_codecs import CODECS
 from deltaworks.events.formats.avro_schema import Cost, cost_of
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.values import event_of
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"Obj\x01"

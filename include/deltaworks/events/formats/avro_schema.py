@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.columns import Misfit
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 
 #: Levels of a value. Python's stack holds some hundred of them on the way to JSON.

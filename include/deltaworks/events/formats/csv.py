@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deltaworks.events.budget import Budget, Event, Exceeded, beyond
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.values import event_of
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from deltaworks.events.budget import Budget, Event
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats import avro, json, parquet
 from deltaworks.events.formats.csv import CsvFramer
 from deltaworks.events.formats.text import LineFramer
 from deltaworks.events.formats.tsv import FieldLineFramer
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deltaworks.events.budget import Budget, Event
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import TsvSpec
 

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from deltaworks.events.budget import Event
-from deltaworks.events.columns import shown
 from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.misfits import shown
 from deltaworks.events.reasons import readable
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
@@ -29,12 +29,24 @@ def from_text(value: Any, kind: ColumnType) -> Any:
         return value
     try:
         if isinstance(kind, Array | Map | Struct):
-            return orjson.loads(value)
+            return _inside(orjson.loads(value), kind)
         if isinstance(kind, Primitive) and kind.name in _READERS:
             return _READERS[kind.name](value.strip())
     except ValueError:
         pass
     return value
+
+
+def _inside(value: Any, kind: ColumnType) -> Any:
+    """A value of JSON in a text, whose own texts stand for what its type says, as every text of such a payload does."""
+    match kind:
+        case Array(element) if isinstance(value, list):
+            return [_inside(item, element) for item in value]
+        case Map(held) if isinstance(value, dict):
+            return {name: _inside(item, held) for name, item in value.items()}
+        case Struct(fields) if isinstance(value, dict):
+            return value | {name: _inside(value[name], field) for name, field in fields if name in value}
+    return from_text(value, kind)
 
 
 def _integer(text: str) -> int | str:

@@ -37,6 +37,8 @@ REPLAYS_SCHEMA = arrow_schema(
     }
 )
 
+#: Of columns that came with a later release, as DuckDB calls them.
+_TYPES = {pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR", pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ"}
 #: What identifies a row, and what is needed to cut a selection into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
 
@@ -98,7 +100,12 @@ class Quarantine:
         )
         present = set(schema.names) if table is None else {field.name for field in table.schema().fields}
         # Columns that came with a later release are null in a table that no stream has opened since.
-        columns = ", ".join(f'"{n}"' if n in present else f'NULL::BOOLEAN AS "{n}"' for n in schema.names)
+        columns = ", ".join(
+            f'"{field.name}"'
+            if field.name in present
+            else f'NULL::{_TYPES.get(field.type, "BOOLEAN")} AS "{field.name}"'
+            for field in schema
+        )
         self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_delta")
 
     def counts(self, selection: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
@@ -154,7 +161,7 @@ class Quarantine:
         try:
             return self._rows(
                 "SELECT open_rows.*, coalesce(raw_complete, strlen(raw) = raw_bytes) AS is_complete,"
-                " epoch_us(_ingested_at) AS arrived_at_us"
+                " epoch_us(_ingested_at) AS ingested_at_us, epoch_us(arrived_at) AS arrived_at_us"
                 " FROM open_rows SEMI JOIN selected_keys USING (_seq, _position)"
                 " WHERE _seq BETWEEN ? AND ? ORDER BY _seq, _position",
                 [min(seqs), max(seqs)],

@@ -10,18 +10,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.events.columns import Misfit
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.origins import RowKey, row_keys
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.events.unexpected import Framed
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FileEventLog, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
 _CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
@@ -30,14 +30,14 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ReplayPayloads:
-    """Payloads by the arrival of their rows, and why rows have none."""
+    """Payloads by the batch of their rows and when it was read, and why rows have none."""
 
-    by_arrival: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
+    by_batch: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
     missing: dict[RowKey, str] = field(default_factory=dict)
 
     def add(self, row: Row, payload: Payload) -> None:
         """Take a payload; rows of one batch are stamped alike."""
-        self.by_arrival.setdefault((row["_batch_id"], row["arrived_at_us"]), []).append(payload)
+        self.by_batch.setdefault((row["_batch_id"], row["ingested_at_us"]), []).append(payload)
 
 
 def key_of(row: Row) -> RowKey:
@@ -52,16 +52,27 @@ class LandedObjects:
         self._log = log
         self._opener = opener
 
+    def arrived_at_us(self, row: Row) -> int | None:
+        """When the object a row came in arrived; None where its file event is gone."""
+        event = self._event(row)
+        return None if event is None else made_at_us(event["event_time"])
+
     def payload(self, row: Row) -> Payload | str:
         """The object a row came in, or why it cannot be had."""
-        seq = row["_seq"]
-        events = self._log.read(seq - 1, seq, columns=["seq", "key", "etag", "version_id"]).to_pylist()
-        if not events or events[0]["key"] != row["object_key"]:
+        event = self._event(row)
+        if event is None:
             return "file_event_missing"
-        payload = self._opener(FileReference(seq, events[0]["key"], events[0]["etag"], events[0]["version_id"]))
+        made_at = made_at_us(event["event_time"])
+        payload = self._opener(FileReference(row["_seq"], event["key"], event["etag"], event["version_id"], made_at))
         if payload.data is None:
             return str(payload.problem.code) if payload.problem else "object_unreadable"
         return payload
+
+    def _event(self, row: Row) -> Row | None:
+        seq = row["_seq"]
+        columns = ["seq", "key", "etag", "version_id", "event_time"]
+        event = next(iter(self._log.read(seq - 1, seq, columns=columns).to_pylist()), None)
+        return event if event is not None and event["key"] == row["object_key"] else None
 
 
 class PayloadFinder:
@@ -90,9 +101,18 @@ class PayloadFinder:
                 rest.append(row)
             else:
                 record = json.loads(row["record"]) if row["record"] else None
-                payloads.add(row, Payload(row["_seq"], row["object_key"], None, events=(event,), record=record))
+                read = Payload(row["_seq"], row["object_key"], None, events=(event,), record=record)
+                payloads.add(row, replace(read, arrived_at_us=self._arrived_at_us(row)))
         if rest:
             self._from_object(rest, payloads)
+
+    def _arrived_at_us(self, row: Row) -> int | None:
+        """When the event of a row arrived, as the row has it. One of an earlier release does not: then its file event
+        does, and of a record there is only when its batch was read."""
+        arrived: int | None = row["arrived_at_us"]
+        if arrived is None and self._landed is None:
+            arrived = row["ingested_at_us"]
+        return self._landed.arrived_at_us(row) if arrived is None and self._landed is not None else arrived
 
     def _from_row(self, row: Row) -> Framed | None:
         if not row["is_complete"] or row["_position"] == WHOLE_OBJECT:
@@ -118,7 +138,7 @@ class PayloadFinder:
             row = by_position.get(position)
             if row is not None and _is_same(row, event[1]):
                 del by_position[position]
-                payloads.add(row, Payload(payload.seq, payload.key, None, events=((position, event),)))
+                payloads.add(row, replace(payload, data=None, events=((position, event),)))
         payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
 
     def _framed(self, payload: Payload) -> Iterator[Framed]:
@@ -177,13 +197,14 @@ class ReplayRows:
 def replay_rows(
     parser: Parser, rows: Iterable[Mapping[str, Any]], payloads: ReplayPayloads, *, now_us: int, fingerprint: str
 ) -> ReplayRows:
-    """Read the rows again. They keep their batch, their place and, for their age, the time they arrived at."""
+    """Read the rows again. They keep their batch, their place, when they arrived and, for their age, when they were
+    read first."""
     result = ReplayRows(missing=dict(payloads.missing))
     readable = {key_of(row) for row in rows} - result.missing.keys()
     whole = {seq for seq, position in readable if position == WHOLE_OBJECT}
     tables: dict[RowKey, list[str]] = {(seq, WHOLE_OBJECT): [] for seq in whole}
-    for (batch_id, arrived_at_us), group in sorted(payloads.by_arrival.items()):
-        stamp = BatchStamp(batch_id, now_us, fingerprint, arrived_at_us)
+    for (batch_id, read_at_us), group in sorted(payloads.by_batch.items()):
+        stamp = BatchStamp(batch_id, now_us, fingerprint, read_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
             if name == QUARANTINE:
                 _note_rejected(result, part, whole)

@@ -100,7 +100,9 @@ class Rereader:
 
     def _payloads(self, objects: Iterable[SourceObject]) -> Iterator[Payload]:
         for source in objects:
-            payload = self._opener(FileReference(source.seq, source.key, source.etag, source.version_id))
+            payload = self._opener(
+                FileReference(source.seq, source.key, source.etag, source.version_id, source.arrived_at_us)
+            )
             if payload.data is None:
                 self.did.gone[source.seq] = source.key
             else:

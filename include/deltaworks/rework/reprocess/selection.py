@@ -27,7 +27,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.log import FileEventLog, made_at_us, matching
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
@@ -125,7 +125,7 @@ def not_one_selection() -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class SourceObject:
-    """One object to read again, with the batch its rows were and stay stamped with."""
+    """One object to read again, with the batch its rows were and stay stamped with, and when it arrived."""
 
     seq: int
     key: str
@@ -134,6 +134,7 @@ class SourceObject:
     batch_id: int
     ingested_at_us: int
     version_id: str | None = None
+    arrived_at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,7 @@ class Resolver:
                 batch.batch_id,
                 stamps[batch.batch_id],
                 row["version_id"],
+                made_at_us(row["event_time"]),
             )
 
     def _ingested_at_us(self, batch: BatchSummary) -> int:

@@ -177,17 +177,27 @@ class KafkaReader:
             for topic, partition, offset, value, at, record in zip(*values, micros, fields, strict=True):
                 seq = partition_seq(numbers[topic], partition, offset)
                 key = f"{topic}/{partition}/{offset}"
-                yield Record(self._payload(seq, key, value, record), at or 0)
+                # A record of a client that sends no time has -1 for one.
+                arrived = None if at is None or at < 0 else at
+                yield Record(self._payload(seq, key, value, record, arrived), at or 0)
 
-    def _payload(self, seq: int, key: str, value: bytes | None, record: dict[str, Any] | None) -> Payload:
+    def _payload(
+        self, seq: int, key: str, value: bytes | None, record: dict[str, Any] | None, arrived: int | None
+    ) -> Payload:
         if value is not None:
             return record_payload(
-                seq, key, value, record=record, compression=self.compression, max_bytes=self.max_bytes
+                seq,
+                key,
+                value,
+                record=record,
+                compression=self.compression,
+                max_bytes=self.max_bytes,
+                arrived_at_us=arrived,
             )
         if self.tombstones_are_events:
-            return Payload(seq, key, None, events=((0, ({}, b"{}")),), record=record)
+            return Payload(seq, key, None, events=((0, ({}, b"{}")),), record=record, arrived_at_us=arrived)
         reason = Reason(ReasonCode.TOMBSTONE, "", "the record has no value")
-        return unreadable(seq, key, b"", reason, record=record)
+        return unreadable(seq, key, b"", reason, record=record, arrived_at_us=arrived)
 
     @staticmethod
     def _fields(columns: Mapping[str, pa.Array], micros: list[int | None]) -> list[dict[str, Any]]:

@@ -134,6 +134,7 @@ class KinesisReader:
                     record=record,
                     compression=self.compression,
                     max_bytes=self.max_bytes,
+                    arrived_at_us=at,
                 )
                 yield Record(payload, at)
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +52,7 @@ MESSAGE_QUARANTINE_COLUMNS: Mapping[str, str] = {
 FILE_EVENT_SCHEMA = arrow_schema(FILE_EVENT_COLUMNS)
 MESSAGE_QUARANTINE_SCHEMA = arrow_schema(MESSAGE_QUARANTINE_COLUMNS)
 _READERS = 8
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _CACHED_ROWS = 200_000
 _PART_ROWS = 50_000
 
@@ -230,6 +231,11 @@ def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table
     if up_to_seq is not None:
         keep = pc.and_(keep, pc.less_equal(seq, up_to_seq))
     return table.filter(keep)
+
+
+def made_at_us(event_time: datetime | None) -> int | None:
+    """The store's time of a file event, in microseconds since 1970: when the events in its object arrived."""
+    return None if event_time is None else (event_time - _EPOCH) // _MICROSECOND
 
 
 def matching(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:

@@ -18,7 +18,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -63,12 +63,13 @@ _PROBED_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """One object of a batch."""
+    """One object of a batch. `arrived_at_us` is when its store made it, as the file event log has it."""
 
     seq: int
     key: str
     etag: str
     version_id: str | None = None
+    arrived_at_us: int | None = None
 
 
 class FileOpener:
@@ -104,6 +105,9 @@ class FileOpener:
         )
 
     def __call__(self, reference: FileReference) -> Payload:
+        return replace(self._opened(reference), arrived_at_us=reference.arrived_at_us)
+
+    def _opened(self, reference: FileReference) -> Payload:
         set_missing_variables(self._variables)
         storage = StorageSpec.model_validate_json(self._storage)
         try:

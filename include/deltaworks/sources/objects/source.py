@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from deltaworks.sources.base import CachedLookup, ObjectSlice
 from deltaworks.sources.objects import stream
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.log import FileEventLog, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
 from deltaworks.specs.catalog import Catalog
@@ -73,7 +73,10 @@ class FileSource:
 def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
     """The file events of a batch as references, largest facts beside them for the ledger."""
     rows = events.sort_by("seq").to_pylist()
-    references = [FileReference(row["seq"], row["key"], row["etag"], row.get("version_id")) for row in rows]
+    references = [
+        FileReference(row["seq"], row["key"], row["etag"], row.get("version_id"), made_at_us(row["event_time"]))
+        for row in rows
+    ]
     sizes = [max(1, row["size"] or 1) for row in rows]
     metadata: dict[str, Any] = {"files": len(rows), "bytes": sum(sizes)}
     if rows:

@@ -29,7 +29,10 @@ def events(*rows: tuple[int, str, int | None]) -> pa.Table:
 def test_a_batch_is_its_files_in_the_order_of_the_log() -> None:
     source = object_slice(events((3, "c", 30), (1, "a", 10), (2, "b", None)), OPENER)
 
-    assert source.references == [FileReference(1, "a", "e"), FileReference(2, "b", "e"), FileReference(3, "c", "e")]
+    made = 1_704_067_200_000_000
+    assert source.references == [
+        FileReference(seq, key, "e", arrived_at_us=made + seq * 1_000_000) for seq, key in enumerate("abc", 1)
+    ]
     assert source.sizes == [10, 1, 30]
     assert source.metadata == {
         "files": 3,

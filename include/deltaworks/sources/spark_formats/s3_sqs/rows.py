@@ -15,13 +15,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.columns import Misfit, column
+from deltaworks.events.columns import column
 from deltaworks.events.events import checked_event
 from deltaworks.events.extras import json_text
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.column_types import ORIGIN_COLUMNS, RESCUED, STRING
 from deltaworks.events.inference.hints import parse_hints
+from deltaworks.events.misfits import Misfit
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected

@@ -1,0 +1,121 @@
+"""The times of events: those they have, held to the bounds declared, and those they arrived at where that is declared.
+
+When an event arrived is what its store or its stream has on record, never a clock of ours: the same event has the same
+time whenever it is read, by a stream that starts over, a reprocess or a replay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.chunks import Chunk
+from deltaworks.events.columns import Misfits, column
+from deltaworks.events.events import holders
+from deltaworks.events.formats.values import from_text
+from deltaworks.events.misfits import Misfit
+from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.table_columns import Reasons, note, note_missing
+from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import TEXT_FORMATS
+from deltaworks.specs.types import Primitive
+
+if TYPE_CHECKING:
+    from deltaworks.events.parse import BatchStamp
+
+_DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
+#: What a reason names where an event has no time of its own to be wrong.
+_ARRIVAL = "arrival"
+
+
+class EventTimes:
+    """Reads the times of events as a pipeline declares them. Stateless once built."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        declared = spec.event.time
+        self._paths = [tuple(path.split(".")) for path in declared.path]
+        self._path_text = ", ".join(declared.path)
+        self._form = declared.form
+        # In text an epoch is digits, and digits are read fastest as numbers.
+        self._as_text = spec.source.format in TEXT_FORMATS and declared.unit != "iso8601"
+        self._arrival = declared.arrival
+        self._max_age_days = declared.max_age_days
+        self._max_future_minutes = declared.max_future_minutes
+
+    def read(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Array, Reasons, list[int]]:
+        """The times of all events of the chunk, the reasons of those that have none of use, and the indexes of those
+        that have the time they arrived at in place of one of no use."""
+        reasons: Reasons = {}
+        if not self._paths:
+            return self._arrivals(chunk, range(len(chunk.events)), reasons), reasons, []
+        times, misfits = column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
+        misfits |= self._beyond(times, stamp)
+        if not self._arrival:
+            note(reasons, misfits, self._path_text)
+            note_missing(reasons, times, misfits, self._path_text)
+            return times, reasons, []
+        absent = [index for index in pc.indices_nonzero(pc.is_null(times)).to_pylist() if index not in misfits]
+        if self._arrival == "when_missing":
+            note(reasons, misfits, self._path_text)
+            return self._filled(chunk, times, absent, reasons), reasons, []
+        unusable = sorted(misfits)
+        return self._filled(chunk, times, [*absent, *unusable], reasons), reasons, unusable
+
+    def _values(self, events: list[dict[str, Any]]) -> list[Any]:
+        parts = [self._at(events, path) for path in self._paths]
+        values = parts[0] if len(parts) == 1 else list(map(_joined, zip(*parts, strict=True)))
+        return [from_text(value, Primitive("long")) for value in values] if self._as_text else values
+
+    @staticmethod
+    def _at(events: list[dict[str, Any]], path: tuple[str, ...]) -> list[Any]:
+        parents = holders(events, path[:-1]) if len(path) > 1 else events
+        return [parent.get(path[-1]) for parent in parents]
+
+    def _beyond(self, times: pa.Array, stamp: BatchStamp) -> Misfits:
+        """The events whose time lies further from their arrival than is declared."""
+        misfits: Misfits = {}
+        if self._max_age_days is None and self._max_future_minutes is None:
+            return misfits
+        arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
+        micros = times.cast(pa.int64())
+        limits = []
+        if self._max_age_days is not None:
+            oldest, limit = arrived - self._max_age_days * _DAY_US, f"more than {self._max_age_days} days old"
+            limits.append((pc.less(micros, oldest), ReasonCode.TOO_OLD, limit))
+        if self._max_future_minutes is not None:
+            newest, limit = arrived + self._max_future_minutes * _MINUTE_US, f"{self._max_future_minutes} minutes ahead"
+            limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
+        for beyond, code, limit in limits:
+            for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
+                misfits[index] = Misfit(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
+        return misfits
+
+    def _filled(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
+        """The times, with those that the events of these rows arrived at."""
+        if not rows:
+            return times
+        micros = times.cast(pa.int64()).to_pylist()
+        for row, arrived in zip(rows, self._arrivals(chunk, rows, reasons).cast(pa.int64()).to_pylist(), strict=True):
+            micros[row] = arrived
+        return pa.array(micros, pa.int64()).cast(INSTANT)
+
+    def _arrivals(self, chunk: Chunk, rows: range | list[int], reasons: Reasons) -> pa.Array:
+        """When the events of these rows arrived, with reasons for those of which that is not on record."""
+        arrived = [chunk.payloads[chunk.seqs[row]].arrived_at_us for row in rows]
+        usable = [at if at is not None and EARLIEST_US <= at <= LATEST_US else None for at in arrived]
+        for row, at in zip(rows, usable, strict=True):
+            if at is None:
+                missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL, "when it arrived is not on record")
+                reasons.setdefault(row, []).append(missing)
+        return pa.array(usable, pa.int64()).cast(INSTANT)
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """The texts as one; None where one is missing, and the first that is no text, which is a misfit, as it is."""
+    if None in parts:
+        return None
+    no_texts = [part for part in parts if not isinstance(part, str)]
+    return no_texts[0] if no_texts else " ".join(parts)

@@ -1,0 +1,317 @@
+"""Texts read by a pattern of strptime's directives, exact to the microsecond.
+
+Texts of one column mostly look alike: the same directives at the same places, in digits. Those are read together, by
+their bytes; a text that looks different is read by itself, by a regular expression that means the same. Names are
+English and case means nothing. Numbers that stand side by side have all their digits, so that no text has two readings.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from deltaworks.events.zones import DAY_US, EPOCH, MICROSECOND, Micros
+from deltaworks.specs.times import TimePattern, parse_pattern
+
+_MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAYS_OF_MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+_NUMBERS = frozenset("YymdHIMSf")
+_EXPRESSIONS = {
+    "Y": r"\d{4}",
+    "y": r"\d{2}",
+    "m": "1[0-2]|0[1-9]",
+    "b": "|".join(name[:3] for name in _MONTHS),
+    "B": "|".join(_MONTHS),
+    "d": r"3[01]|[12]\d|0[1-9]",
+    "a": "|".join(name[:3] for name in _WEEKDAYS),
+    "A": "|".join(_WEEKDAYS),
+    "H": r"2[0-3]|[01]\d",
+    "I": "1[0-2]|0[1-9]",
+    "p": "am|pm",
+    "M": r"[0-5]\d",
+    "S": r"[0-5]\d",
+    "f": r"\d{6}",
+    "z": r"[+-](?:2[0-3]|[01]\d):?[0-5]\d|(?-i:Z)",
+}
+#: What a number that stands alone may also be.
+_ALONE = {"m": "[1-9]", "d": "[1-9]| [1-9]", "H": r"\d", "I": "[1-9]", "M": r"\d", "S": r"\d", "f": r"\d{1,5}"}
+#: POSIX: 69 and later are of the last century.
+_FIRST_OF_1900 = 69
+#: How many looks of texts are read together; what looks different from all of them is read text by text.
+_MOST_LAYOUTS = 8
+Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.bool_]
+
+
+class NoMatch(ValueError):
+    """A text that the pattern does not fit."""
+
+
+@lru_cache(maxsize=1024)
+def pattern_reader(text: str) -> PatternReader:
+    """The reader of a pattern; made once in a process."""
+    return PatternReader(parse_pattern(text))
+
+
+class PatternReader:
+    """Reads texts by one pattern. Times are in microseconds since 1970: by UTC where texts have an offset, else by the
+    clocks they were read from. Safe to share between threads."""
+
+    def __init__(self, pattern: TimePattern) -> None:
+        self.pattern = pattern
+        self._expression = re.compile(_expression(pattern.parts), re.IGNORECASE | re.ASCII)
+        #: Names of any length are at no fixed place.
+        self._has_layout = not {"%A", "%B"} & set(pattern.parts)
+
+    def read(self, text: str) -> dt.datetime:
+        """The time a text says; less its offset, where it has one.
+
+        Raises:
+            NoMatch: the pattern does not fit it.
+            ValueError, OverflowError: there is no such time.
+        """
+        match = self._expression.fullmatch(text)
+        if match is None:
+            raise NoMatch
+        parts = match.groupdict()
+        time = dt.datetime(
+            _year(parts), _month(parts), int(parts["d"]), _hour(parts), int(parts.get("M", 0)), int(parts.get("S", 0))
+        )
+        time += int(parts.get("f", "").ljust(6, "0")) * MICROSECOND
+        return time - _offset(parts.get("z", "Z"))
+
+    def read_all(self, texts: pa.StringArray) -> Micros:
+        """`read` of texts of which none is null, in microseconds.
+
+        Raises:
+            NoMatch, ValueError, OverflowError: as `read`, of one of them.
+        """
+        times = np.zeros(len(texts), np.int64)
+        left = np.arange(len(texts))
+        if self._has_layout and len(texts):
+            columns = _Columns(texts)
+            for _ in range(_MOST_LAYOUTS):
+                if not left.size:
+                    break
+                left = self._read_alike(columns, texts, left, times)
+        for row in left:
+            times[row] = self._read_us(texts[int(row)].as_py())
+        return times
+
+    def _read_us(self, text: str) -> int:
+        return (self.read(text) - EPOCH) // MICROSECOND
+
+    def _read_alike(
+        self, columns: _Columns, texts: pa.StringArray, left: npt.NDArray[np.int64], times: Micros
+    ) -> npt.NDArray[np.int64]:
+        """Read the texts that look like the first of those that are left; what is left then."""
+        text = texts[int(left[0])].as_py()
+        match = self._expression.fullmatch(text)
+        if match is None:
+            raise NoMatch
+        alike = np.zeros(0, np.int64)
+        if text.isascii():
+            alike = columns.of_length(len(text), left)
+            read, fits = _Layout(match, self.pattern.parts).read(columns.bytes_of(alike, len(text)))
+            alike = alike[fits]
+            times[alike] = read[fits]
+        if not alike.size or alike[0] != left[0]:
+            times[left[0]] = self._read_us(text)
+            alike = np.append(alike, left[0])
+        return left[~np.isin(left, alike, assume_unique=True)] if alike.size < left.size else left[:0]
+
+
+def _expression(parts: tuple[str, ...]) -> str:
+    written = []
+    for index, part in enumerate(parts):
+        if part[0] != "%":
+            pieces = re.split(r"(\s+)", part)
+            written.append("".join(r"\s+" if piece.isspace() else re.escape(piece) for piece in pieces))
+            continue
+        letter = part[1]
+        beside = (*parts[max(0, index - 1) : index], *parts[index + 1 : index + 2])
+        alone = letter in _ALONE and not any(map(_is_number, parts[index + 1 : index + 2] if letter == "f" else beside))
+        choices = f"{_EXPRESSIONS[letter]}|{_ALONE[letter]}" if alone else _EXPRESSIONS[letter]
+        written.append(f"(?P<{letter}>{choices})")
+    return "".join(written)
+
+
+def _is_number(part: str) -> bool:
+    return part[1] in _NUMBERS if part[0] == "%" else part[0].isdigit() or part[-1].isdigit()
+
+
+def _year(parts: dict[str, str]) -> int:
+    if "Y" in parts:
+        return int(parts["Y"])
+    year = int(parts["y"])
+    return year + (1900 if year >= _FIRST_OF_1900 else 2000)
+
+
+def _month(parts: dict[str, str]) -> int:
+    if "m" in parts:
+        return int(parts["m"])
+    name = (parts.get("b") or parts["B"]).lower()
+    return next(number for number, month in enumerate(_MONTHS, 1) if month.startswith(name[:3]))
+
+
+def _hour(parts: dict[str, str]) -> int:
+    if "I" in parts:
+        return int(parts["I"]) % 12 + 12 * (parts["p"].lower() == "pm")
+    return int(parts.get("H", 0))
+
+
+def _offset(text: str) -> dt.timedelta:
+    if text == "Z":
+        return dt.timedelta()
+    offset = dt.timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
+    return -offset if text[0] == "-" else offset
+
+
+class _Columns:
+    """The bytes of texts, side by side."""
+
+    def __init__(self, texts: pa.StringArray) -> None:
+        _, offsets, data = texts.buffers()
+        begin = texts.offset
+        self._begins = np.frombuffer(offsets, np.int32)[begin : begin + len(texts) + 1].astype(np.int64)
+        self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+        self._lengths = np.diff(self._begins)
+
+    def of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows of texts of so many bytes."""
+        return rows[self._lengths[rows] == length]
+
+    def bytes_of(self, rows: npt.NDArray[np.int64], length: int) -> Bytes:
+        """The bytes of rows of this length, a row each."""
+        if rows.size == self._lengths.size:
+            return self._data[self._begins[0] : self._begins[-1]].reshape(rows.size, length)
+        return self._data[self._begins[rows][:, None] + np.arange(length)]
+
+
+class _Layout:
+    """Where in texts of one length each directive stands, as in the text of `match`."""
+
+    def __init__(self, match: re.Match[str], parts: tuple[str, ...]) -> None:
+        self._at = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
+        text = match.string
+        taken = {place for begin, end in self._at.values() for place in range(begin, end)}
+        self._between = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
+
+    def read(self, texts: Bytes) -> tuple[Micros, Rows]:
+        """The times of texts of the length of the layout's, and of which rows they are: those that look like it."""
+        digits = _Digits(texts)
+        for place, character in self._between:
+            digits.require(texts[:, place] == character)
+        days = self._days(digits)
+        seconds = self._seconds(digits) - self._offset_minutes(digits) * 60
+        times = days * DAY_US + seconds * 1_000_000
+        if "f" in self._at:
+            begin, end = self._at["f"]
+            times += digits.number(begin, end) * np.int64(10 ** (6 - (end - begin)))
+        return times, digits.fits
+
+    def _days(self, digits: _Digits) -> Micros:
+        year, month, day = self._year(digits), self._month(digits), digits.number(*self._at["d"])
+        if "a" in self._at:
+            digits.name(self._at["a"][0], _WEEKDAYS)
+        digits.require((year >= 1) & (month >= 1) & (month <= 12) & (day >= 1))
+        month = np.where(digits.fits, month, 1)
+        leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+        digits.require(day <= _DAYS_OF_MONTH[month] + (leap & (month == 2)))
+        # Years begin in March, so that the day that some lack is the last of one.
+        year = year - (month <= 2)
+        era = year // 400
+        of_era = year - era * 400
+        of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+        return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+    def _year(self, digits: _Digits) -> Micros:
+        if "Y" in self._at:
+            return digits.number(*self._at["Y"])
+        year = digits.number(*self._at["y"])
+        return year + np.where(year >= _FIRST_OF_1900, 1900, 2000)
+
+    def _month(self, digits: _Digits) -> Micros:
+        return digits.number(*self._at["m"]) if "m" in self._at else digits.name(self._at["b"][0], _MONTHS)
+
+    def _seconds(self, digits: _Digits) -> Micros:
+        seconds = digits.zeros()
+        for letter, most, factor in (("H", 23, 3600), ("M", 59, 60), ("S", 59, 1)):
+            if letter in self._at:
+                number = digits.number(*self._at[letter])
+                digits.require(number <= most)
+                seconds += number * factor
+        if "I" in self._at:
+            hour = digits.number(*self._at["I"])
+            digits.require((hour >= 1) & (hour <= 12))
+            half = digits.name(self._at["p"][0], ("am", "pm"), letters=2) - 1
+            seconds += (hour % 12 + 12 * half) * 3600
+        return seconds
+
+    def _offset_minutes(self, digits: _Digits) -> Micros:
+        begin, end = self._at.get("z", (0, 0))
+        if end - begin <= 1:
+            if end > begin:
+                digits.require(digits.texts[:, begin] == ord("Z"))
+            return digits.zeros()
+        sign = digits.texts[:, begin]
+        hours, minutes = digits.number(begin + 1, begin + 3), digits.number(end - 2, end)
+        digits.require(((sign == ord("+")) | (sign == ord("-"))) & (hours <= 23) & (minutes <= 59))
+        if end - begin == 6:
+            digits.require(digits.texts[:, begin + 3] == ord(":"))
+        return np.where(sign == ord("-"), -1, 1) * (hours * 60 + minutes)
+
+
+class _Digits:
+    """Numbers and names at fixed places of texts; `fits` are the rows that had all that was asked for there."""
+
+    def __init__(self, texts: Bytes) -> None:
+        self.texts = texts
+        self.fits: Rows = np.ones(len(texts), np.bool_)
+
+    def require(self, fits: Rows) -> None:
+        """Leave out the other rows."""
+        self.fits &= fits
+
+    def zeros(self) -> Micros:
+        """0 for each row."""
+        return np.zeros(len(self.texts), np.int64)
+
+    def number(self, begin: int, end: int) -> Micros:
+        """The number that the digits from `begin` to `end` make."""
+        number = self.zeros()
+        for place in range(begin, end):
+            digit = self.texts[:, place] - np.uint8(48)
+            self.require(digit <= 9)
+            number = number * 10 + digit
+        return number
+
+    def name(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Micros:
+        """Which of the names the letters from `begin` on are the first of, from 1."""
+        code = self.texts[:, begin].astype(np.int64) | 0x20
+        for place in range(begin + 1, begin + letters):
+            code = code << 8 | self.texts[:, place] | 0x20
+        number = self.zeros()
+        for ordinal, name in enumerate(names, 1):
+            number[code == int.from_bytes(name[:letters].encode(), "big")] = ordinal
+        self.require(number > 0)
+        return number

@@ -1,0 +1,195 @@
+"""Times as they are written in events, read as instants: whole columns at once where they are of one look."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.misfits import Misfit, described, mismatch, shown
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.time_patterns import NoMatch, pattern_reader
+from deltaworks.events.zones import EPOCH, MICROSECOND, Micros, SkippedTime, instant_us, instants_us
+from deltaworks.specs.times import TimeForm
+
+INSTANT = pa.timestamp("us", tz="UTC")
+#: Spark and Delta dates end with year 9999; anything before 1900 is a clock that was never set.
+EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
+LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
+_NONE = dt.timedelta()
+_PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
+
+
+@lru_cache(maxsize=1024)
+def times_of(form: TimeForm) -> Times:
+    """The reader of times of this form; made once in a process."""
+    return Times(form)
+
+
+class Times:
+    """Reads times of one form. Safe to share between threads."""
+
+    def __init__(self, form: TimeForm) -> None:
+        self._form = form
+        self._reader = None if form.format is None else pattern_reader(form.format)
+        pattern = form.pattern
+        #: Texts that are a date and nothing more: no instant that could lie out of range.
+        self._dates_alone = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
+        #: Numbers of such a pattern are digits like its texts.
+        self._of_digits = pattern is not None and all(part in ("%Y", "%m", "%d") for part in pattern.parts)
+
+    def instants(self, values: Sequence[Any]) -> pa.Array:
+        """The values as timestamps, whole; null where a value is None.
+
+        Raises:
+            pa.ArrowException, TypeError, ValueError, OverflowError: not all of them can be read at once.
+        """
+        if self._reader is not None:
+            return self._of_micros(values, bounded=True)
+        unit = self._form.unit
+        if unit != "iso8601":
+            if set(map(type, values)) - {int, type(None)}:
+                raise TypeError("a time that is no whole number")
+            scaled = pc.multiply_checked(pa.array(values, pa.int64()), _PER_UNIT_US[unit])
+            return _bounded(scaled.cast(INSTANT))
+        texts = pa.array(values, pa.string())
+        if self._form.zone is None:
+            try:
+                return _bounded(pc.cast(texts, INSTANT))
+            except pa.ArrowInvalid:  # which it also is where none has an offset
+                return _bounded(pc.cast(texts, pa.timestamp("us")).cast(pa.int64()).cast(INSTANT))
+        local = pc.cast(texts, pa.timestamp("us"))
+        return _with_nulls(local, _bounded_us(self._by_zone(_micros_of(local.drop_null()))))
+
+    def dates(self, values: Sequence[Any]) -> pa.Array:
+        """The UTC dates of times of a pattern, whole; null where a value is None.
+
+        Raises:
+            as `instants`; and ValueError where there is no pattern.
+        """
+        if self._reader is None:
+            raise ValueError("dates without a pattern are read one by one")
+        return self._of_micros(values, bounded=not self._dates_alone).cast(pa.date32())
+
+    def instant_us(self, value: Any) -> int:
+        """The microseconds since 1970 that a value stands for.
+
+        Raises:
+            Misfit: it is no time, or out of range.
+        """
+        unit = self._form.unit
+        micros = self._local_or_instant_us(value) if unit == "iso8601" else _epoch_us(value, unit)
+        if not EARLIEST_US <= micros <= LATEST_US:
+            raise Misfit(ReasonCode.OUT_OF_RANGE, f"{described(value)} lies outside the years 1900 to 9999")
+        return micros
+
+    def date(self, value: Any) -> dt.date:
+        """The UTC date of a time; a date alone is itself.
+
+        Raises:
+            Misfit: it is neither, or out of range.
+        """
+        if self._dates_alone:
+            return (EPOCH + self._local_or_instant_us(value) * MICROSECOND).date()
+        # Ten characters are also the seconds since 1970 as text: a date has its dash.
+        if self._reader is None and isinstance(value, str) and len(value) == 10 and value[4] == "-":
+            try:
+                return dt.date.fromisoformat(value)
+            except ValueError:
+                raise mismatch(value, "date") from None
+        return (EPOCH + self.instant_us(value) * MICROSECOND).date()
+
+    def _of_micros(self, values: Sequence[Any], *, bounded: bool) -> pa.Array:
+        texts = pa.array(values, pa.string())
+        reader = self._reader
+        if reader is None:
+            raise ValueError("there is no pattern")
+        micros = reader.read_all(texts.drop_null())
+        if self._form.zone is not None and not self._dates_alone:
+            micros = self._by_zone(micros)
+        return _with_nulls(texts, _bounded_us(micros) if bounded else micros)
+
+    def _by_zone(self, local_us: Micros) -> Micros:
+        return local_us if self._form.zone is None else instants_us(local_us, self._form.zone)
+
+    def _local_or_instant_us(self, value: Any) -> int:
+        """The microseconds since 1970 of a text; by the zone where it has no offset of its own."""
+        local = self._by_iso_8601(value) if self._reader is None else self._by_pattern(value)
+        offset = local.utcoffset()
+        local = local.replace(tzinfo=None)
+        if self._form.zone is None or offset is not None:
+            # Not as a datetime less its offset, which may lie before the year 1.
+            return (local - EPOCH) // MICROSECOND - (offset or _NONE) // MICROSECOND
+        try:
+            return instant_us(local, self._form.zone)
+        except SkippedTime:
+            detail = f"{described(value)} is a time that clocks in {self._form.zone} skipped"
+            raise Misfit(ReasonCode.OUT_OF_RANGE, detail) from None
+
+    @staticmethod
+    def _by_iso_8601(value: Any) -> dt.datetime:
+        if not isinstance(value, str):
+            raise mismatch(value, "ISO 8601 time")
+        try:
+            return dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise mismatch(value, "ISO 8601 time") from None
+
+    def _by_pattern(self, value: Any) -> dt.datetime:
+        text = str(value) if self._of_digits and type(value) is int else value
+        if self._reader is None or not isinstance(text, str):
+            raise mismatch(value, f"text of the form {self._form.format}")
+        try:
+            return self._reader.read(text)
+        except NoMatch:
+            raise mismatch(value, f"time of the form {self._form.format}") from None
+        except (ValueError, OverflowError):
+            raise mismatch(value, f"time of the form {self._form.format}: there is no such day") from None
+
+
+def _epoch_us(value: Any, unit: str) -> int:
+    if isinstance(value, str):
+        try:
+            value = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise mismatch(value, unit) from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise mismatch(value, unit)
+    if abs(value) > 1e15:
+        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} lies outside the years 1900 to 9999")
+    return round(value * _PER_UNIT_US[unit])
+
+
+def _micros_of(instants: pa.Array) -> Micros:
+    micros: Micros = instants.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return micros
+
+
+def _with_nulls(values: pa.Array, micros: Micros) -> pa.Array:
+    """Micros of the values that are not null, as timestamps, with the nulls among them."""
+    if not values.null_count:
+        return pa.array(micros, pa.int64()).cast(INSTANT)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    spread = np.zeros(len(values), np.int64)
+    spread[valid] = micros
+    return pa.array(spread, pa.int64(), mask=~valid).cast(INSTANT)
+
+
+def _bounded_us(micros: Micros) -> Micros:
+    if micros.size and (micros.min() < EARLIEST_US or micros.max() > LATEST_US):
+        raise ValueError("an instant out of range")
+    return micros
+
+
+def _bounded(instants: pa.Array) -> pa.Array:
+    bounds = pc.min_max(instants.cast(pa.int64()))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is not None and (low < EARLIEST_US or high > LATEST_US):
+        raise ValueError("an instant out of range")
+    return instants

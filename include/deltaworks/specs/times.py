@@ -1,0 +1,208 @@
+"""How times are written in events: as an epoch, in ISO 8601, or by a pattern; and where texts name no offset, the zone.
+
+Patterns are those of strptime, the ones that DuckDB's SQL and the log formats of web servers have too. Each directive
+means one thing: names of months and days are English, whatever the locale, and no text depends on the machine's zone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from deltaworks.specs.effects import Edit, Effect
+
+TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
+
+OTHER_TIMES = Edit(
+    Effect.MIXES,
+    "Rows landed before keep times that were read the old way. Accept it with `deltaworks pipelines diff {pipeline} "
+    "--accept` and restart. `deltaworks quarantine replay {pipeline}` lands what did not fit; `deltaworks reprocess "
+    "{pipeline} --from-start` reads landed rows again.",
+)
+
+#: What a directive is about; a pattern says each of these once.
+_ABOUT = {
+    "Y": "year",
+    "y": "year",
+    "m": "month",
+    "b": "month",
+    "B": "month",
+    "d": "day",
+    "a": "weekday",
+    "A": "weekday",
+    "H": "hour",
+    "I": "hour",
+    "p": "half of the day",
+    "M": "minute",
+    "S": "second",
+    "f": "fraction of a second",
+    "z": "offset",
+}
+#: What to write for directives that are none here.
+_INSTEAD = {
+    "T": "write %H:%M:%S",
+    "F": "write %Y-%m-%d",
+    "D": "write %m/%d/%y",
+    "R": "write %H:%M",
+    "e": "write %d, which takes a day of one digit too",
+    "h": "write %b",
+    "Z": "write GMT or UTC as it stands in the texts, and declare `zone` for others",
+    "s": "declare unit: epoch_seconds",
+}
+#: What goes with what: a directive, and those of which it needs one beside it.
+_NEEDED_BESIDE = (("I", "p"), ("p", "I"), ("M", "HI"), ("S", "M"), ("f", "S"))
+#: The letters of Spark's and Java's patterns, by their first where their number says no more.
+_OF_SPARK = {
+    "yyyy": "%Y",
+    "uuuu": "%Y",
+    "yy": "%y",
+    "MMMM": "%B",
+    "MMM": "%b",
+    "M": "%m",
+    "EEEE": "%A",
+    "E": "%a",
+    "d": "%d",
+    "H": "%H",
+    "h": "%I",
+    "m": "%M",
+    "s": "%S",
+    "S": "%f",
+    "a": "%p",
+    "X": "%z",
+    "x": "%z",
+    "Z": "%z",
+}
+_DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
+#: Names of zones that mean another one on another machine, or that count leap seconds.
+_NO_ZONE = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
+
+
+@dataclass(frozen=True, slots=True)
+class TimePattern:
+    """A pattern taken apart: `parts` are directives such as `%d`, and the texts between them, which have no `%`."""
+
+    text: str
+    parts: tuple[str, ...]
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether the texts say how far from UTC they are."""
+        return "%z" in self.parts
+
+    @property
+    def has_time_of_day(self) -> bool:
+        """Whether the texts say more than a date."""
+        return "%H" in self.parts or "%I" in self.parts
+
+
+@lru_cache(maxsize=1024)
+def parse_pattern(text: str) -> TimePattern:
+    """Take a pattern apart.
+
+    Raises:
+        ValueError: it is none, or does not make a date; the message says what to write.
+    """
+    parts: list[str] = []
+    end = 0
+    for match in _DIRECTIVE.finditer(text):
+        parts += [text[end : match.start()], _directive(match.group(1), text)]
+        end = match.end()
+    parts.append(text[end:])
+    pattern = TimePattern(text, tuple(part for part in parts if part))
+    _check(pattern)
+    return pattern
+
+
+def _directive(letter: str, text: str) -> str:
+    if letter in _ABOUT:
+        return f"%{letter}"
+    instead = _INSTEAD.get(letter, "known are " + ", ".join(f"%{name}" for name in _ABOUT))
+    raise ValueError(f"%{letter} in {text!r} is no directive; {instead}")
+
+
+def _check(pattern: TimePattern) -> None:
+    letters = [part[1] for part in pattern.parts if part[0] == "%"]
+    about = [_ABOUT[letter] for letter in letters]
+    if not letters:
+        suggested = _as_strptime(pattern.text)
+        advice = f"did you mean {suggested!r}?" if suggested else "write it such as %d/%b/%Y:%H:%M:%S %z"
+        raise ValueError(f"{pattern.text!r} has no directive, as strptime has them; {advice}")
+    for name in ("year", "month", "day"):
+        if name not in about:
+            raise ValueError(f"{pattern.text!r} says no {name}, without which there is no date")
+    twice = next((name for name in about if about.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{pattern.text!r} says the {twice} twice")
+    for letter, others in _NEEDED_BESIDE:
+        if letter in letters and not set(others) & set(letters):
+            raise ValueError(f"%{letter} in {pattern.text!r} needs %{' or %'.join(others)} beside it")
+
+
+def _as_strptime(text: str) -> str | None:
+    """A pattern of Spark's as one of strptime's; None where it is none."""
+
+    def directive(match: re.Match[str]) -> str:
+        quoted, run = match.group(1), match.group(0)
+        return quoted if quoted is not None else _OF_SPARK.get(run) or _OF_SPARK[run[0]]
+
+    try:
+        suggested = re.sub(r"'([^']*)'|([A-Za-z])\2*", directive, text)
+        return parse_pattern(suggested).text if "%" in suggested else None
+    except (KeyError, ValueError):
+        return None
+
+
+def _check_pattern(value: str) -> str:
+    parse_pattern(value)
+    return value
+
+
+def _check_zone(value: str) -> str:
+    try:
+        if _NO_ZONE.fullmatch(value):
+            raise ValueError
+        zoneinfo.ZoneInfo(value)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        nearest = difflib.get_close_matches(value, zoneinfo.available_timezones(), n=1, cutoff=0.5)
+        advice = f"did you mean {nearest[0]!r}?" if nearest else "write one such as Europe/Berlin"
+        raise ValueError(f"there is no time zone {value!r}; {advice}") from None
+    return value
+
+
+PatternText = Annotated[str, AfterValidator(_check_pattern)]
+ZoneName = Annotated[str, AfterValidator(_check_zone)]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeForm:
+    """How the times of a column are written."""
+
+    unit: TimeUnit = "iso8601"
+    format: str | None = None
+    zone: str | None = None
+
+    @property
+    def pattern(self) -> TimePattern | None:
+        """The pattern taken apart; None for an epoch or ISO 8601."""
+        return None if self.format is None else parse_pattern(self.format)
+
+
+ISO_8601 = TimeForm()
+
+
+def form_problems(form: TimeForm) -> Iterator[tuple[str, str]]:
+    """What of a form contradicts the rest of it: a key, and why."""
+    pattern = form.pattern
+    if pattern is not None and form.unit != "iso8601":
+        yield "format", f"it says how a time is written, and so does unit: {form.unit}; leave one of them out"
+    if form.zone is not None and form.unit != "iso8601":
+        yield "zone", f"{form.unit} counts from 1970 in UTC, whatever the zone; leave it out"
+    if form.zone is not None and pattern is not None and pattern.has_offset:
+        yield "zone", "the texts say their offset themselves, by %z; leave it out"

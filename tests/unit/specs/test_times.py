@@ -1,0 +1,201 @@
+"""How times are declared: patterns that make a date, zones that there are, and arrival in place of a time."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.changes import SpecChange, classify
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.event_time import EventTimeSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.table import ColumnSpec
+from deltaworks.specs.times import parse_pattern
+from tests.unit.rework.replay_stage import shop
+
+EVENTS = {"name": "events", "catch_all": True}
+
+
+def said(model: Any, declared: dict[str, Any]) -> dict[str, str]:
+    """The mistakes by their place."""
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(declared)
+    errors = refused.value.errors()
+    return {".".join(map(str, error["loc"])): error["msg"].removeprefix("Value error, ") for error in errors}
+
+
+def with_time(**time: Any) -> PipelineSpec:
+    return shop(EVENTS, event={"name": {"path": "name"}, "time": time})
+
+
+def with_column(**column: Any) -> PipelineSpec:
+    columns = [{"name": "at", "path": "at", "type": "timestamp"} | column]
+    return shop(EVENTS | {"columns": columns})
+
+
+def test_a_pattern_is_taken_apart() -> None:
+    pattern = parse_pattern("%d/%b/%Y:%H:%M:%S %z")
+
+    assert pattern.parts == ("%d", "/", "%b", "/", "%Y", ":", "%H", ":", "%M", ":", "%S", " ", "%z")
+    assert (pattern.has_offset, pattern.has_time_of_day) == (True, True)
+    assert parse_pattern("%Y%m%d").parts == ("%Y", "%m", "%d")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("dd/MMM/yyyy:HH:mm:ss Z", "has no directive, as strptime has them; did you mean '%d/%b/%Y:%H:%M:%S %z'?"),
+        ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "did you mean '%Y-%m-%dT%H:%M:%S.%f%z'?"),
+        ("MM/dd/yy hh:mm a", "did you mean '%m/%d/%y %I:%M %p'?"),
+        ("2024-01-01", "has no directive, as strptime has them; write it such as %d/%b/%Y:%H:%M:%S %z"),
+        ("%Y-%m-%d %T", "%T in '%Y-%m-%d %T' is no directive; write %H:%M:%S"),
+        ("%d %b %Y %H:%M %Z", "is no directive; write GMT or UTC as it stands in the texts, and declare `zone`"),
+        ("%Y-%j", "%j in '%Y-%j' is no directive; known are %Y, %y, %m"),
+        ("%Y-%m-%d %", "% in '%Y-%m-%d %' is no directive"),
+        ("100%%", "%% in '100%%' is no directive"),
+        ("%b %d %H:%M:%S", "'%b %d %H:%M:%S' says no year, without which there is no date"),
+        ("%H:%M", "says no year"),
+        ("%d.%m.%Y %B", "says the month twice"),
+        ("%Y-%m-%d %I:%M", "%I in '%Y-%m-%d %I:%M' needs %p beside it"),
+        ("%Y-%m-%d %H:%M %p", "needs %I beside it"),
+        ("%Y-%m-%d %M", "needs %H or %I beside it"),
+        ("%Y-%m-%d %H:%S", "needs %M beside it"),
+        ("%Y-%m-%d %H:%M.%f", "needs %S beside it"),
+    ],
+)
+def test_a_pattern_that_makes_no_date_is_refused_with_what_to_write(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_pattern(pattern)
+
+    assert message in said(EventTimeSpec, {"path": "at", "format": pattern})["format"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "message"),
+    [
+        ("Europe/Berln", "there is no time zone 'Europe/Berln'; did you mean 'Europe/Berlin'?"),
+        ("the moon", "write one such as Europe/Berlin"),
+        ("localtime", "there is no time zone 'localtime'"),
+        ("right/Europe/Berlin", "did you mean 'Europe/Berlin'?"),
+        ("/etc/localtime", "there is no time zone"),
+        ("", "there is no time zone"),
+        ("Europe", "there is no time zone 'Europe'"),
+    ],
+)
+def test_a_zone_that_is_none_is_refused_with_the_nearest(zone: str, message: str) -> None:
+    assert message in said(EventTimeSpec, {"path": "at", "zone": zone})["zone"]
+
+
+@pytest.mark.parametrize(
+    ("time", "key", "message"),
+    [
+        ({}, "path", "say where an event has its time; or arrival: true, where events have none"),
+        ({"arrival": "when_missing"}, "path", "say where an event has its time"),
+        ({"path": "at", "arrival": True}, "arrival", "say of which events: when_missing or when_unusable"),
+        ({"path": "at", "arrival": "sometimes"}, "arrival", "'when_missing' or 'when_unusable'"),
+        ({"arrival": True, "max_age_days": 3}, "max_age_days", "it is about the time at a path"),
+        ({"arrival": True, "format": "%Y-%m-%d"}, "format", "it is about the time at a path"),
+        ({"arrival": True, "unit": "epoch_millis"}, "unit", "it is about the time at a path"),
+        ({"path": "at", "unit": "epoch_millis", "format": "%Y-%m-%d"}, "format", "so does unit: epoch_millis"),
+        ({"path": "at", "unit": "epoch_millis", "zone": "Asia/Tokyo"}, "zone", "counts from 1970 in UTC"),
+        ({"path": "at", "format": "%Y-%m-%d %z", "zone": "Asia/Tokyo"}, "zone", "say their offset themselves, by %z"),
+        ({"path": ["date", "time"], "unit": "epoch_millis"}, "unit", "the texts of several paths are no number"),
+        ({"path": ["date", "time..x"]}, "path", "write a dotted path of field names"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_at_its_key(time: dict[str, Any], key: str, message: str) -> None:
+    assert message in said(EventTimeSpec, time)[key]
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "message"),
+    [
+        ({"type": "string", "format": "%Y-%m-%d"}, "format", "it is for columns of timestamp or date; 'at' is string"),
+        ({"type": "array<long>", "zone": "Asia/Tokyo"}, "zone", "it is for columns of timestamp or date"),
+        ({"type": "date", "format": "%Y-%m-%d", "zone": "Asia/Tokyo"}, "zone", "the same in every zone"),
+        ({"type": "date", "unit": "epoch_millis", "format": "%Y-%m-%d"}, "format", "so does unit: epoch_millis"),
+    ],
+)
+def test_a_column_has_a_form_where_it_has_times(column: dict[str, Any], key: str, message: str) -> None:
+    assert message in said(ColumnSpec, {"name": "at", "path": "at"} | column)[key]
+
+
+def test_times_anywhere_inside_of_a_column_have_its_form() -> None:
+    kind = "map<string,array<struct<at: timestamp>>>"
+
+    spec = ColumnSpec.model_validate(
+        {"name": "a", "path": "a", "type": kind, "format": "%Y-%m-%d", "zone": "Asia/Tokyo"}
+    )
+
+    assert spec.form.zone == "Asia/Tokyo"
+
+
+def test_rows_of_a_table_have_no_arrival() -> None:
+    source = {"kind": "delta", "pipeline": "games", "table": "events"}
+
+    with pytest.raises(ValidationError, match=r"declare a path, such as _ingested_at"):
+        shop(EVENTS, event={"name": {"path": "name"}, "time": {"arrival": True}}, source=source)
+
+
+def changes(old: PipelineSpec, new: PipelineSpec) -> list[tuple[str, Effect]]:
+    return [(change.field, change.effect) for change in classify(old, new)]
+
+
+def test_times_that_are_read_another_way_mix_and_those_of_arrival_hold_from_the_next_start() -> None:
+    plain = with_time(path="time")
+
+    assert changes(plain, with_time(path="time", format="%Y-%m-%d")) == [("event.time.format", Effect.MIXES)]
+    assert changes(plain, with_time(path="time", zone="Asia/Tokyo")) == [("event.time.zone", Effect.MIXES)]
+    assert changes(plain, with_time(path="time", arrival="when_missing")) == [("event.time.arrival", Effect.RESTART)]
+    assert changes(plain, with_time(arrival=True)) == [
+        ("event.time.path", Effect.MIXES),
+        ("event.time.arrival", Effect.RESTART),
+    ]
+    assert changes(with_column(), with_column(format="%Y-%m-%d")) == [("tables.events.columns.at.format", Effect.MIXES)]
+    (change,) = classify(plain, with_time(path="time", format="%Y-%m-%d"))
+    assert isinstance(change, SpecChange)
+    assert "`deltaworks quarantine replay shop`" in change.advice
+
+
+def test_keys_that_are_not_used_change_no_fingerprint() -> None:
+    """Each batch carries the fingerprint: an upgrade that adds keys is no change of what is declared."""
+    time, column = EventTimeSpec(path=("at",)), ColumnSpec(name="a", path="a", type="date")
+
+    assert time.model_dump_json() == '{"path":"at","unit":"iso8601","max_age_days":null,"max_future_minutes":null}'
+    assert set(column.model_dump()) == {"name", "path", "type", "required", "unit", "description"}
+    assert with_time(path="time", zone="Asia/Tokyo").fingerprint() != with_time(path="time").fingerprint()
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        {"path": ["date", "time"], "format": "%d.%m.%Y %H:%M", "zone": "Europe/Berlin", "arrival": "when_unusable"},
+        {"path": "at", "arrival": "when_missing"},
+        {"arrival": True},
+    ],
+)
+def test_a_time_survives_json_as_it_travels_to_tasks(time: dict[str, Any]) -> None:
+    spec = with_time(**time)
+
+    assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert PipelineSpec.model_validate(spec.as_mapping()) == spec
+
+
+def test_columns_that_keep_what_arrived_have_the_form_of_those_that_change() -> None:
+    columns = [
+        {"name": "org_id", "path": "org", "type": "string"},
+        {"name": "id", "path": "id", "type": "string"},
+        {"name": "origin", "path": "id", "type": "string"},
+        {"name": "due", "path": "due", "type": "date", "format": "%d.%m.%Y"},
+        {"name": "origin_due", "path": "due", "type": "date"},
+    ]
+    table = {"name": "contacts", "catch_all": True, "columns": columns}
+    mutable = {"id": "id", "origin": "origin", "fields": {"due": "origin_due"}}
+
+    with pytest.raises(
+        ValidationError, match=r"give it the same path, type and unit, format and zone \(due, date, iso8601, %d"
+    ):
+        shop(table | {"mutable": mutable})
