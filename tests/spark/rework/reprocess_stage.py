@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deltaworks.control import paths
@@ -15,6 +15,7 @@ from deltaworks.rework.reprocess.plan import ReprocessRequest
 from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.rework.reprocess.selection import Selection
 from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.log import made_at_us
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -49,6 +50,11 @@ def content(seq: int) -> bytes:
     return "\n".join(json.dumps(event) for event in [*orders, lacking, refund]).encode() + b'\n{"broken"'
 
 
+def made_at(seq: int) -> datetime:
+    """When the store made the object: two days apart."""
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=2 * seq)
+
+
 class Stage:
     """A shop whose objects are announced in a file event log, landed in batches of two."""
 
@@ -73,11 +79,11 @@ class Stage:
             data = content(seq)
             (self.landing / f"f{seq}.json").write_bytes(data)
             tag = hashlib.md5(data).hexdigest()
-            at = datetime(2026, 1, 1, tzinfo=UTC)
+            at = made_at(seq)
             event = FileEvent("landing", f"f{seq}.json", len(data), tag, None, at, "ObjectCreated:Put", None)
             events.append(ReceivedEvent(event, "m", at))
             sizes.append(len(data))
-            references.append(FileReference(seq, f"f{seq}.json", tag))
+            references.append(FileReference(seq, f"f{seq}.json", tag, None, made_at_us(at)))
         self.log.append(events)
         self.shop.keep_checkpoint(self.batches, seqs[-1])
         facts = {"files": objects, "bytes": sum(sizes), "first_seq": seqs[0], "last_seq": seqs[-1]}

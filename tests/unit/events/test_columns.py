@@ -333,6 +333,25 @@ def test_a_misfit_inside_makes_the_whole_value_one(value: Any, kind: str) -> Non
     assert misfit(value, kind).code is ReasonCode.TYPE_MISMATCH
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "path", "detail"),
+    [
+        ({"a": "1"}, "struct<a: int>", ".a", "the text '1' is no whole number"),
+        ({"a": {"b": True}}, "struct<a: struct<b: int>>", ".a.b", "the boolean True is no whole number"),
+        ([{"n": 1}, {"n": 1.5}], "array<struct<n: int>>", "[].n", "the number 1.5 is no whole number"),
+        ({"secret key": "x"}, "map<string,double>", "[]", "the text 'x' is no number"),
+        ({"a": [[1], 2]}, "struct<a: array<array<int>>>", ".a[]", "the number 2 is no array<int>"),
+        ({"a": {}}, "struct<a: string>", ".a", "the object {} is no string"),
+        ({"a": []}, "struct<a: date>", ".a", "the array [] is no ISO 8601 time"),
+        ("1", "int", "", "the text '1' is no whole number"),
+    ],
+)
+def test_a_misfit_inside_names_its_field_and_what_came(value: Any, kind: str, path: str, detail: str) -> None:
+    wrong = misfit(value, kind)
+
+    assert (wrong.path, wrong.detail) == (path, detail)
+
+
 def test_a_misfit_says_what_was_found_and_not_all_of_it() -> None:
     detail = misfit("x" * 10_000, "int").detail
 

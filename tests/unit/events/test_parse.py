@@ -44,6 +44,20 @@ def codes(rows: Rows) -> list[list[tuple[str, str]]]:
     return [[(reason["code"], reason["path"]) for reason in row["reasons"]] for row in rows["quarantine"]]
 
 
+def test_the_reason_of_a_field_inside_a_column_leads_to_it(make_spec: MakeSpec) -> None:
+    columns = [{"name": "items", "path": "basket.items", "type": "array<struct<sku: string, count: int>>"}]
+    spec = make_spec(tables=[{"name": "orders", "catch_all": True, "columns": columns}])
+
+    rows = parse(spec, event(basket={"items": [{"sku": "a", "count": 1}, {"sku": "b", "count": "1"}]}))
+
+    (reason,) = rows["quarantine"][0]["reasons"]
+    assert reason == {
+        "code": "type_mismatch",
+        "path": "basket.items[].count",
+        "detail": "the text '1' is no whole number",
+    }
+
+
 def test_an_event_lands_in_all_its_tables_with_its_envelope(make_spec: MakeSpec) -> None:
     rows = parse(make_spec(), event(), event(time=1_700_000_001) + event())
 

@@ -158,6 +158,41 @@ def test_texts_stand_for_values_of_their_columns_type(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "written", "value"),
+    [
+        ("array<int>", '["1", 2, null]', [1, 2, None]),
+        ("array<struct<n: int, t: string>>", '[{"n": "1", "t": "1", "more": "2"}]', [{"n": 1, "t": "1"}]),
+        ("map<string,double>", '{"a": "1.5", "b": 2}', [("a", 1.5), ("b", 2.0)]),
+        (
+            "struct<ok: boolean, in: struct<n: long>>",
+            '{"ok": "TRUE", "in": {"n": " 7 "}}',
+            {"ok": True, "in": {"n": 7}},
+        ),
+        ("struct<in: array<int>>", '{"in": "[1]"}', {"in": [1]}),
+    ],
+)
+@pytest.mark.parametrize("form", [{"format": "tsv", "tsv": {"columns": ["at", "v"]}}, {"format": "text"}])
+def test_texts_inside_of_json_in_a_text_stand_for_values_too(
+    form: dict[str, Any], kind: str, written: str, value: Any
+) -> None:
+    if form["format"] == "text":
+        form = form | {"pattern": "(?P<at>[^\t]*)\t(?P<v>.*)"}
+
+    rows = parse(spec_of(form, column("v", kind)), f"2023-11-14T00:00:00Z\t{written}\n".encode())
+
+    assert [row["v"] for row in rows["orders"]] == [value]
+
+
+def test_a_text_inside_of_an_event_of_json_is_no_number() -> None:
+    body = b'{"at": "2023-11-14T00:00:00Z", "v": [{"n": "1"}]}'
+
+    rows = parse(spec_of({"format": "json"}, column("v", "array<struct<n: int>>")), body)
+
+    (reason,) = rows["quarantine"][0]["reasons"]
+    assert (reason["path"], reason["detail"]) == ("v[].n", "the text '1' is no whole number")
+
+
+@pytest.mark.parametrize(
     ("kind", "written", "code"),
     [
         ("int", "1_000", "type_mismatch"),

@@ -114,6 +114,16 @@ def test_tombstones_are_rejected_or_events() -> None:
     assert (event.payload.events, event.payload.problem) == (((0, ({}, b"{}")),), None)
 
 
+@pytest.mark.parametrize("value", [b"{}", b"\x1f\x8bno", None])
+@pytest.mark.parametrize(("timestamp", "arrived"), [(1_000_000, 1_000_000), (-1_000, None), (None, None)])
+def test_an_event_arrives_when_its_topic_says(value: bytes | None, timestamp: int | None, arrived: int | None) -> None:
+    """A client that sends no time has -1 for one, which is none."""
+    for options in ({}, {"tombstones_are_events": True}, {"with_fields": False}):
+        [record] = kafka({"value": value, "timestamp": timestamp}, **options)
+
+        assert record.payload.arrived_at_us == arrived
+
+
 def test_records_behind_are_counted_over_partitions_new_ones_whole() -> None:
     assert records_between({"a": {"0": 5}}, {"a": {"0": 9, "1": 3}, "b": {"0": 2}}) == 4 + 3 + 2
     assert records_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
@@ -182,6 +192,7 @@ def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:
 
     assert [record.payload.seq for record in found] == [record_seq(0, 0), record_seq(0, 1), record_seq(3, 0)]
     assert found[2].payload.key == "s/shardId-000000000003/490"
+    assert found[2].payload.arrived_at_us == 2_000_000
     assert found[2].payload.record == {
         "stream": "s",
         "shard": "shardId-000000000003",

@@ -8,8 +8,9 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +19,10 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held import HeldTable
+from deltaworks.engine import table_set
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.rework.quarantine import replay as quarantine_replay
 from deltaworks.rework.quarantine import replay_commit
 from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter, note_reprocessed
@@ -28,10 +31,12 @@ from deltaworks.rework.quarantine.replay_commit import complete_torn_replay
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.needed_files import uncommitted_files
-from tests.unit.rework.replay_stage import ARRIVED_US, Stage
+from tests.unit.rework import replay_stage
+from tests.unit.rework.replay_stage import ARRIVED_US, MADE_US, Stage
 
 MakeSpec = Callable[..., PipelineSpec]
 ALL = QuarantineFilter()
+_QUARANTINE = Parser._quarantine
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 
 
@@ -381,6 +386,73 @@ def test_age_is_judged_by_the_first_arrival(stage: Stage, make_spec: MakeSpec) -
     result = replay(stage, spec_with(make_spec, "string", event=event_spec))
 
     assert (result.landed, result.still_rejected) == (1, 1)
+
+
+class TestArrival:
+    """Events that have no time get that of their arrival, the same from a replay as from the objects."""
+
+    PLAIN: ClassVar[dict[str, Any]] = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}}
+
+    def arriving(self, make_spec: MakeSpec, arrival: str = "when_missing", **changes: Any) -> PipelineSpec:
+        time = self.PLAIN["time"] | {"arrival": arrival}
+        return spec_with(make_spec, event=self.PLAIN | {"time": time}, **changes)
+
+    @staticmethod
+    def times(stage: Stage) -> dict[tuple[int, int], float]:
+        return {(row["_seq"], row["_position"]): row["event_time"].timestamp() for row in stage.rows("orders")}
+
+    BODIES = (event(1, time=None) + event(2, time=7.0), event(3, time=None) + event(4, time="soon") + event(5))
+    MADE = MADE_US / 1e6
+    TIMES: ClassVar[dict[tuple[int, int], float]] = {
+        (1, 0): MADE + 1,
+        (1, 1): 7.0,
+        (2, 0): MADE + 2,
+        (2, 1): MADE + 2,
+        (2, 2): 1_700_000_000.0,
+    }
+
+    def test_a_replay_gives_what_the_stream_would_have_given(self, stage: Stage, make_spec: MakeSpec) -> None:
+        stage.ingest(spec_with(make_spec), *self.BODIES)
+        assert len(stage.rows("quarantine")) == 3
+
+        replay(stage, self.arriving(make_spec))
+        assert self.times(stage) == {place: at for place, at in self.TIMES.items() if place != (2, 1)}
+        replay(stage, self.arriving(make_spec, "when_unusable"))
+
+        assert self.times(stage) == self.TIMES
+
+    def test_a_stream_that_starts_over_gives_the_same(self, stage: Stage, tmp_path: Path, make_spec: MakeSpec) -> None:
+        other = Stage(tmp_path / "other")
+        spec = self.arriving(make_spec, "when_unusable")
+        for where in (stage, other):
+            where.ingest(spec, *self.BODIES)
+
+        assert self.times(stage) == self.times(other) == self.TIMES
+
+    def test_a_value_that_was_cut_gets_it_from_its_object(self, stage: Stage, make_spec: MakeSpec) -> None:
+        short = {"quarantine": {"retain_raw_bytes": 20}}
+        stage.ingest(spec_with(make_spec, **short), *self.BODIES)
+
+        replay(stage, self.arriving(make_spec, "when_unusable", **short))
+
+        assert self.times(stage) == self.TIMES
+
+    def test_a_row_of_an_earlier_release_gets_it_from_its_file_event(
+        self, stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = pa.schema([field for field in QUARANTINE_SCHEMA if field.name != "arrived_at"])
+        for module in (table_set, replay_stage):
+            monkeypatch.setattr(module, "QUARANTINE_SCHEMA", before, raising=False)
+        monkeypatch.setattr(
+            replay_stage.Parser, "_quarantine", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"])
+        )
+        stage.ingest(spec_with(make_spec), *self.BODIES)
+        monkeypatch.undo()
+        assert "arrived_at" not in stage.rows("quarantine")[0]
+
+        replay(stage, self.arriving(make_spec, "when_unusable"))
+
+        assert self.times(stage) == self.TIMES
 
 
 def test_a_rule_that_was_mended_lets_its_rows_land(stage: Stage, make_spec: MakeSpec) -> None:

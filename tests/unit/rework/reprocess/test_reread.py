@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -73,6 +74,20 @@ def test_all_tables_get_what_parsing_gives_with_the_stamps_of_their_batches(spec
         (2, 0, 0),
         (3, 1, 1000),
     }
+
+
+def test_events_without_a_time_keep_that_of_their_arrival(make_spec: Callable[..., PipelineSpec]) -> None:
+    time = {"name": {"path": "name"}, "time": {"arrival": True}}
+    spec = make_spec(tables=TABLES, event=time)
+    selected = [replace(source, arrived_at_us=source.seq * 1_000_000) for source in objects(1, 2, 3)]
+
+    def of_store(reference: FileReference) -> Payload:
+        return replace(opener(reference), arrived_at_us=reference.arrived_at_us)
+
+    rows = list(Rereader(spec, RereadScope(frozenset(["events"]), whole=True), of_store).rows(selected))
+
+    times = {(row["_seq"], row["event_time"].timestamp()) for _, part in rows for row in part.to_pylist()}
+    assert times == {(1, 1.0), (2, 2.0), (3, 3.0)}
 
 
 def test_an_object_that_is_gone_gives_no_row_not_even_in_quarantine(spec: PipelineSpec) -> None:
