@@ -44,7 +44,9 @@ def opened_one_by_one(
     for reference in references:
         if reference.seq in blamed:
             reason = unreadable_reason(blamed[reference.seq])
-            yield Payload(reference.seq, reference.key, None, reason, arrived_at_us=reference.arrived_at_us)
+            # A source of another kind need not know when its objects came.
+            arrived_at_us = getattr(reference, "arrived_at_us", None)
+            yield Payload(reference.seq, reference.key, None, reason, arrived_at_us=arrived_at_us)
             continue
         record.note({"seq": reference.seq})
         yield opener(reference)

@@ -421,7 +421,7 @@ class TestArrival:
 
         assert self.times(stage) == self.TIMES
 
-    def test_a_stream_that_starts_over_gives_the_same(self, stage: Stage, tmp_path: Path, make_spec: MakeSpec) -> None:
+    def test_the_stream_itself_gives_the_same(self, stage: Stage, tmp_path: Path, make_spec: MakeSpec) -> None:
         other = Stage(tmp_path / "other")
         spec = self.arriving(make_spec, "when_unusable")
         for where in (stage, other):
