@@ -23,6 +23,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
 LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
 _NONE = dt.timedelta()
+_DIGITS = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
 _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
 
 
@@ -42,7 +43,7 @@ class Times:
         #: Texts that are a date and nothing more: no instant that could lie out of range.
         self._dates_alone = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
         #: Numbers of such a pattern are digits like its texts.
-        self._of_digits = pattern is not None and all(part in ("%Y", "%m", "%d") for part in pattern.parts)
+        self._of_digits = pattern is not None and set(pattern.parts) <= _DIGITS
 
     def instants(self, values: Sequence[Any]) -> pa.Array:
         """The values as timestamps, whole; null where a value is None.

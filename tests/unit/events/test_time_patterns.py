@@ -281,6 +281,7 @@ def test_a_date_that_is_sent_as_a_number_of_digits_is_read_by_them() -> None:
 
     assert dates == [dt.date(2024, 1, 31), dt.date(2024, 2, 1), None, None, None]
     assert set(misfits) == {2, 3, 4}
+    assert converted([2024013123], "timestamp", format="%Y%m%d%H")[0] == [dt.datetime(2024, 1, 31, 23, tzinfo=UTC)]
 
 
 def test_times_inside_of_values_are_read_by_the_pattern_too() -> None:
