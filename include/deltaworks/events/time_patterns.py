@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltaworks.events.zones import DAY_US, EPOCH, MICROSECOND, Micros
+from deltaworks.events.zones import DAY_US, EPOCH, MICROSECOND, Integers
 from deltaworks.specs.times import TimePattern, parse_pattern
 
 _MONTHS = (
@@ -99,7 +99,7 @@ class PatternReader:
         time += int(parts.get("f", "").ljust(6, "0")) * MICROSECOND
         return time - _offset(parts.get("z", "Z"))
 
-    def read_all(self, texts: pa.StringArray) -> Micros:
+    def read_all(self, texts: pa.StringArray) -> Integers:
         """`read` of texts of which none is null, in microseconds.
 
         Raises:
@@ -121,7 +121,7 @@ class PatternReader:
         return (self.read(text) - EPOCH) // MICROSECOND
 
     def _read_alike(
-        self, columns: _Columns, texts: pa.StringArray, left: npt.NDArray[np.int64], times: Micros
+        self, columns: _Columns, texts: pa.StringArray, left: npt.NDArray[np.int64], times: Integers
     ) -> npt.NDArray[np.int64]:
         """Read the texts that look like the first of those that are left; what is left then."""
         text = texts[int(left[0])].as_py()
@@ -198,13 +198,15 @@ class _Columns:
 
     def of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows of texts of so many bytes."""
-        return rows[self._lengths[rows] == length]
+        alike: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
+        return alike
 
     def bytes_of(self, rows: npt.NDArray[np.int64], length: int) -> Bytes:
         """The bytes of rows of this length, a row each."""
         if rows.size == self._lengths.size:
             return self._data[self._begins[0] : self._begins[-1]].reshape(rows.size, length)
-        return self._data[self._begins[rows][:, None] + np.arange(length)]
+        gathered: Bytes = self._data[self._begins[rows][:, None] + np.arange(length)]
+        return gathered
 
 
 class _Layout:
@@ -216,7 +218,7 @@ class _Layout:
         taken = {place for begin, end in self._at.values() for place in range(begin, end)}
         self._between = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
 
-    def read(self, texts: Bytes) -> tuple[Micros, Rows]:
+    def read(self, texts: Bytes) -> tuple[Integers, Rows]:
         """The times of texts of the length of the layout's, and of which rows they are: those that look like it."""
         digits = _Digits(texts)
         for place, character in self._between:
@@ -229,7 +231,7 @@ class _Layout:
             times += digits.number(begin, end) * np.int64(10 ** (6 - (end - begin)))
         return times, digits.fits
 
-    def _days(self, digits: _Digits) -> Micros:
+    def _days(self, digits: _Digits) -> Integers:
         year, month, day = self._year(digits), self._month(digits), digits.number(*self._at["d"])
         if "a" in self._at:
             digits.name(self._at["a"][0], _WEEKDAYS)
@@ -242,18 +244,19 @@ class _Layout:
         era = year // 400
         of_era = year - era * 400
         of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-        return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+        days: Integers = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+        return days
 
-    def _year(self, digits: _Digits) -> Micros:
+    def _year(self, digits: _Digits) -> Integers:
         if "Y" in self._at:
             return digits.number(*self._at["Y"])
         year = digits.number(*self._at["y"])
         return year + np.where(year >= _FIRST_OF_1900, 1900, 2000)
 
-    def _month(self, digits: _Digits) -> Micros:
+    def _month(self, digits: _Digits) -> Integers:
         return digits.number(*self._at["m"]) if "m" in self._at else digits.name(self._at["b"][0], _MONTHS)
 
-    def _seconds(self, digits: _Digits) -> Micros:
+    def _seconds(self, digits: _Digits) -> Integers:
         seconds = digits.zeros()
         for letter, most, factor in (("H", 23, 3600), ("M", 59, 60), ("S", 59, 1)):
             if letter in self._at:
@@ -267,7 +270,7 @@ class _Layout:
             seconds += (hour % 12 + 12 * half) * 3600
         return seconds
 
-    def _offset_minutes(self, digits: _Digits) -> Micros:
+    def _offset_minutes(self, digits: _Digits) -> Integers:
         begin, end = self._at.get("z", (0, 0))
         if end - begin <= 1:
             if end > begin:
@@ -278,7 +281,8 @@ class _Layout:
         digits.require(((sign == ord("+")) | (sign == ord("-"))) & (hours <= 23) & (minutes <= 59))
         if end - begin == 6:
             digits.require(digits.texts[:, begin + 3] == ord(":"))
-        return np.where(sign == ord("-"), -1, 1) * (hours * 60 + minutes)
+        offset: Integers = np.where(sign == ord("-"), -1, 1) * (hours * 60 + minutes)
+        return offset
 
 
 class _Digits:
@@ -292,11 +296,11 @@ class _Digits:
         """Leave out the other rows."""
         self.fits &= fits
 
-    def zeros(self) -> Micros:
+    def zeros(self) -> Integers:
         """0 for each row."""
         return np.zeros(len(self.texts), np.int64)
 
-    def number(self, begin: int, end: int) -> Micros:
+    def number(self, begin: int, end: int) -> Integers:
         """The number that the digits from `begin` to `end` make."""
         number = self.zeros()
         for place in range(begin, end):
@@ -305,7 +309,7 @@ class _Digits:
             number = number * 10 + digit
         return number
 
-    def name(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Micros:
+    def name(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
         """Which of the names the letters from `begin` on are the first of, from 1."""
         code = self.texts[:, begin].astype(np.int64) | 0x20
         for place in range(begin + 1, begin + letters):

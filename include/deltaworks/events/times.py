@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from deltaworks.events.misfits import Misfit, described, mismatch, shown
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
-from deltaworks.events.zones import EPOCH, MICROSECOND, Micros, SkippedTime, instant_us, instants_us
+from deltaworks.events.zones import EPOCH, MICROSECOND, Integers, SkippedTime, instant_us, instants_us
 from deltaworks.specs.times import TimeForm
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -116,7 +116,7 @@ class Times:
             micros = self._by_zone(micros)
         return _with_nulls(texts, _bounded_us(micros) if bounded else micros)
 
-    def _by_zone(self, local_us: Micros) -> Micros:
+    def _by_zone(self, local_us: Integers) -> Integers:
         return local_us if self._form.zone is None else instants_us(local_us, self._form.zone)
 
     def _local_or_instant_us(self, value: Any) -> int:
@@ -167,13 +167,13 @@ def _epoch_us(value: Any, unit: str) -> int:
     return round(value * _PER_UNIT_US[unit])
 
 
-def _micros_of(instants: pa.Array) -> Micros:
-    micros: Micros = instants.cast(pa.int64()).to_numpy(zero_copy_only=False)
+def _micros_of(instants: pa.Array) -> Integers:
+    micros: Integers = instants.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return micros
 
 
-def _with_nulls(values: pa.Array, micros: Micros) -> pa.Array:
-    """Micros of the values that are not null, as timestamps, with the nulls among them."""
+def _with_nulls(values: pa.Array, micros: Integers) -> pa.Array:
+    """Integers of the values that are not null, as timestamps, with the nulls among them."""
     if not values.null_count:
         return pa.array(micros, pa.int64()).cast(INSTANT)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -182,7 +182,7 @@ def _with_nulls(values: pa.Array, micros: Micros) -> pa.Array:
     return pa.array(spread, pa.int64(), mask=~valid).cast(INSTANT)
 
 
-def _bounded_us(micros: Micros) -> Micros:
+def _bounded_us(micros: Integers) -> Integers:
     if micros.size and (micros.min() < EARLIEST_US or micros.max() > LATEST_US):
         raise ValueError("an instant out of range")
     return micros

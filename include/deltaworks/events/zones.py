@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-Micros = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 EPOCH = dt.datetime(1970, 1, 1)
 MICROSECOND = dt.timedelta(microseconds=1)
 DAY_US = 86_400_000_000
@@ -36,7 +36,7 @@ def instant_us(local: dt.datetime, zone: str) -> int:
     return (local - EPOCH) // MICROSECOND - first
 
 
-def instants_us(local_us: Micros, zone: str) -> Micros:
+def instants_us(local_us: Integers, zone: str) -> Integers:
     """`instant_us` of many times, given as microseconds since 1970 by the same clocks.
 
     Raises:
