@@ -15,6 +15,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.rework.reprocess import selection as module
 from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection
+from deltaworks.sources.objects.log import file_events_key
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -76,6 +77,18 @@ def test_rows_keep_the_stamp_of_the_batch_that_prepared_them(stage: Stage) -> No
 
     lost = int(dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp() * 1_000_000)
     assert [each.ingested_at_us for each in found.objects] == [lost, lost, 0, 0]
+
+
+def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Stage) -> None:
+    log = stage.lake.rows(file_events_key("landing"), columns=["seq", "event_time"])
+    assert log is not None
+    made = {row["seq"]: row["event_time"] for row in log.to_pylist()}
+
+    objects = resolve(stage, Selection(from_start=True)).objects
+
+    assert {each.seq: each.arrived_at_us for each in objects} == {
+        each.seq: int(made[each.seq].timestamp() * 1_000_000) for each in objects
+    }
 
 
 def test_a_time_of_events_is_every_object_that_holds_one(stage: Stage) -> None:
