@@ -11,12 +11,12 @@ import orjson
 
 from deltaworks.errors import ContractError
 from deltaworks.events.budget import OverBudget
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.envelope_choices import time_choice
 from deltaworks.events.inference.forms import UnknownForm, form_of
 from deltaworks.events.inference.profiles import Profile
+from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.inputs import Input
 from deltaworks.sources.objects.landing.land import pieces_of
 from deltaworks.specs.sources.objects import FileSourceSpec

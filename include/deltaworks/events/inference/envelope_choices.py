@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
 from deltaworks.events.inference.leaf_types import epoch_unit, is_time_name, words_in, words_of
 from deltaworks.events.inference.profiles import DATE, DIGITS, INSTANT, Path, Profile
-from deltaworks.specs.table import TimeUnit
+from deltaworks.specs.times import TimeUnit
 
 _TYPE_NAMES = words_in(
     "event_name event_type type event kind action topic detail_type op operation typename name category"

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats import avro, parquet
 from deltaworks.events.formats.json import Malformed, values
 from deltaworks.events.formats.registry import refuse_other_forms
 from deltaworks.events.inference.profiles import DATE, DIGITS, FRACTION, INSTANT, NULL_WORD, NUMBER, Profile
+from deltaworks.events.misfits import Misfit
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", "\t", ";", "|")

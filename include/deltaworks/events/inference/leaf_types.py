@@ -33,7 +33,7 @@ from deltaworks.events.inference.profiles import (
     NUMBER,
     Profile,
 )
-from deltaworks.specs.table import TimeUnit
+from deltaworks.specs.times import TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deltaworks.errors import ContractError
-from deltaworks.events.columns import Misfit, instant_us
 from deltaworks.events.events import is_unicode, value_at
 from deltaworks.events.inference.envelope_choices import (
     FieldChoice,
@@ -24,7 +23,10 @@ from deltaworks.events.inference.envelope_choices import (
 from deltaworks.events.inference.leaf_columns import ProposedColumns, columns_of
 from deltaworks.events.inference.leaf_types import KEYWORDS, epoch_unit, words_of
 from deltaworks.events.inference.profiles import Path, Profile
+from deltaworks.events.misfits import Misfit
+from deltaworks.events.times import times_of
 from deltaworks.specs.table import RESERVED_TABLES
+from deltaworks.specs.times import TimeForm
 
 MOST_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
@@ -174,7 +176,9 @@ class _Look:
     def take(self, event: dict[str, Any]) -> None:
         if len(self.dates) <= _MOST_DATES:
             with contextlib.suppress(Misfit):  # an event without a time
-                self.dates.add(instant_us(value_at(event, self._time.path), self._time.unit) // _DAY_US)
+                self.dates.add(
+                    times_of(TimeForm(self._time.unit)).instant_us(value_at(event, self._time.path)) // _DAY_US
+                )
         if self._kind is None or not self.profiles:
             return
         value = value_at(event, self._kind.path)

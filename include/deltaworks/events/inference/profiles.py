@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.events.columns import Misfit, instant_us
 from deltaworks.events.inference.column_types import (
     ARRAY,
     FLOAT64,
@@ -21,6 +20,9 @@ from deltaworks.events.inference.column_types import (
     Shape,
     kind_of,
 )
+from deltaworks.events.misfits import Misfit
+from deltaworks.events.times import times_of
+from deltaworks.specs.times import ISO_8601
 
 Path = tuple[str, ...]
 #: What a text stands for: digits alone, digits with a fraction, any other number, and so on.
@@ -178,7 +180,7 @@ def _form_of(text: str) -> str:
 
 def _form_of_time(text: str) -> str:
     try:
-        instant_us(text, "iso8601")
+        times_of(ISO_8601).instant_us(text)
     except Misfit:
         return PLAIN
     return DATE if len(text) == len("2026-01-31") else INSTANT

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.registry import refuse_other_forms
+from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.inputs import Content, Input
 from deltaworks.sources.objects.landing.json_pieces import Piece, json_pieces
 from deltaworks.sources.objects.landing.line_pieces import csv_pieces, line_pieces

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from deltaworks.events.budget import Budget
-from deltaworks.events.columns import Misfit
 from deltaworks.events.formats.csv import CsvFramer
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
+from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.json_pieces import Piece
 from deltaworks.specs.sources.payload import PayloadSpec
 
