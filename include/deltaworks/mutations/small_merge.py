@@ -12,10 +12,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import psutil
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
@@ -31,6 +29,7 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.features import reasons_against_rewriting
+from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 
 #: Prefix of the source columns with the values that updates set: a field may have the name of another source column.
@@ -160,8 +159,6 @@ MAX_STRETCHES = 200_000
 MEMORY_PER_BYTE = 10
 #: The share of free memory that a merge may take: others share the machine.
 SHARE_OF_MEMORY = 0.5
-#: Where a container sees its own limits (control groups, version 2).
-CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,26 +211,3 @@ def _reached_bytes(lake: Lake, key: str, reach: Reach) -> int:
         if reach.organisations is None or ORG_COLUMN not in values or values[ORG_COLUMN] in reach.organisations:
             total += sum(sizes)
     return total
-
-
-def free_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Bytes this process may still allocate without swapping, within the limit of its container.
-
-    File pages that the kernel would drop count as free, in a container as on the machine.
-    """
-    machine = int(psutil.virtual_memory().available)
-    container = _free_in(cgroup)
-    return machine if container is None else min(machine, container)
-
-
-def _free_in(cgroup: Path) -> int | None:
-    """The bytes that the limit of a control group leaves; None without a limit that can be read."""
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    if not limit.isdigit():
-        return None
-    return max(0, int(limit) - used + int(statistics.get("inactive_file", 0)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.mutations.small_merge import free_memory_bytes
+from deltaworks.tables.free_memory import free_memory_bytes
 
 
 @pytest.fixture
