@@ -1,7 +1,8 @@
 """Points in the life of a batch at which tests let something happen, around the engine's own functions.
 
 Points: `files_written`, `prepared`, `committed:<table>`, `committed`, `completed`; of held tables `held:<table>`
-(before a turn on it is granted), `caught_up:<table>` and `recorded:<table>`.
+(before a turn on it is granted), `caught_up:<table>` and `recorded:<table>`; of keyed tables `merging:<table>` and
+`merged:<table>`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from deltaworks.engine import batches
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.commit import ShareCommits
 from deltaworks.engine.holds import TableHolds
+from deltaworks.engine.keyed.following import KeyedTableFollower
+from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.engine.ledger import Ledger
 
 Fault = Callable[[str], None]
@@ -65,6 +68,7 @@ def _install() -> None:
     )
     _around_commits()
     _around_holds()
+    _around_merges()
 
 
 def _after(owner: type, name: str, point: Callable[..., tuple[int, str] | None]) -> None:
@@ -129,3 +133,22 @@ def _around_holds() -> None:
 
     TableHolds._give = giving  # type: ignore[method-assign]
     TableHolds._of_the_table = catching_up  # type: ignore[method-assign]
+
+
+def _around_merges() -> None:
+    for owner, name in ((KeyedMerge, "merge"), (KeyedTableFollower, "_replace")):
+        _around_merge(owner, name)
+
+
+def _around_merge(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    def merging(self: Any, *positional: Any, **named: Any) -> Any:
+        guard = named.get("guard", positional[-1] if positional else None)
+        epoch, table = guard.owner.version, self._table.name
+        _reach(epoch, f"merging:{table}")
+        outcome = original(self, *positional, **named)
+        _reach(epoch, f"merged:{table}")
+        return outcome
+
+    setattr(owner, name, merging)

@@ -58,6 +58,7 @@ def _tables(field: OptionField, spec: PipelineSpec | None) -> list[str]:
         return []
     names = {
         "bronze": [table.name for table in spec.tables],
+        "keyed": [table.name for table in spec.keyed_tables],
         "quarantine": ["quarantine"],
         "gold": [table.name for table in spec.gold.tables],
     }

@@ -32,6 +32,7 @@ from deltaworks.engine.commit import BatchStores, ShareCommits, commit_shares
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
 from deltaworks.engine.holds import TableHolds
+from deltaworks.engine.keyed.tables import KeyedFollower, KeyedTables
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
@@ -122,15 +123,18 @@ class BatchProcessor:
         self._last_completed = stores.ledger.last_completed()
         self._busy = threading.Lock()
         self._careful_next = predecessor_died
+        keyed = KeyedTables(spark, stores.lake, spec, owner=ownership.step)
         self._holds = TableHolds(
             stores,
             self._home,
+            keyed=keyed,
             generation=generations.generation,
             commits=self._commits,
             owner=ownership.step,
             on_landed=self._remove_staged,
         )
         self._holds.start(self._last_completed)
+        self.keyed = KeyedFollower(keyed, is_held=self._holds.holds)
 
     @property
     def held(self) -> list[HeldTable]:
@@ -316,6 +320,7 @@ class BatchProcessor:
         commit_seconds = time.monotonic() - started
         self._ledger.complete(prepared, steps, owner=owner)
         self._last_completed = prepared.batch_id
+        self.keyed.signal()
         for share in prepared.tables:
             if not self._holds.holds(share.table):
                 self._remove_staged(prepared, share)

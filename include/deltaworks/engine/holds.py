@@ -20,6 +20,7 @@ from deltaworks.control.locks.turn_server import WriteTurnServer
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, ShareCommits, as_caught_up
+from deltaworks.engine.keyed.tables import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.events.reasons import QUARANTINE
@@ -55,6 +56,7 @@ class TableHolds:
         stores: BatchStores,
         home: PipelineHome,
         *,
+        keyed: KeyedTables,
         generation: int,
         commits: ShareCommits,
         owner: Step,
@@ -62,6 +64,7 @@ class TableHolds:
     ) -> None:
         self._lake = stores.lake
         self._home = home
+        self._keyed = keyed
         self._pipeline = home.pipeline
         self._generation = generation
         self._tables = stores.tables
@@ -152,6 +155,7 @@ class TableHolds:
             FencedError: a successor has taken over.
             TransientError: the storage does not answer.
         """
+        self._suspend_keyed(_following(last_completed))
         requests = self._turns.look()
         for table, turn in requests.turns.items():
             self._give(table, turn, _following(last_completed))
@@ -173,14 +177,21 @@ class TableHolds:
         for table in requests.over:
             self._turns.forget(table)
 
+    def _suspend_keyed(self, following: int) -> None:
+        for table, error in self._keyed.failures().items():
+            self.suspend(table, following, error)
+
     def _give(self, table: str, turn: TurnRecord, following: int) -> None:
         """Hold the table for the turn's holder, then say so."""
-        if table not in self._tables.writer_by_table:
+        if table not in self._tables.writer_by_table and table not in self._keyed.names:
             self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
         if table not in self._held:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_announcing()
+        if table in self._keyed.names and not self._keyed.idle():
+            # Held by now, so that no merge begins; granted once the one that may be under way has ended.
+            return
         if turn.state == "asked":
             self._turns.grant(turn)
 
@@ -205,7 +216,8 @@ class TableHolds:
     def _catch_up(self, table: str) -> bool:
         """Commit what was held back, in the order of batches; False when the time was over before that."""
         record = self._held.get(table)
-        if record is None:
+        if record is None or table in self._keyed.names:
+            # A keyed table has no shares in batches: it follows its history again once it is free.
             return True
         deadline = time.monotonic() + CATCH_UP_SECONDS
         self._of_the_table(lambda: self._tables.reopen(table, self._owner))

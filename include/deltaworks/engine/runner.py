@@ -44,6 +44,8 @@ POLL_SECONDS = 1.0
 STOPPED_SECONDS = 20.0
 #: How often somebody who waits for a table is looked for while no batch comes: one listing each.
 SERVE_SECONDS = 5.0
+#: How long the end of a run waits for keyed tables; the next run goes on with what is left.
+KEYED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +168,13 @@ class IngestRun:
             with listening(self._spark, self._listener(progress)):
                 try:
                     queries = [self._start(processor, generations, progress), *self._start_live(lease)]
+                    processor.keyed.start()
                     self._heartbeat.update(state="running")
                     return self._watch(queries, processor, progress)
                 finally:
                     for query in queries:
                         stop_quietly(query)
+                    processor.keyed.close(wait_seconds=None if self._available_now else KEYED_SECONDS)
                     progress.await_end()
         finally:
             progress.close()

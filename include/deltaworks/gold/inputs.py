@@ -42,8 +42,8 @@ FINGERPRINT = "fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """A bronze, mapping or gold table at the version a build reads. `version` and `table_id` are None while it is not
-    there.
+    """A bronze, keyed, mapping or gold table at the version a build reads. `version` and `table_id` are None while it
+    is not there.
 
     `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates.
     """
@@ -83,7 +83,8 @@ def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
         return {}
     if spec.mutations is not None and name == spec.mutations.names:
         return NAMES_COLUMNS
-    return spec.table(name).column_types()
+    keyed = {table.name: table.types for table in spec.keyed_tables}
+    return keyed[name] if name in keyed else spec.table(name).column_types()
 
 
 @dataclass(frozen=True, slots=True)

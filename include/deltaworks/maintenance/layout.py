@@ -63,19 +63,25 @@ class Layout:
 class OptimizedTable:
     """A table that OPTIMIZE maintains. `declared` is the spec of a bronze table.
 
+    A table that is `merged`, by mutations or by its stream, is rewritten under its write turn.
+
     With `only_closed` a partition is skipped, whatever its shape, until its day has been over for `settles_after`, when
     its writer has finished with it.
     """
 
     name: str
     declared: TableSpec | None = None
+    merged: bool = False
     only_closed: bool = False
     settles_after: dt.timedelta = dt.timedelta(0)
 
 
 def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
     """All such tables of a pipeline, by name: bronze tables first."""
-    tables = [OptimizedTable(name=table.name, declared=table) for table in spec.tables]
+    tables = [
+        OptimizedTable(name=table.name, declared=table, merged=table.mutable is not None) for table in spec.tables
+    ]
+    tables += [OptimizedTable(name=table.name, merged=True) for table in spec.keyed_tables]
     tables += [
         OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live)) for live in spec.live
     ]
@@ -117,6 +123,7 @@ def layout_of(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
         partition_by=tuple(opened.metadata().partition_columns) if opened is not None else (),
         zorder_by=(),
         types={field["name"]: field["type"] for field in fields if isinstance(field["type"], str)},
+        rewritten=table.merged,
         only_closed=table.only_closed,
         settles_after=table.settles_after,
     )

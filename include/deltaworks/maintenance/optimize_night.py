@@ -108,7 +108,7 @@ class OptimizeRun:
         return list(results.values())
 
     def _turn_of(self, table: OptimizedTable) -> TurnOf:
-        if table.declared is None or table.declared.mutable is None:
+        if not table.merged:
             return free_turn
         return partial(write_turn, self._home.objects, self._home.pipeline, by=current_run())
 

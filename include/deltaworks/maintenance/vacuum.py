@@ -312,6 +312,7 @@ def _note_full(home: PipelineHome, name: str) -> None:
 
 def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names = [table.name for table in spec.tables]
+    names += [keyed.name for keyed in spec.keyed_tables]
     names += [live.name for live in spec.live]
     names += [gold.name for gold in spec.gold.tables]
     names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]

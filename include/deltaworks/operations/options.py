@@ -30,7 +30,7 @@ class TableNames:
         kinds: which tables.
     """
 
-    kinds: tuple[Literal["bronze", "quarantine", "gold"], ...] = ("bronze",)
+    kinds: tuple[Literal["bronze", "keyed", "quarantine", "gold"], ...] = ("bronze",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def repair(context: OperationContext, options: RepairOptions) -> Report:
 class ResumeOptions(Options):
     """Options of a resume."""
 
-    table: Annotated[str, Positional(), TableNames(("bronze", "quarantine"))] = Field(
+    table: Annotated[str, Positional(), TableNames(("bronze", "keyed", "quarantine"))] = Field(
         description="The suspended table."
     )
     wait_seconds: float = Field(120.0, ge=0, description="How long to wait for the stream to answer; 0 only asks.")

@@ -15,7 +15,7 @@ from deltaworks.operations.tonight import tonight
 class OptimizeOptions(Options):
     """Options of OPTIMIZE."""
 
-    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field((), description="Only these tables.")
+    tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     round: Literal["daily", "weekly"] = Field(
         "daily", description="weekly: with a second round over what the daily one leaves."
     )
@@ -77,7 +77,7 @@ def _plan(context: OperationContext, options: OptimizeOptions, tables: list[str]
 class OrphanOptions(Options):
     """Options of the removal of orphans."""
 
-    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field((), description="Only these tables.")
+    tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     age_hours: int = Field(168, ge=0, description="Leave younger files alone; a list may look at younger ones.")
     dry_run: bool = Field(True, description="Only list them.")
 
@@ -160,7 +160,7 @@ _SHORT = Section("Less than seven days")
 class VacuumOptions(Options):
     """Options of VACUUM."""
 
-    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field((), description="Only these tables.")
+    tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     mode: Literal["lite", "full"] | None = Field(
         None, description="lite: by the log alone; full: by listing the folder; without it by turns."
     )

@@ -12,6 +12,7 @@ from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEA
 from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event_time import EventTimeSpec
 from deltaworks.specs.gold import GoldSpec
+from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
@@ -179,6 +180,11 @@ class PipelineSpec(Spec):
         """The tables that events land in: all but those that only announce another."""
         return tuple(table for table in self.tables if table.announces is None)
 
+    @property
+    def keyed_tables(self) -> tuple[KeyedTable, ...]:
+        """The tables of the newest row of each key, beside the bronze tables that declare them."""
+        return tuple(keyed for table in self.tables if (keyed := KeyedTable.of(table)) is not None)
+
     def table(self, name: str) -> TableSpec:
         """The bronze table called `name`.
 
@@ -293,7 +299,7 @@ def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             f"{nearest_of(mutations.notifications, announcing)}",
         )
     taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
-    taken += [table.name for table in pipeline.gold.tables]
+    taken += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]
     for key in ("names", "intervals"):
         name = getattr(mutations, key)
         if name in taken:

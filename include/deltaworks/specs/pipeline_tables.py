@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.specs.base import Place, Problem, nearest_of
 from deltaworks.specs.gold import GoldTableSpec, circle_in
+from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.mutation import ORG_COLUMN
 from deltaworks.specs.table import RESERVED_TABLES, LiveTableSpec, TableSpec
 
@@ -46,6 +47,17 @@ def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
         elif table.name in RESERVED_TABLES and not isinstance(table, TableSpec):
             yield (*place, "name"), f"the name {table.name!r} is the engine's own; choose another"
         first.setdefault(table.name, place)
+    for index, history in enumerate(pipeline.tables):
+        keyed = KeyedTable.of(history)
+        if keyed is None:
+            continue
+        place = ("tables", index, "keyed")
+        if keyed.name in first:
+            text = f"table {keyed.name} is declared twice in this pipeline; give the keyed one another name, by `table`"
+            yield place, text, (first[keyed.name],)
+        elif keyed.name in RESERVED_TABLES:
+            yield place, f"the name {keyed.name!r} is the engine's own; choose another, by `table`"
+        first.setdefault(keyed.name, place)
 
 
 def _live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -74,18 +86,15 @@ def _live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     partitions = _partition_columns(pipeline)
-    bronze = {table.name: table for table in pipeline.tables}
+    types = {table.name: table.column_types() for table in pipeline.tables}
+    types |= {table.name: dict(table.types) for table in pipeline.keyed_tables}
     for index, gold in enumerate(pipeline.gold.tables):
         for position, read in enumerate(gold.reads):
             place = ("gold", "tables", index, "reads", position)
             if read not in partitions:
                 yield place, f"{gold.name!r} reads {read!r}, no table here; {nearest_of(read, partitions)}"
                 continue
-            texts = [
-                name
-                for name in partitions[read]
-                if read not in bronze or bronze[read].column_types().get(name) == "string"
-            ]
+            texts = [name for name in partitions[read] if read not in types or types[read].get(name) == "string"]
             if gold.affects == "same" and gold.partition_by not in texts:
                 yield (
                     place,
@@ -104,4 +113,5 @@ def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     columns: dict[str, tuple[str, ...]] = {table.name: table.partition_by for table in pipeline.tables}
     if pipeline.mutations is not None:
         columns[pipeline.mutations.names] = (ORG_COLUMN,)
+    columns |= {table.name: table.partition_by for table in pipeline.keyed_tables}
     return columns | {gold.name: (gold.partition_by,) for gold in pipeline.gold.tables}

@@ -28,6 +28,7 @@ from deltaworks.specs.effects import (
     NamedItems,
     Presence,
 )
+from deltaworks.specs.keyed import KeyedSpec, keyed_problems
 from deltaworks.specs.mistakes import meant
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
 from deltaworks.specs.rules import RuleSpec, problem_of
@@ -88,6 +89,13 @@ _TAKES_REQUESTS = Presence(
         Effect.RESTART,
         "The table gets the columns `_deleted` and `_mutation` at the stream's next start, or keeps them as "
         "they are. Requests change the rows that are there too, where these have the columns of the origin.",
+    )
+)
+_KEEPS_KEYED = Presence(
+    Edit(
+        Effect.RESTART,
+        "A keyed table that is declared is built from all rows of {table} at the stream's next start; one that is "
+        "declared no more stays as it is and gets no more rows.",
     )
 )
 _ANNOUNCES_FROM_NOW = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
@@ -162,6 +170,7 @@ class TableSpec(Spec):
     duplicates: Annotated[DuplicatesSpec | None, _FLAGS_FROM_NOW] = None
     mutable: Annotated[MutableSpec | None, _TAKES_REQUESTS] = None
     announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_FROM_NOW] = None
+    keyed: Annotated[KeyedSpec | None, _KEEPS_KEYED] = later_key(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -179,6 +188,7 @@ class TableSpec(Spec):
                 *_rule_problems(self),
                 *_mutable_problems(self),
                 *_announcing_problems(self),
+                *keyed_problems(self),
                 *_writer_problems(self),
             ]
         )
@@ -345,7 +355,7 @@ def _announcing_problems(table: TableSpec) -> Iterator[Problem]:
     """What a notification table declares that is not its own to declare."""
     if table.announces is None:
         return
-    for name in ("when", "catch_all", "rules", "duplicates", "mutable"):
+    for name in ("when", "catch_all", "rules", "duplicates", "mutable", "keyed"):
         if getattr(table, name):
             yield (
                 (name,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -105,6 +105,17 @@ def rows_of(table: DeltaTable, *, columns: Sequence[str] | None = None, filters:
     if not has_vectors(table):
         return table.to_pyarrow_dataset().to_table(columns=names, filter=filters)
     return ds.Scanner.from_batches(_batches(table), columns=names, filter=filters).to_table()
+
+
+def parts_of(table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """All rows of the open table, in parts that are read one after the other."""
+    if has_vectors(table):
+        scanner = ds.Scanner.from_batches(_batches(table), columns=list(columns))
+    else:
+        scanner = table.to_pyarrow_dataset().scanner(columns=list(columns))
+    for batch in scanner.to_batches():
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
 
 
 def relation_of(table: DeltaTable) -> Any:

@@ -31,7 +31,7 @@ LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
 def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
-    Gold, live, bronze and quarantine tables, `file_quarantine`, those that mutations keep, the ledger's and the
+    Gold, live, keyed, bronze and quarantine tables, `file_quarantine`, those that mutations keep, the ledger's and the
     progress table. Rows that a mutation has deleted are left out; `<table>_named` is a mutable table with the names its
     ids have. A snapshot: open a new connection to see what was committed since.
     """
@@ -42,6 +42,7 @@ def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     for pipeline, spec in catalog.pipelines.items():
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
         declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
+        declared += [keyed.name for keyed in spec.keyed_tables]
         declared += [table.name for table in spec.gold.tables] + ["quarantine"]
         declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
         keys = {name: paths.table(pipeline, name) for name in declared}

@@ -39,6 +39,15 @@ def mutation_step(pipeline: str, table: str, number: int) -> Step:
     return Step(f"{pipeline}/mutation/{table}", number)
 
 
+def keyed_application(pipeline: str, table: str, digest: str) -> str:
+    """The application whose transactions say which version of its history a keyed table has been brought to.
+
+    Args:
+        digest: of what its content follows from beside rows.
+    """
+    return f"{pipeline}/keyed/{table}/{digest}"
+
+
 def rollback_step(pipeline: str, table: str, ordinal: int) -> Step:
     """The application transaction of one rollback of a table: never a batch's own, which the table has already."""
     return Step(f"{pipeline}/rollback/{table}", ordinal)

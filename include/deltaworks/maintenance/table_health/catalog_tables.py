@@ -15,6 +15,7 @@ from deltaworks.control import paths
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import LiveTableSpec, TableSpec
 from deltaworks.tables.lake import Lake
@@ -107,8 +108,9 @@ def error_text(problem: Exception) -> str:
 
 def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        kinds: dict[str, Sequence[TableSpec | LiveTableSpec | GoldTableSpec]] = {
+        kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec]] = {
             "bronze": spec.tables,
+            "keyed": spec.keyed_tables,
             "live": spec.live,
             "gold": spec.gold.tables,
         }

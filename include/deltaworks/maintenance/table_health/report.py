@@ -29,7 +29,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.needed_files import Unreferenced, unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
-_OPTIMIZED = ("bronze", "live", "gold", "quarantine")
+_OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine")
 #: How many commits of one table are looked at where it is the only one.
 COMMITS_OF_ONE = 200
 

@@ -15,6 +15,7 @@ from deltaworks.engine.ledger import landed_batches, versions_cut_off
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import list_log, state_at
 from deltaworks.tables.needed_files import absent_files
@@ -39,23 +40,29 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
-    rebuilt = [*(live.name for live in spec.live), *(gold.name for gold in spec.gold.tables)]
+    followed = [*(live.name for live in spec.live), *(gold.name for gold in spec.gold.tables)]
+    rebuilds = dict.fromkeys(followed, f"run gold__{pipeline} with `full`")
+    rebuilds |= {keyed.name: _rebuild_of(pipeline, keyed) for keyed in spec.keyed_tables}
     damages: list[Damage] = []
-    for name in (*bronze, *rebuilt):
+    for name in (*bronze, *rebuilds):
         if table in ("", name):
-            damages += _of_table(lake, home, name, landed=name in bronze)
+            damages += _of_table(lake, home, name, rebuild=rebuilds.get(name, ""))
     if not table:
         damages += _of_records(lake, home)
     return damages
 
 
-def _of_table(lake: Lake, home: PipelineHome, name: str, *, landed: bool) -> Iterator[Damage]:
+def _rebuild_of(pipeline: str, keyed: KeyedTable) -> str:
+    return f"move its folder away and restart the stream of {pipeline}, which builds it anew from {keyed.history!r}"
+
+
+def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
     objects, pipeline, key = home.objects, home.pipeline, home.table(name)
     log = list_log(objects, key)
     batches = landed_batches(lake, home, name)
 
     def damage(kind: str, description: str, command: str) -> Damage:
-        repair = f"deltaworks recover {command} {pipeline} {name}" if landed else f"run gold__{pipeline} with `full`"
+        repair = rebuild or f"deltaworks recover {command} {pipeline} {name}"
         return Damage(pipeline=pipeline, what=name, kind=kind, description=description, repair=repair)
 
     if log.newest is None:

@@ -28,7 +28,7 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
-            hint=f"It has {', '.join(bronze)}. Gold and live tables follow from these.",
+            hint=f"It has {', '.join(bronze)}. Keyed, gold and live tables follow from these.",
         )
     if table != QUARANTINE and table in concerned_by_mutations(spec):
         raise ContractError(

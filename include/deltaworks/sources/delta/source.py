@@ -141,7 +141,8 @@ class DeltaSource:
         """Refuse a table whose rows are replaced: one that is rebuilt or counted on, or one that lately was merged."""
         writer = self._catalog.pipeline(str(self._source.pipeline))
         rebuilt = {table.name for table in writer.gold.tables} | {table.name for table in writer.live}
-        rewrote = "" if self._source.table not in rebuilt else "it is a gold or live table"
+        rebuilt |= {table.name for table in writer.keyed_tables}
+        rewrote = "" if self._source.table not in rebuilt else "it is a gold, keyed or live table"
         for commit in handle.history(_COMMITS_LOOKED_AT):
             mode = (commit.get("operationParameters") or {}).get("mode")
             if commit.get("operation") in _REWRITES or mode == "Overwrite":

@@ -43,6 +43,7 @@ def gold_sql_mistakes(
         skip: gold tables that are left out.
     """
     columns: dict[str, Sequence[str] | None] = {table.name: list(table.column_types()) for table in spec.tables}
+    columns |= {table.name: list(table.types) for table in spec.keyed_tables}
     if spec.mutations is not None:
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= dict.fromkeys([*unknown, *skip])

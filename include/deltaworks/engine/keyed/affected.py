@@ -1,0 +1,140 @@
+"""The newest rows of some keys, looked up in a history as it is at one version."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.engine.keyed.newest import GATHERED_BYTES, newest, newest_of
+from deltaworks.specs.keyed import KeyedTable
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.files import partition_text
+from deltaworks.tables.log import Action, stats_of
+
+#: Keys that are looked up in one pass over the history: their newest rows are held in memory.
+KEYS_PER_PASS = 500_000
+#: Values of one column that are named one by one, so that files without any of them are skipped.
+MOST_VALUES = 1_000
+_PLACE = "place"
+
+
+def affected_keys(table: KeyedTable, parts: Iterable[pa.Table]) -> pa.Table:
+    """The keys of these rows, each once; rows without a key have none. `parts` have the columns of `by`."""
+    distinct = arrow_schema({name: table.history_types[name] for name in table.by}).empty_table()
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part.drop_null())
+        if sum(one.nbytes for one in waiting) >= GATHERED_BYTES:
+            distinct, waiting = _distinct(table, [distinct, *waiting]), []
+    return _distinct(table, [distinct, *waiting])
+
+
+def _distinct(table: KeyedTable, parts: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(parts).group_by(list(table.by)).aggregate([]).select(list(table.by))
+
+
+def slices(keys: pa.Table) -> Iterator[pa.Table]:
+    """The keys of one pass each, in order, so that those of a pass lie in few files."""
+    ordered = keys.sort_by([(name, "ascending") for name in keys.column_names])
+    for start in range(0, ordered.num_rows, KEYS_PER_PASS):
+        yield ordered.slice(start, KEYS_PER_PASS)
+
+
+def chosen_rows(table: KeyedTable, parts: Iterable[pa.Table], keys: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The newest row of each of these keys among rows of the history, and the keys that have none."""
+    rows = arrow_schema(dict(table.types)).empty_table()
+    if not keys.num_rows:
+        return rows, keys
+    reduced = list(newest_of(table, (_matching(table, part, keys) for part in _gathered(parts))))
+    if reduced:
+        rows = newest(table, pa.concat_tables(reduced))
+    return rows, _without(table, keys, rows)
+
+
+def files_of_keys(table: KeyedTable, files: Iterable[Action], keys: pa.Table) -> list[Action]:
+    """The files, of a history, that may hold a row of one of these keys, by their partitions and statistics."""
+    ranges = key_ranges(table, keys)
+    return [file for file in files if all(_may_hold(file, one) for one in ranges)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRange:
+    """The least and the greatest value of a column of the keys, and all of them where they are few.
+
+    `texts` are these values as the Delta log writes them for partitions.
+    """
+
+    column: str
+    least: Any
+    greatest: Any
+    values: tuple[Any, ...] | None
+    texts: frozenset[str | None] | None
+
+
+def key_ranges(table: KeyedTable, keys: pa.Table) -> list[KeyRange]:
+    """The ranges of those columns of the keys whose values compare as the texts of a Delta log do, or as numbers."""
+    ranges = []
+    for name in table.by:
+        if table.history_types[name] not in ("string", "int", "long", "date") or not keys.num_rows:
+            continue
+        distinct = pc.unique(keys.column(name))
+        ends = pc.min_max(distinct).as_py()
+        values = tuple(distinct.to_pylist()) if len(distinct) <= MOST_VALUES else None
+        texts = None if values is None else frozenset(map(partition_text, values))
+        ranges.append(KeyRange(column=name, least=ends["min"], greatest=ends["max"], values=values, texts=texts))
+    return ranges
+
+
+def _may_hold(file: Action, keys: KeyRange) -> bool:
+    partition = file.get("partitionValues") or {}
+    if keys.column in partition:
+        text = partition[keys.column]
+        return text is not None and (keys.texts is None or text in keys.texts)
+    stats = stats_of(file)
+    low, high = (stats.get(side, {}).get(keys.column) for side in ("minValues", "maxValues"))
+    least, greatest = (
+        value.isoformat() if isinstance(value, dt.date) else value for value in (keys.least, keys.greatest)
+    )
+    return (low is None or low <= greatest) and (high is None or high >= least)
+
+
+def _gathered(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer parts."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for part in parts:
+        waiting.append(part)
+        waiting_bytes += part.nbytes
+        if waiting_bytes >= GATHERED_BYTES // 2:
+            yield pa.concat_tables(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _matching(table: KeyedTable, rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows that have one of the keys."""
+    return rows.take(_joined(table, rows, keys, "SEMI"))
+
+
+def _without(table: KeyedTable, keys: pa.Table, rows: pa.Table) -> pa.Table:
+    """The keys that none of the rows has."""
+    return keys.take(_joined(table, keys, rows, "ANTI"))
+
+
+def _joined(table: KeyedTable, left: pa.Table, right: pa.Table, kind: str) -> pa.ChunkedArray:
+    """The places of the rows of `left` that have a row of that key in `right`, or have none."""
+    columns = [f"k{index}" for index in range(len(table.by))]
+    narrow = pa.Table.from_arrays([left.column(name) for name in table.by], names=columns)
+    with duckdb.connect(":memory:") as connection:
+        connection.register("ours", narrow.append_column(_PLACE, pa.array(np.arange(left.num_rows))))
+        connection.register("theirs", right.select(list(table.by)).rename_columns(columns))
+        query = f"SELECT {_PLACE} FROM ours {kind} JOIN theirs USING ({', '.join(columns)}) ORDER BY {_PLACE}"
+        return connection.sql(query).to_arrow_table().column(0)

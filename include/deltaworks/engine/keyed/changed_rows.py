@@ -1,0 +1,101 @@
+"""What has become of a history's rows since a version of it, by its Delta log: files that came, files that went.
+
+Appends only bring files. Whatever else changes a history (a mutation, a reprocess, a restore, somebody's DELETE) takes
+files away and puts others in their place: then the keys of both are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, read_commits
+
+#: A history that has had more commits since is looked through as a whole.
+MOST_COMMITS = 5_000
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFiles:
+    """Files whose rows came and files whose rows went; or the reason why that is not known, and all rows count."""
+
+    added: tuple[Action, ...] = ()
+    removed: tuple[Action, ...] = ()
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.reason)
+
+    @property
+    def removed_bytes(self) -> int:
+        """Bytes of the files whose rows went and that were there before."""
+        came = {action["path"] for action in self.added}
+        return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in came)
+
+
+def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> ChangedFiles:
+    """The files that came and went after `after_version` of the table at `key`. Reads one small object a commit."""
+    if after_version is None:
+        return ChangedFiles(reason="it has not been built from its history yet")
+    if after_version > up_to_version:
+        return ChangedFiles(reason=f"version {up_to_version} of its history is older than {after_version}")
+    if up_to_version - after_version > MOST_COMMITS:
+        return ChangedFiles(reason=f"its history has had {up_to_version - after_version} commits since")
+    added: list[Action] = []
+    removed: list[Action] = []
+    for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
+        if actions is None:
+            return ChangedFiles(reason=f"the commit of version {version} is no longer in the log of its history")
+        for action in actions:
+            for kind, into in (("add", added), ("remove", removed)):
+                # OPTIMIZE moves rows and changes none.
+                if kind in action and action[kind].get("dataChange", True):
+                    into.append(action[kind])
+    return ChangedFiles(added=tuple(added), removed=tuple(removed))
+
+
+def rows_of_files(
+    lake: Lake, key: str, types: Mapping[str, str], files: Iterable[Action], *, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """All rows of these files of the table at `key`, those that are marked as deleted included, in parts.
+
+    Args:
+        types: of all columns; one that a file lacks is null in its rows.
+
+    Raises:
+        FileNotFoundError: a file that went has been removed for good.
+    """
+    schema = arrow_schema({name: types[name] for name in columns})
+    root = arrow_path(lake.storage, key)
+    for action in files:
+        partition = action.get("partitionValues") or {}
+        with lake.filesystem.open_input_file(f"{root}/{unquote(action['path'])}") as source:
+            file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            present = [name for name in columns if name in file.schema_arrow.names]
+            parts: Iterator[pa.Table]
+            if present:
+                parts = (pa.Table.from_batches([part]) for part in file.iter_batches(_BATCH_ROWS, columns=present))
+            else:
+                parts = iter([pa.table({"\0": pa.nulls(file.metadata.num_rows)})])
+            for part in parts:
+                yield _as_declared(part, schema, partition)
+
+
+def _as_declared(part: pa.Table, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
+    arrays = []
+    for field in schema:
+        if field.name in part.column_names:
+            arrays.append(part.column(field.name).cast(field.type))
+        elif partition.get(field.name) not in (None, ""):
+            value = pa.scalar(partition[field.name], pa.string()).cast(field.type)
+            arrays.append(pa.chunked_array([pa.repeat(value, part.num_rows)]))
+        else:
+            arrays.append(pa.chunked_array([pa.nulls(part.num_rows, field.type)]))
+    return pa.Table.from_arrays(arrays, schema=schema)

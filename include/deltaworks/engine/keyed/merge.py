@@ -1,0 +1,272 @@
+"""Merges rows into a keyed table, as one commit: by delta-rs in this process, or by Spark where that takes too much.
+
+Two merges, both harmless when repeated:
+
+- *newer*: a row replaces the one of its key if it is newer. Such merges can come in any order and as often as they
+  like, since the newest of all is what they lead to.
+- *exact*: a row replaces the one of its key whatever that is, and keys without a row any more are taken out. It is
+  right for one version of the history, so it is guarded by the transaction that names the version.
+
+Both carry the owner epoch. delta-rs enforces neither transaction, so it merges from the very snapshot in which both
+were looked at, without retries of its own; any commit meanwhile makes it look again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError
+
+from deltaworks.engine.keyed.affected import key_ranges
+from deltaworks.engine.keyed.newest import SOURCE, TARGET, is_newer, same_key
+from deltaworks.errors import ConcurrencyError, TransientError
+from deltaworks.specs.keyed import KeyedTable
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, commit_step, refresh
+from deltaworks.tables.features import reasons_against_rewriting
+from deltaworks.tables.files import partition_text
+from deltaworks.tables.free_memory import free_memory_bytes
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+Engine = Literal["spark", "delta_rs"]
+#: Set in a source row whose key has no row any more.
+GONE = "_gone"
+#: Bytes of a keyed table's files that delta-rs may rewrite, if memory suffices.
+MOST_BYTES = 1 << 30
+#: Bytes of memory that a merge by delta-rs takes for each byte of the files it may rewrite, and the share of what is
+#: free that it may take: the stream beside it needs some.
+MEMORY_PER_BYTE = 10
+SHARE_OF_MEMORY = 0.5
+_SPARK_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Under what a merge is made: the owner epoch, and the step it lands as, None for a part of a larger one."""
+
+    owner: Step
+    step: Step | None
+    user_metadata: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOutcome:
+    """What a merge did. `engine` is empty where the step had landed before."""
+
+    engine: Engine | Literal[""]
+    version: int
+    rows: int = 0
+    files_added: int = 0
+
+
+def engine_for(opened: DeltaTable, table: KeyedTable, rows: pa.Table) -> tuple[Engine, str]:
+    """Who merges these rows into the open table, and why not delta-rs. Reads its log only."""
+    reasons = reasons_against_rewriting(opened)
+    if reasons:
+        return "spark", f"it has {', '.join(reasons)}"
+    reached = _reached_bytes(opened, table, rows)
+    if reached > MOST_BYTES:
+        return "spark", f"{reached:,} bytes may be rewritten, more than {MOST_BYTES:,}"
+    free = free_memory_bytes()
+    if reached * MEMORY_PER_BYTE > free * SHARE_OF_MEMORY:
+        return "spark", f"{reached:,} bytes may be rewritten, too many for the {free:,} bytes of memory that are free"
+    return "delta_rs", ""
+
+
+def _reached_bytes(opened: DeltaTable, table: KeyedTable, rows: pa.Table) -> int:
+    """The bytes of the partitions that the rows' keys lie in; of all files where there are none."""
+    files = pa.table(opened.get_add_actions(flatten=True))
+    reached = [True] * files.num_rows
+    for keys in key_ranges(table, rows):
+        if keys.column in table.partition_by and keys.texts is not None:
+            places = map(partition_text, files.column(f"partition.{keys.column}").to_pylist())
+            reached = [held and place in keys.texts for held, place in zip(reached, places, strict=True)]
+    sizes = files.column("size_bytes").to_pylist()
+    return sum(size for size, held in zip(sizes, reached, strict=True) if held)
+
+
+class KeyedMerge:
+    """Merges into one keyed table. Used by one thread.
+
+    Args:
+        spark: None where there is none; then a merge that delta-rs cannot make is refused.
+    """
+
+    def __init__(self, spark: SparkSession | None, lake: Lake, key: str, table: KeyedTable, opened: DeltaTable) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._key = key
+        self._table = table
+        self._opened = opened
+
+    def merge(self, rows: pa.Table, *, exact: bool, guard: Guard) -> MergeOutcome:
+        """Merge rows, at most one a key. With `exact` they have the column `GONE`.
+
+        Raises:
+            FencedError: a successor has taken over.
+            ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+            TransientError: SPARK_ABSENT.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            if self._landed(guard):
+                return MergeOutcome(engine="", version=self._opened.version())
+            if not rows.num_rows:
+                return self._record(guard)
+            engine, reason = engine_for(self._opened, self._table, rows)
+            if engine == "spark":
+                return self._by_spark(rows, exact=exact, guard=guard, reason=reason)
+            try:
+                return self._by_delta_rs(rows, exact=exact, guard=guard)
+            except CommitFailedError:
+                time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
+        raise ConcurrencyError(
+            "COMMIT_CONTENDED",
+            f"{self._opened.table_uri}: {MAX_ATTEMPTS} attempts to merge all met another writer.",
+            hint="Another job writes this table without pause; let it end, then resume the table.",
+        )
+
+    def _landed(self, guard: Guard) -> bool:
+        """Whether the step is in the newest snapshot, from which the merge is made."""
+        refresh(self._opened)
+        check_owner(self._opened, guard.owner)
+        if guard.step is None:
+            return False
+        landed = self._opened.transaction_version(guard.step.app_id)
+        return landed is not None and landed >= guard.step.version
+
+    def _record(self, guard: Guard) -> MergeOutcome:
+        """Land the step without rows."""
+        if guard.step is not None:
+            commit_step(self._opened, [], step=guard.step, owner=guard.owner, user_metadata=guard.user_metadata)
+        return MergeOutcome(engine="delta_rs", version=self._opened.version())
+
+    def _by_delta_rs(self, rows: pa.Table, *, exact: bool, guard: Guard) -> MergeOutcome:
+        transactions = [Transaction(guard.owner.app_id, guard.owner.version)]
+        if guard.step is not None:
+            transactions.append(Transaction(guard.step.app_id, guard.step.version))
+        values = {f'"{name}"': f'{SOURCE}."{name}"' for name in self._table.types}
+        merger = self._opened.merge(
+            rows,
+            _condition(self._table, rows, quote='"'),
+            source_alias=SOURCE,
+            target_alias=TARGET,
+            # The source is in memory anyway, and by its least and greatest keys files are skipped.
+            streamed_exec=False,
+            writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": guard.user_metadata},
+                max_commit_retries=0,
+                app_transactions=transactions,
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+        )
+        if exact:
+            gone = f'{SOURCE}."{GONE}"'
+            merger = merger.when_matched_delete(gone).when_matched_update(values)
+            merger = merger.when_not_matched_insert(values, f"NOT {gone}")
+        else:
+            merger = merger.when_matched_update(values, is_newer(self._table, quote='"'))
+            merger = merger.when_not_matched_insert(values)
+        metrics = merger.execute()
+        if not metrics["num_target_files_added"] and not metrics["num_target_files_removed"]:
+            # There was nothing to change, so delta-rs committed nothing.
+            return self._record(guard)
+        counted = ("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted")
+        return MergeOutcome(
+            engine="delta_rs",
+            version=self._opened.version(),
+            rows=sum(int(metrics[name]) for name in counted),
+            files_added=int(metrics["num_target_files_added"]),
+        )
+
+    def _by_spark(self, rows: pa.Table, *, exact: bool, guard: Guard, reason: str) -> MergeOutcome:
+        """As `_by_delta_rs`. Spark takes one transaction a commit; the owner has been looked at beforehand.
+
+        A successor that comes in between changes nothing: an exact merge fails on the transaction of the step, and one
+        of newer rows is right whoever makes it.
+        """
+        if self._spark is None:
+            raise TransientError("SPARK_ABSENT", f"{self._key} is merged by Spark, which does not run here: {reason}.")
+        from delta.tables import DeltaTable as SparkTable
+
+        from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+
+        # A session of its own: the commit takes its settings from there.
+        session = self._spark.newSession()
+        source = session.createDataFrame(rows)
+        values: dict[str, str | Column] = {f"`{name}`": f"{SOURCE}.`{name}`" for name in self._table.types}
+        for attempt in conflicts_retried(self._table.name):
+            if self._landed(guard):
+                break
+            with attempt, session_settings(session, _settings(guard, USER_METADATA)):
+                target = SparkTable.forPath(session, self._lake.storage.spark_uri(self._key)).alias(TARGET)
+                merger = target.merge(source.alias(SOURCE), _condition(self._table, rows, quote="`"))
+                if exact:
+                    gone = f"{SOURCE}.`{GONE}`"
+                    merger = merger.whenMatchedDelete(gone).whenMatchedUpdate(set=values)
+                    merger = merger.whenNotMatchedInsert(f"NOT {gone}", values)
+                else:
+                    newer = is_newer(self._table, quote="`")
+                    merger = merger.whenMatchedUpdate(newer, values)
+                    merger = merger.whenNotMatchedInsert(values=values)
+                merger.execute()
+        refresh(self._opened)
+        return MergeOutcome(engine="spark", version=self._opened.version(), rows=rows.num_rows)
+
+
+def _condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
+    """The condition on two rows of one key, with the range of the keys as literals, by which files are skipped."""
+    conditions = []
+    for keys in key_ranges(table, rows):
+        column = f"{TARGET}.{quote}{keys.column}{quote}"
+        if keys.column in table.partition_by and keys.values is not None:
+            conditions.append(f"{column} IN ({', '.join(_literal(value, quote) for value in keys.values)})")
+        else:
+            ends = (_literal(end, quote) for end in (keys.least, keys.greatest))
+            conditions.append(f"{column} BETWEEN {' AND '.join(ends)}")
+    return " AND ".join([*conditions, same_key(table, quote=quote)])
+
+
+def _literal(value: str | int | dt.date, quote: str) -> str:
+    """A value in the SQL of the engine that quotes names by `quote`."""
+    if isinstance(value, dt.date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, int):
+        return str(value)
+    # Spark reads escapes in texts, and takes two quotes for the end of one text and the beginning of another.
+    text = value.replace("\\", "\\\\").replace("'", "\\'") if quote == "`" else value.replace("'", "''")
+    return f"'{text}'"
+
+
+def _settings(guard: Guard, metadata: str) -> Mapping[str, str]:
+    settings = {metadata: guard.user_metadata, "spark.databricks.delta.optimizeWrite.enabled": "true"}
+    if guard.step is not None:
+        app_id, version = _SPARK_TRANSACTION
+        settings |= {app_id: guard.step.app_id, version: str(guard.step.version)}
+    return settings
+
+
+def with_gone(table: KeyedTable, rows: pa.Table, gone: pa.Table) -> pa.Table:
+    """Rows for an exact merge, and behind them the keys, of the columns of `by`, that have no row any more."""
+    schema = arrow_schema(dict(table.types)).append(pa.field(GONE, pa.bool_()))
+    kept = rows.append_column(GONE, pa.repeat(pa.scalar(False), rows.num_rows))
+    values = [
+        gone.column(name) if name in table.by else _nulls(gone.num_rows, schema.field(name).type)
+        for name in table.types
+    ]
+    marked = [*values, pa.chunked_array([pa.repeat(pa.scalar(True), gone.num_rows)])]
+    return pa.concat_tables([kept, pa.Table.from_arrays(marked, schema=schema)])
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.nulls(count, kind)])

@@ -1,0 +1,122 @@
+"""The newest row of each key: among rows in memory, and as the condition under which a merge replaces a row.
+
+One total order decides everywhere: the columns of `newest_by`, null first, then `_seq` and `_position`, which no two
+rows of a table share. So the newest of a set of rows does not depend on how the set is cut, in which order its parts
+come, or how often one of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.mutation import DELETED_COLUMN
+from deltaworks.tables.arrow_types import arrow_schema
+
+SOURCE, TARGET = "source", "target"
+#: Arrow bytes of rows that are gathered before the older ones of them are dropped.
+GATHERED_BYTES = 128 << 20
+_PLACE = "place"
+
+
+def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
+    """Rows of the history as the keyed table has them: those with a key, deletions marked.
+
+    Rows that a mutation has deleted from the history are none of its rows any more.
+    """
+    if table.history_is_mutable:
+        rows = rows.filter(pc.invert(pc.fill_null(rows.column(DELETED_COLUMN), False)))
+    for name in table.by:
+        column = rows.column(name)
+        if name in table.partition_by and pa.types.is_string(column.type):
+            # As a partition an empty text is null.
+            rows = rows.filter(pc.not_equal(column, ""))
+        elif column.null_count:
+            rows = rows.filter(pc.is_valid(column))
+    schema = arrow_schema(dict(table.types))
+    if table.keeps_deletions:
+        deleted = _deleted(table, rows)
+        if DELETED_COLUMN in rows.column_names:
+            rows = rows.set_column(rows.schema.get_field_index(DELETED_COLUMN), DELETED_COLUMN, deleted)
+        else:
+            rows = rows.append_column(DELETED_COLUMN, deleted)
+    return rows.select(schema.names).cast(schema)
+
+
+def _deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
+    """Whether each row says that its key is deleted: every column of `deleted_when` has one of its values."""
+    deleted = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
+    for name, values in table.deleted_when.items():
+        column = rows.column(name)
+        deleted = pc.and_(deleted, pc.is_in(column, value_set=pa.array(values, column.type)))
+    return deleted
+
+
+def newest(table: KeyedTable, rows: pa.Table) -> pa.Table:
+    """The newest row of each key among rows as `keyed_rows` gives them, in the order they had."""
+    if rows.num_rows <= 1:
+        return rows
+    narrow = pa.Table.from_arrays(
+        [_comparable(rows.column(name)) for name in (*table.by, *table.ordered_by)],
+        names=[*(f"k{index}" for index in range(len(table.by))), *_order_names(table)],
+    ).append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
+    keys = ", ".join(f"k{index}" for index in range(len(table.by)))
+    order = ", ".join(f"{name} DESC NULLS LAST" for name in _order_names(table))
+    with duckdb.connect(":memory:") as connection:
+        connection.register("narrow", narrow)
+        chosen = connection.sql(
+            f"SELECT {_PLACE} FROM narrow QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}) = 1 "
+            f"ORDER BY {_PLACE}"
+        ).to_arrow_table()
+    return rows if chosen.num_rows == rows.num_rows else rows.take(chosen.column(0))
+
+
+def _order_names(table: KeyedTable) -> list[str]:
+    return [f"o{index}" for index in range(len(table.ordered_by))]
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    # An instant is its microseconds: nothing then depends on a session's time zone.
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def newest_of(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The newest rows of many parts, in one table, or in several where keys alone fill more memory than is gathered.
+
+    Rows of one key may be in several of them then: the newest of all is still what merging each of them leads to.
+    """
+    gathered: list[pa.Table] = []
+    gathered_bytes = 0
+    for part in parts:
+        rows = keyed_rows(table, part)
+        gathered.append(rows)
+        gathered_bytes += rows.nbytes
+        if gathered_bytes >= GATHERED_BYTES:
+            reduced = newest(table, pa.concat_tables(gathered))
+            gathered, gathered_bytes = [reduced], reduced.nbytes
+            if gathered_bytes >= GATHERED_BYTES // 2:
+                yield reduced
+                gathered, gathered_bytes = [], 0
+    if gathered:
+        yield newest(table, pa.concat_tables(gathered))
+
+
+def same_key(table: KeyedTable, *, quote: str) -> str:
+    """The SQL condition on a row of the source and one of the target that have one key."""
+    columns = (f"{quote}{name}{quote}" for name in table.by)
+    return " AND ".join(f"{TARGET}.{column} = {SOURCE}.{column}" for column in columns)
+
+
+def is_newer(table: KeyedTable, *, quote: str) -> str:
+    """The SQL condition on a row of the source that is newer than the one of the target. Never null."""
+    condition = "false"
+    for name in reversed(table.ordered_by):
+        ours, theirs = f"{SOURCE}.{quote}{name}{quote}", f"{TARGET}.{quote}{name}{quote}"
+        greater = f"({theirs} IS NULL AND {ours} IS NOT NULL) OR coalesce({ours} > {theirs}, false)"
+        condition = f"({greater} OR (({ours} IS NOT DISTINCT FROM {theirs}) AND {condition}))"
+    return condition

@@ -1,0 +1,161 @@
+"""A keyed table: beside the table that keeps every row, the newest row of each key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
+
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, nearest_of
+from deltaworks.specs.effects import Edit, Effect
+from deltaworks.specs.mutation import DELETED_COLUMN
+from deltaworks.specs.types import Decimal, parse_type
+
+if TYPE_CHECKING:
+    from deltaworks.specs.table import TableSpec
+
+#: Types whose values every engine takes for the same, and puts in the same order.
+KEY_TYPES = ("string", "int", "long", "boolean", "date", "timestamp")
+ORDER_TYPES = ("string", "int", "long", "date", "timestamp")
+PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
+DELETION_TYPES: dict[str, type] = {"string": str, "int": int, "long": int, "boolean": bool}
+#: Where a row came from, which no two rows of a table share: of rows that are as new, the one that came last stays.
+ARRIVAL_COLUMNS = ("_seq", "_position")
+
+_REBUILT = Edit(Effect.RESTART, "The stream rebuilds the keyed table from the rows of {table} at its next start.")
+_ANOTHER_TABLE = Edit(
+    Effect.RESTART,
+    "A table of the new name is built from the rows of {table} at the stream's next start. The one of the old name "
+    "stays as it is and gets no more rows.",
+)
+_FIXED_ON_DISK = Edit(
+    Effect.NEW_GENERATION,
+    "Files on disk cannot move to other partitions. Give the keyed table a new name, under which it is built from the "
+    "rows of {table} at the stream's next start.",
+)
+
+
+class KeyedSpec(Spec):
+    """The newest row of each key, kept in a table of its own beside the one that declares this.
+
+    A row is newer by `newest_by`, value by value, null being the oldest; of rows that are as new, the one that arrived
+    last is kept. A row with null in a column of `by` has no key.
+    """
+
+    table: Annotated[Name | None, _ANOTHER_TABLE] = Field(
+        default=None, description="name of the keyed table; without one `latest_` and the name of this table"
+    )
+    by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(
+        min_length=1, description="columns whose values together are the key"
+    )
+    newest_by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(
+        default=("event_time",), min_length=1, description="columns by which a row is newer, the first one first"
+    )
+    deleted_when: Annotated[dict[str, Annotated[tuple[str | int | bool, ...], BeforeValidator(as_tuple)]], _REBUILT] = (
+        Field(default_factory=dict, description="values of columns by which the newest row says its key is deleted")
+    )
+    partition_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = Field(
+        default=(), description="columns of `by` that the keyed table is partitioned by"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """A keyed table as it follows from its history, the bronze table that keeps every row."""
+
+    name: str
+    history: str
+    by: tuple[str, ...]
+    newest_by: tuple[str, ...]
+    deleted_when: Mapping[str, tuple[str | int | bool, ...]]
+    partition_by: tuple[str, ...]
+    history_types: Mapping[str, str]
+    history_is_mutable: bool
+
+    @classmethod
+    def of(cls, history: TableSpec) -> KeyedTable | None:
+        """The keyed table beside a bronze table; None where that declares none."""
+        declared = history.keyed
+        if declared is None:
+            return None
+        return cls(
+            name=declared.table or f"latest_{history.name}",
+            history=history.name,
+            by=declared.by,
+            newest_by=declared.newest_by,
+            deleted_when=declared.deleted_when,
+            partition_by=declared.partition_by,
+            history_types=history.column_types(),
+            history_is_mutable=history.mutable is not None,
+        )
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Its columns: those of its history, and whether the key is deleted where rows can say so."""
+        return {**self.history_types, **({DELETED_COLUMN: "boolean"} if self.keeps_deletions else {})}
+
+    @property
+    def ordered_by(self) -> tuple[str, ...]:
+        """What decides between two rows of a key, the first column first; no two rows have the same values."""
+        return (*self.newest_by, *(name for name in ARRIVAL_COLUMNS if name not in self.newest_by))
+
+    @property
+    def keeps_deletions(self) -> bool:
+        """Whether keys that were deleted stay as marked rows, so that an older row does not bring them back."""
+        return bool(self.deleted_when)
+
+    def digest(self, history_id: str) -> str:
+        """A short digest of what the content follows from, beside rows: the declaration and which table is read."""
+        parts = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def keyed_problems(table: TableSpec) -> Iterator[Problem]:
+    """What a table declares as keyed that its columns do not allow."""
+    keyed = table.keyed
+    if keyed is None:
+        return
+    types = table.column_types()
+    for name, columns, allowed in (("by", keyed.by, KEY_TYPES), ("newest_by", keyed.newest_by, ORDER_TYPES)):
+        for column in columns:
+            problem = _column_problem(column, types, allowed, decimals=True)
+            if problem:
+                yield ("keyed", name), problem
+        for column in sorted({column for column in columns if columns.count(column) > 1}):
+            yield ("keyed", name), f"{column!r} is named twice"
+    yield from _deletion_problems(keyed, types)
+    for column in keyed.partition_by:
+        if column not in keyed.by:
+            yield (
+                ("keyed", "partition_by"),
+                f"{column!r} is not in `by`: a key would move between partitions; {nearest_of(column, keyed.by)}",
+            )
+        elif column in types and types[column] not in PARTITION_TYPES:
+            yield ("keyed", "partition_by"), f"{column!r} is {types[column]}, which no table is partitioned by"
+
+
+def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[Problem]:
+    for column, values in keyed.deleted_when.items():
+        place = ("keyed", "deleted_when", column)
+        problem = _column_problem(column, types, tuple(DELETION_TYPES))
+        if problem:
+            yield place, problem
+            continue
+        wrong = [value for value in values if type(value) is not DELETION_TYPES[types[column]]]
+        if wrong:
+            yield place, f"{column!r} is {types[column]}, and {wrong[0]!r} is no such value"
+        elif not values:
+            yield place, "give a value"
+
+
+def _column_problem(
+    column: str, types: Mapping[str, str], allowed: tuple[str, ...], *, decimals: bool = False
+) -> str | None:
+    if column not in types:
+        return f"there is no column {column!r} in this table; {nearest_of(column, types)}"
+    if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):
+        return None
+    return f"{column!r} is {types[column]}; it has to be {', '.join(allowed)}{' or a decimal' if decimals else ''}"

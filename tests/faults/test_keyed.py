@@ -1,0 +1,84 @@
+"""A driver is killed between the commit of a history and the merge into its keyed table, and around the merge: whoever
+comes next merges what is missing, and no key is left with an older row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from deltaworks.control import paths
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.injection import Fault
+from tests.faults.harness.stage import PIPELINE, Stage
+
+LATEST = "latest_ticks"
+TABLE: dict[str, Any] = {
+    "name": "ticks",
+    "catch_all": True,
+    "columns": [
+        {"name": "symbol", "path": "symbol", "type": "string"},
+        {"name": "version", "path": "version", "type": "long"},
+    ],
+    "keyed": {"by": "symbol", "newest_by": "version"},
+}
+#: The first one lies between the two commits.
+POINTS = ("committed:ticks", f"merging:{LATEST}", f"merged:{LATEST}")
+
+
+class Ticks:
+    """Events of some symbols whose versions come in no order, and the greatest version of each symbol."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.newest: dict[str, int] = {}
+        self._random = random.Random(stage.seed)
+        self._versions = list(range(10_000))
+        self._random.shuffle(self._versions)
+
+    def land(self, count: int) -> None:
+        """One object, which is announced twice."""
+        events = []
+        for _ in range(count):
+            symbol, version = f"s{self._random.randrange(40)}", self._versions.pop()
+            self.newest[symbol] = max(version, self.newest.get(symbol, -1))
+            events.append(self.stage.event("tick", symbol=symbol, version=version))
+        self.stage.announce(events, copies=2)
+
+    def merged(self) -> dict[str, int]:
+        rows = self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "version"])
+        assert rows is not None
+        merged = {row["symbol"]: row["version"] for row in rows.to_pylist()}
+        assert len(merged) == rows.num_rows
+        return merged
+
+
+def test_a_driver_killed_before_a_merge_leaves_it_to_its_successor(
+    make_stage: Callable[..., Stage], tell_line: Callable[..., None]
+) -> None:
+    stage = make_stage(tables=1)
+    stage.declare(tables=[TABLE])
+    ticks = Ticks(stage)
+    behind = []
+    ticks.land(60)
+    with Driver(stage) as first:
+        first.run_to_end()
+    assert ticks.merged() == ticks.newest
+
+    for point in POINTS:
+        ticks.land(60)
+        with Driver(stage, faults=[Fault(point=point, after="begun")]) as driver:
+            assert driver.wait() != 0, driver.tail()
+            driver.injected()
+        merged = ticks.merged()
+        behind.append(sum(merged.get(symbol) != version for symbol, version in ticks.newest.items()))
+    with Driver(stage) as last:
+        last.run_to_end()
+
+    tell_line(
+        f"driver killed at {', '.join(POINTS)}", "protected", f"keys {len(ticks.newest)}", f"behind then {behind}"
+    )
+    assert ticks.merged() == ticks.newest
+    # Otherwise nothing was left to the successor.
+    assert behind[0] > 0
+    assert behind[1] > 0

@@ -1,0 +1,157 @@
+"""A history and the keyed table beside it on local disk, and the slow answer to what the keyed table has to hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.engine.keyed.following import Followed
+from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.ledger import owner_step
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+HISTORY, LATEST = "ticks", "latest_ticks"
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_date",), **keyed: Any) -> PipelineSpec:
+    """Ticks by symbol and day; `keyed` changes the declaration of that name."""
+    columns = [
+        {"name": "org_id", "path": "org", "type": "string"},
+        {"name": "symbol", "path": "symbol", "type": "string"},
+        {"name": "origin_symbol", "path": "symbol", "type": "string"},
+        {"name": "day", "path": "day", "type": "date"},
+        {"name": "version", "path": "version", "type": "long"},
+        {"name": "price", "path": "price", "type": "decimal(12,4)"},
+        {"name": "op", "path": "op", "type": "string"},
+        {"name": "tags", "path": "tags", "type": "array<struct<name: string, size: int>>"},
+    ]
+    table: dict[str, Any] = {
+        "name": HISTORY,
+        "catch_all": True,
+        "columns": columns,
+        "partition_by": list(partition_by),
+        "keyed": {"by": ["symbol", "day"], "newest_by": "version", **keyed},
+    }
+    made: dict[str, Any] = {
+        "pipeline": "market",
+        "description": "ticks",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"constant": "tick"}, "time": {"path": "time"}},
+        "tables": [table],
+    }
+    if mutable:
+        requests = {"op": "string", "id": "string", "new_id": "string", "name": "string", "seq": "long"}
+        requests |= {"org_id": "string", "fields": "map<string,string>"}
+        table["mutable"] = {"id": "symbol", "origin": "origin_symbol"}
+        made["tables"].append(
+            {
+                "name": "requests",
+                "catch_all": True,
+                "columns": [{"name": name, "path": name, "type": kind} for name, kind in requests.items()],
+            }
+        )
+        made["mutations"] = {"requests": "requests"}
+    return PipelineSpec.model_validate(made)
+
+
+@dataclass
+class KeyedStage:
+    """The lake, and what lands in the history."""
+
+    root: Path
+    spec: PipelineSpec = field(default_factory=declared)
+    epoch: int = 1
+    batches: int = 0
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(StorageSpec(root=f"file://{self.root}"))
+
+    def tables(self, *, spark: Any = None, takeover: bool = True) -> KeyedTables:
+        """What a new owner brings the tables up to date with."""
+        self.epoch += takeover
+        return KeyedTables(spark, self.lake, self.spec, owner=owner_step("market", self.epoch))
+
+    def follow(self, tables: KeyedTables | None = None) -> Followed | None:
+        return (tables or self.tables()).follow(LATEST)
+
+    def append(self, rows: Sequence[Mapping[str, Any]], *, batch: int | None = None) -> int:
+        """Land a batch; its number. A number that is given is landed again."""
+        number = self.batches if batch is None else batch
+        self.batches = max(self.batches, number + 1)
+        schema = arrow_schema(self.spec.table(HISTORY).column_types())
+        key = paths.table("market", HISTORY)
+        opened = self.lake.ensure(key, schema, user_metadata="{}", partition_by=self.spec.table(HISTORY).partition_by)
+        envelope = {"event_time": START, "event_date": START.date(), "_ingested_at": START, "_batch_id": number}
+        complete = [
+            {**envelope, "_seq": number, "_position": position, "origin_symbol": row.get("symbol"), **row}
+            for position, row in enumerate(rows)
+        ]
+        data = pa.Table.from_pylist(complete, schema=schema)
+        self.lake.append(opened, key, data, step=Step("market/g1/ticks", number), user_metadata="{}")
+        return number
+
+    def history(self) -> DeltaTable:
+        opened = self.lake.open(paths.table("market", HISTORY))
+        assert opened is not None
+        return opened
+
+    def latest_table(self, name: str = LATEST) -> DeltaTable:
+        opened = self.lake.open(paths.table("market", name))
+        assert opened is not None
+        return opened
+
+    def latest(self, name: str = LATEST) -> list[dict[str, Any]]:
+        """The rows of the keyed table, in the order of their keys."""
+        rows = self.lake.rows(paths.table("market", name))
+        return [] if rows is None else sorted(rows.to_pylist(), key=self._key)
+
+    def _key(self, row: Mapping[str, Any]) -> str:
+        return repr([row[name] for name in self._keyed.by])
+
+    @property
+    def _keyed(self) -> Any:
+        (keyed,) = self.spec.keyed_tables
+        return keyed
+
+    def owed(self) -> list[dict[str, Any]]:
+        """The slow answer: row by row over the history as it is, the greatest one of each key."""
+        rows = self.lake.rows(paths.table("market", HISTORY))
+        chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in [] if rows is None else rows.to_pylist():
+            key = tuple(row[name] for name in self._keyed.by)
+            if None in key or row.get("_deleted"):
+                continue
+            if key not in chosen or _order(self._keyed.newest_by)(row) > _order(self._keyed.newest_by)(chosen[key]):
+                chosen[key] = row
+        says = self._keyed.deleted_when
+        if says:
+            for row in chosen.values():
+                row["_deleted"] = all(row[name] in values for name, values in says.items())
+        return sorted(chosen.values(), key=self._key)
+
+
+def _order(newest_by: Sequence[str]) -> Callable[[Mapping[str, Any]], list[Any]]:
+    def order(row: Mapping[str, Any]) -> list[Any]:
+        values = [row[name] for name in (*newest_by, "_seq", "_position")]
+        return [(value is not None, value if value is not None else 0) for value in values]
+
+    return order
+
+
+def tick(symbol: str | None, version: int | None, **values: Any) -> dict[str, Any]:
+    """One row; its price says which one it is."""
+    return {"symbol": symbol, "day": START.date(), "version": version, "org_id": "o", **values}

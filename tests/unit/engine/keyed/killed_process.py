@@ -1,0 +1,28 @@
+"""A process that lands batch 1 and is killed at a point: `python killed_process.py FOLDER POINT`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tests.unit.engine.keyed.test_beside_batches import keyed_stage
+
+
+def main() -> int:
+    stage = keyed_stage(Path(sys.argv[1]))
+    stage.epoch = 1
+
+    def die(point: str) -> None:
+        if point == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    processor = stage.processor(fault=die)
+    stage.land(processor, 1)
+    processor.keyed.look()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Keyed tables beside the batches of a stream: merged in a thread of their own, suspended and lent as others are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.engine.keyed import tables as keyed_tables
+from deltaworks.engine.keyed.following import KeyedTableFollower
+from deltaworks.errors import ContractError
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.engine.hold_stage import Stage, declared
+from tests.unit.engine.test_write_turns import asked
+from tests.waiting import eventually
+
+LATEST = "latest_orders"
+
+
+def keyed_stage(root: Path) -> Stage:
+    mapping = declared()
+    mapping["tables"][1]["keyed"] = {"by": ["level"], "newest_by": ["_batch_id"]}
+    return Stage(root, PipelineSpec.model_validate(mapping))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return keyed_stage(tmp_path)
+
+
+def merged(stage: Stage) -> list[tuple[Any, Any]]:
+    """Key, and where the row came from."""
+    rows = stage.lake.rows(paths.table("shop", LATEST))
+    return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
+
+
+def ask(stage: Stage, record: TurnRecord) -> None:
+    stage.objects.put(paths.turn_request("shop", LATEST), record.encode())
+
+
+def turn_state(stage: Stage) -> str:
+    stored = stage.objects.get(paths.turn_request("shop", LATEST))
+    record = TurnRecord.decode(stored.data) if stored else None
+    return record.state if record else ""
+
+
+def test_every_batch_wakes_the_thread_that_merges(stage: Stage) -> None:
+    processor = stage.processor()
+    processor.keyed.start()
+    stage.land(processor, 0)
+    eventually(lambda: merged(stage) == [(7, 0)], "the first batch is merged")
+    stage.land(processor, 1)
+    eventually(lambda: merged(stage) == [(7, 1)], "the second batch is merged")
+    stage.land(processor, 2)
+    processor.keyed.close(wait_seconds=None)
+
+    assert merged(stage) == [(7, 2)]
+
+
+def test_a_batch_that_was_not_merged_is_merged_by_the_next_owner(stage: Stage) -> None:
+    stage.land(stage.processor(), 0)
+    assert merged(stage) == []
+
+    stage.processor().keyed.look()
+    assert merged(stage) == [(7, 0)]
+
+
+@pytest.mark.parametrize("point", ["committed:orders", f"merging:{LATEST}", f"merged:{LATEST}"])
+def test_a_process_killed_between_the_history_and_its_keyed_table_leaves_no_key_behind(
+    stage: Stage, point: str
+) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    processor.keyed.look()
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.unit.engine.keyed.killed_process", str(stage.root), point],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT / "include")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert merged(stage) == [(7, 1 if point.startswith("merged") else 0)]
+
+    stage.epoch = 2
+    successor = stage.processor()
+    successor.finish_torn()
+    successor.keyed.look()
+    assert merged(stage) == [(7, 1)]
+    assert stage.landed("orders") == stage.expected(0, 1)
+
+
+def test_a_table_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resumed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+
+    def fails(self: KeyedTableFollower) -> None:
+        raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyedTableFollower, "follow", fails)
+        processor.keyed.look()
+    report = stage.land(processor, 1)
+    assert report is not None
+    (held,) = processor.held
+    assert (held.table, held.reason, held.condition) == (LATEST, "suspended", "TABLE_SCHEMA_DIFFERS")
+    assert processor.keyed.look() == []
+
+    PipelineHome(stage.objects, "shop").held.request_resume(LATEST, by="ada")
+    processor.serve()
+    processor.keyed.look()
+    assert processor.held == []
+    assert merged(stage) == [(7, 1)]
+
+
+def test_a_failure_that_may_pass_is_tried_again_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    monkeypatch.setattr(keyed_tables, "RETRY_SECONDS", (0.0, 0.0))
+    original, failures = KeyedTableFollower.follow, [OSError("away"), OSError("away")]
+
+    def fails_twice(self: KeyedTableFollower) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(self)
+
+    monkeypatch.setattr(KeyedTableFollower, "follow", fails_twice)
+    processor.keyed.look()
+    processor.serve()
+
+    assert processor.held == []
+    assert merged(stage) == [(7, 0)]
+
+
+def test_a_job_has_the_table_for_itself_while_it_has_the_turn(stage: Stage) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    processor.keyed.look()
+    ask(stage, asked(LATEST))
+    stage.land(processor, 1)
+    assert turn_state(stage) == "granted"
+    assert processor.keyed.look() == []
+    assert merged(stage) == [(7, 0)]
+
+    ask(stage, replace(asked(LATEST), state="released"))
+    processor.serve()
+    processor.keyed.look()
+    assert merged(stage) == [(7, 1)]
+
+
+def test_a_turn_is_granted_after_the_merge_that_is_under_way(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    original, states = KeyedTableFollower.follow, []
+
+    def merging(self: KeyedTableFollower) -> Any:
+        ask(stage, asked(LATEST))
+        processor.serve()
+        states.append(turn_state(stage))
+        return original(self)
+
+    monkeypatch.setattr(KeyedTableFollower, "follow", merging)
+    processor.keyed.look()
+    processor.serve()
+
+    assert [*states, turn_state(stage)] == ["asked", "granted"]
+    assert merged(stage) == [(7, 0)]
+
+
+def test_a_stream_without_keyed_tables_starts_no_thread(tmp_path: Path) -> None:
+    stage = Stage.at(tmp_path)
+    processor = stage.processor()
+    processor.keyed.start()
+    stage.land(processor, 0)
+
+    assert processor.keyed.look() == []
+    assert not processor.keyed._thread.is_alive()
+    processor.keyed.close(wait_seconds=None)

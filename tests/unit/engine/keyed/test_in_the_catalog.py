@@ -1,0 +1,79 @@
+"""Who looks after tables knows the keyed ones: SQL, listings, OPTIMIZE, VACUUM, orphans and the search for damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance.layout import layout_of, optimized_tables
+from deltaworks.maintenance.orphans import remove_orphans
+from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
+from deltaworks.maintenance.vacuum import _selected
+from deltaworks.rework.recover.check import check_pipeline
+from deltaworks.rework.restore.dependents import refuse_mutable
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.tables.query import connect
+from tests.unit.engine.keyed.keyed_stage import LATEST, KeyedStage, declared, tick
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> KeyedStage:
+    made = KeyedStage(tmp_path, declared(deleted_when={"op": "d"}))
+    made.append([tick("a", 1), tick("b", 1)])
+    made.append([tick("a", 2, op="d")])
+    made.follow()
+    return made
+
+
+@pytest.fixture
+def catalog(stage: KeyedStage) -> Catalog:
+    storage = stage.lake.storage
+    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
+    return Catalog(environment, {}, {"market": stage.spec}, stage.root)
+
+
+def test_sql_shows_it_without_deleted_keys(catalog: Catalog) -> None:
+    connection, names = connect(catalog)
+
+    assert f"market.{LATEST}" in names
+    assert connection.sql(f"SELECT symbol FROM market.{LATEST}").fetchall() == [("b",)]
+
+
+def test_it_is_listed_with_its_health(stage: KeyedStage, catalog: Catalog) -> None:
+    (table,) = (table for table in all_tables(stage.lake, catalog) if table.name == LATEST)
+
+    assert (table.kind, table.error) == ("keyed", "")
+    assert table.health is not None
+    assert table.health.rows == 2
+    assert len({table.key for table in declared_tables(catalog)}) == len(declared_tables(catalog))
+
+
+def test_upkeep_takes_it_under_its_write_turn(stage: KeyedStage, catalog: Catalog) -> None:
+    optimized = optimized_tables(stage.spec)[LATEST]
+
+    assert optimized.merged
+    assert layout_of(stage.lake, "market", optimized).rewritten
+    assert LATEST in _selected(stage.spec, None)
+    assert LATEST in {result.what for result in remove_orphans(catalog, "market", dry_run=True)}
+
+
+def test_it_is_not_restored_by_itself(stage: KeyedStage) -> None:
+    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
+        refuse_mutable(stage.spec, LATEST)
+
+
+def test_one_that_is_damaged_is_built_anew(stage: KeyedStage, catalog: Catalog) -> None:
+    folder = stage.root / paths.table("market", LATEST)
+    next(folder.glob("*.parquet")).unlink()
+    (damage,) = check_pipeline(catalog, "market", table=LATEST)
+
+    assert "which builds it anew from 'ticks'" in damage.repair
+    shutil.move(folder, folder.with_name("aside"))
+    stage.follow()
+    assert stage.latest() == stage.owed()

@@ -1,0 +1,147 @@
+"""Whatever happens to a history and to those who merge it, in whatever order: the keyed table is what a slow look at
+the history's rows gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deltaworks.engine.keyed.merge import KeyedMerge
+from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.errors import FencedError
+from tests.unit.engine.keyed.keyed_stage import START, KeyedStage, declared, tick
+
+DAYS = [START.date(), START.date() + dt.timedelta(days=1)]
+ROWS = st.lists(
+    st.builds(
+        tick,
+        st.sampled_from(["a", "b", "ü'\\", None]),
+        st.sampled_from([None, -1, 0, 1, 2]),
+        day=st.sampled_from([*DAYS, None]),
+        event_date=st.sampled_from(DAYS),
+        op=st.sampled_from(["u", "d", None]),
+    ),
+    max_size=6,
+)
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+class KeyedMachine(RuleBasedStateMachine):
+    """One history with its keyed table, an owner and the owners before it."""
+
+    @initialize(deletes=st.booleans(), mutable=st.booleans(), parted=st.booleans())
+    def begin(self, deletes: bool, mutable: bool, parted: bool) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        keyed: dict[str, Any] = {"deleted_when": {"op": "d"}} if deletes else {}
+        spec = declared(mutable=mutable, **keyed)
+        if parted:
+            mapping = spec.model_dump(mode="json", exclude_unset=True)
+            mapping["tables"][0]["keyed"]["partition_by"] = ["day"]
+            spec = type(spec).model_validate(mapping)
+        self.stage = KeyedStage(Path(self.folder.name), spec)
+        self.mutable = mutable
+        self.landed: dict[int, list[dict[str, Any]]] = {}
+        self.former: list[KeyedTables] = []
+        self.owner = self.stage.tables()
+        self.is_current = True
+        self.land([])
+
+    @rule(rows=ROWS)
+    def land(self, rows: list[dict[str, Any]]) -> None:
+        self.landed[self.stage.append(rows)] = rows
+        self.is_current = False
+
+    @rule(data=st.data())
+    def land_again(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.landed)))
+        self.stage.append(self.landed[number], batch=number)
+
+    @rule()
+    def follow(self) -> None:
+        self.stage.follow(self.owner)
+        self.is_current = True
+
+    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
+    def die_in_a_merge(self, method: str, after: bool) -> None:
+        original = getattr(KeyedMerge, method)
+
+        def dies(*positional: Any, **named: Any) -> Any:
+            if after:
+                original(*positional, **named)
+            raise Died
+
+        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
+            self.stage.follow(self.owner)
+        self.take_over()
+
+    @rule()
+    def take_over(self) -> None:
+        self.former.append(self.owner)
+        self.owner = self.stage.tables()
+        self.is_current = False
+
+    @precondition(lambda self: self.former)
+    @rule(data=st.data())
+    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
+        with suppress(FencedError):
+            self.stage.follow(data.draw(st.sampled_from(self.former)))
+
+    @rule(where=st.sampled_from(["version = 2", "symbol = 'a'", "op = 'd'", "version IS NULL"]))
+    def delete(self, where: str) -> None:
+        self.stage.history().delete(where)
+        self.is_current = False
+
+    @precondition(lambda self: self.mutable)
+    @rule(
+        values=st.sampled_from([{"symbol": "'b'"}, {"_deleted": "true"}, {"_deleted": "false"}, {"symbol": "'n'"}]),
+        where=st.sampled_from(["version = 1", "symbol = 'a'", "symbol = 'b' AND op = 'u'"]),
+    )
+    def mutate(self, values: dict[str, str], where: str) -> None:
+        self.stage.history().update(updates={**values, "_mutation": "1"}, predicate=where)
+        self.is_current = False
+
+    @rule()
+    def optimize(self) -> None:
+        self.stage.history().optimize.compact()
+
+    @rule(data=st.data())
+    def go_back(self, data: st.DataObject) -> None:
+        history = self.stage.history()
+        if history.version():
+            history.restore(data.draw(st.integers(min_value=0, max_value=history.version() - 1)))
+            self.is_current = False
+
+    @rule()
+    def somebody_else_writes_the_keyed_table(self) -> None:
+        # It is noticed by the next owner, and no sooner.
+        self.follow()
+        self.stage.latest_table().delete("symbol = 'a'")
+        self.take_over()
+
+    @invariant()
+    def what_was_followed_is_exact(self) -> None:
+        if getattr(self, "is_current", False):
+            assert self.stage.latest() == self.stage.owed()
+
+    def teardown(self) -> None:
+        if hasattr(self, "stage"):
+            self.follow()
+            assert self.stage.latest() == self.stage.owed()
+            self.folder.cleanup()
+
+
+KeyedMachine.TestCase.settings = settings(
+    max_examples=8, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestKeyedMachine = KeyedMachine.TestCase

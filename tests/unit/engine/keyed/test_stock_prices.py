@@ -1,0 +1,54 @@
+"""Real prices of shares, in two batches that come in the wrong order and are landed again."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.unit.engine.keyed.keyed_stage import KeyedStage, declared
+
+SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
+PRICES = SHARED_DATA / "stock_prices" / "stockdata2.csv"
+pytestmark = pytest.mark.skipif(
+    not PRICES.exists(), reason=f"no prices of shares at {PRICES}; name the data's folder in DELTAWORKS_SHARED_DATA"
+)
+
+
+def prices() -> list[dict[str, Any]]:
+    with PRICES.open(newline="") as file:
+        return [
+            {
+                "symbol": row["stock"],
+                "day": dt.date.fromisoformat(row["Date"]),
+                "price": Decimal(row["value"]).quantize(Decimal("0.0001")),
+                "event_date": dt.date(int(row["Date"][:4]), 1, 1),
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+@pytest.mark.parametrize(("by", "keys"), [(["symbol"], 5), (["symbol", "day"], 11_525)])
+def test_the_last_price_of_each_key_is_that_of_the_file(tmp_path: Path, by: list[str], keys: int) -> None:
+    rows = prices()
+    stage = KeyedStage(tmp_path, declared(by=by, newest_by="day"))
+    older = [row for row in rows if row["day"].year < 2012]
+    newer = [row for row in rows if row["day"].year >= 2012]
+    tables = stage.tables()
+    for batch in (newer, older):
+        number = stage.append(batch)
+        stage.follow(tables)
+        stage.append(batch, batch=number)
+        stage.follow(tables)
+
+    latest = stage.latest()
+    assert len(latest) == keys
+    assert latest == stage.owed()
+    last = {tuple(row[name] for name in by): row["price"] for row in sorted(rows, key=lambda row: row["day"])}
+    assert {tuple(row[name] for name in by): row["price"] for row in latest} == last
