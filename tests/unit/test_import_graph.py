@@ -27,8 +27,8 @@ class Walk:
 
 WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 121, 22),
-    Walk("batch", "deltaworks.engine.batches", 106, 18),
-    Walk("stream", "deltaworks.engine.runner", 123, 20),
+    Walk("batch", "deltaworks.engine.batches", 114, 19),
+    Walk("stream", "deltaworks.engine.runner", 124, 21),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 75, 13),
 )
 
