@@ -60,7 +60,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
     previous = read_verdicts(objects)
     paused = {dag_id: True for dag_id, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
     judged = [report(subject, objects, paused=paused.get, previous=previous, now=now) for subject in subjects(catalog)]
-    return judged + misdeclared(catalog, previous=previous, now=now)
+    return judged + misdeclared(catalog, objects, previous=previous, now=now)
 
 
 def _streams(reports: Iterable[Report], now: datetime) -> Listing:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -67,7 +67,7 @@ def _with_lines(path: Path) -> CommentedMap:
     document = read_yaml(path)
     if not isinstance(document, Mapping):
         raise spec_invalid([Mistake(path, 1, "", NO_KEYS)])
-    return document
+    return cast("CommentedMap", document)
 
 
 def load_spec(model: type[SpecType], path: Path, *, overrides: Overrides | None = None) -> SpecType:

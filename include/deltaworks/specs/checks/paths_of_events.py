@@ -29,7 +29,9 @@ def declared_paths(spec: PipelineSpec) -> Iterator[tuple[Place, str]]:
         yield ("unwrap", "path"), spec.unwrap.path
     if spec.event.name.path is not None:
         yield ("event", "name", "path"), spec.event.name.path
-    yield ("event", "time", "path"), spec.event.time.path
+    times = spec.event.time.path
+    for index, path in enumerate(times):
+        yield ("event", "time", "path", *([index] if len(times) > 1 else [])), path
     for index, path in enumerate(spec.event.id):
         yield ("event", "id", index), path
     for index, table in enumerate(spec.tables):
