@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Spark's part takes the longest and more than one core at times; two others run beside it.
-LANES = 3
+#: Spark's two parts take the longest and wait for half of it; two others run beside them.
+LANES = 4
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5
@@ -47,9 +47,12 @@ def _check(name: str, *command: str) -> Part:
 
 #: Folders of tests/unit with a part of their own; the rest of tests/unit is another, whatever is added to it.
 _OWN_PARTS = ("sources", "events", "rework")
+#: Folders of tests/spark that share the second of two sessions; the rest of tests/spark has the first.
+_SECOND_SESSION = ("maintenance", "mutations", "rework", "sandbox", "sources")
 #: The longest first, so that no part is left alone at the end.
 PARTS = (
-    _tests("spark", "tests/spark"),
+    _tests("spark", "tests/spark", *(f"--ignore=tests/spark/{folder}" for folder in _SECOND_SESSION)),
+    _tests("spark/second", *(f"tests/spark/{folder}" for folder in _SECOND_SESSION)),
     _check("types", "mypy"),
     _tests("dags", "tests/dags"),
     _tests("unit", "tests/unit", *(f"--ignore=tests/unit/{folder}" for folder in _OWN_PARTS)),

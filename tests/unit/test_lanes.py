@@ -59,6 +59,15 @@ def test_every_folder_of_tests_is_in_a_part_or_marked_as_longer() -> None:
     folders = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if any(path.glob("**/test_*.py"))}
 
     assert folders - {"tests/faults", "tests/integration"} <= named
-    for folder in lanes._OWN_PARTS:
-        assert (ROOT / "tests" / "unit" / folder).is_dir()
-        assert f"tests/unit/{folder}" in named
+    own = {f"tests/unit/{folder}" for folder in lanes._OWN_PARTS}
+    own |= {f"tests/spark/{folder}" for folder in lanes._SECOND_SESSION}
+    assert own <= named
+    assert all((ROOT / folder).is_dir() for folder in own)
+
+
+def test_what_one_part_leaves_out_is_in_another() -> None:
+    arguments = [argument for part in PARTS for argument in part.command]
+
+    left_out = {argument.removeprefix("--ignore=") for argument in arguments if argument.startswith("--ignore=")}
+    assert left_out
+    assert left_out <= set(arguments)
