@@ -15,7 +15,7 @@ from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, mea
 
 if TYPE_CHECKING:
     from benchmarks.games_files import GamesFiles
-    from deltaworks.engine.batches import BatchReport
+    from deltaworks.engine.batch_report import BatchReport
 
 _TABLES = (3, 30, 100)
 _SHARES = (100, 10, 1)

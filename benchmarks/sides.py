@@ -20,7 +20,8 @@ from benchmarks.places import Place
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
-from deltaworks.engine.batches import BatchProcessor, BatchReport, Ownership
+from deltaworks.engine.batch_report import BatchReport
+from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet

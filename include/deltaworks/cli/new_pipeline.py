@@ -103,10 +103,9 @@ def _say(inferred: InferredPipeline, *, error: bool = False) -> None:
     line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
     name = "one name for all" if proposal.type is None else f"type {proposal.type.text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.text}"
-    line(
-        f"{name}, time {proposal.time.text} ({proposal.time.unit}), {ident}; {len(proposal.tables)} tables.",
-        error=error,
-    )
+    tables = len(proposal.tables)
+    declared = f"{tables} table{'s' * (tables != 1)}"
+    line(f"{name}, time {proposal.time.text} ({proposal.time.unit}), {ident}; {declared}.", error=error)
     line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
     for reason, count in inferred.quarantined.most_common(5):
         line(f"  {count:,} {reason}", error=error)

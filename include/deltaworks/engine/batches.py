@@ -28,6 +28,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.commit import BatchStores, ShareCommits, commit_shares
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
@@ -45,35 +46,6 @@ from deltaworks.tables.commit import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReport:
-    """How a batch went. Seconds by phase; a resumed batch spent none in preparing.
-
-    `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
-    beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
-    """
-
-    batch_id: int
-    rows: int
-    quarantined: int
-    files_read: int
-    bytes_read: int
-    files_written: int
-    tables: int
-    resumed: bool
-    prepare_seconds: float
-    commit_seconds: float
-    complete_seconds: float
-    rule_warnings: str | None = None
-    over_budget: str | None = None
-    objects_missing: int = 0
-    ranges_lost: int = 0
-    missing_examples: tuple[str, ...] = ()
-    events: int = 0
-    rejected: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

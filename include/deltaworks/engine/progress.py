@@ -23,7 +23,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.engine.batches import BatchReport
+from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.table_set import missing_columns
 from deltaworks.specs.storage import StorageSpec

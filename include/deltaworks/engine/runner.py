@@ -22,7 +22,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
-from deltaworks.engine.batches import BatchProcessor, BatchReport
+from deltaworks.engine.batch_report import BatchReport
+from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.live import start_live_query
 from deltaworks.engine.progress import ProgressLog

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.table import LiveTableSpec, TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 

@@ -105,8 +105,7 @@ def vacuum_tables(
         mode: by default `lite`, and `full` once a week and where the log does not suffice.
         tables: names of tables; by default all.
         max_files: count first, and delete nothing where the tables together would lose more files.
-        bound: count first, and skip each table of rows that only come which would lose more of its bytes. Tables that
-            are rewritten by design have none: what goes there was replaced.
+        bound: count first, and skip a table of rows that only come which would lose more; others have none.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT, VACUUM_TOO_LARGE, TABLE_UNKNOWN, READER_UNREADABLE.

@@ -48,7 +48,12 @@ def parse_bytes(value: Any) -> Any:
     return int(match.group(1)) * _BYTE_UNITS[match.group(2)]
 
 
-def _check_path(value: str) -> str:
+def check_path(value: str) -> str:
+    """The path, where it can be declared.
+
+    Raises:
+        ValueError: what to write instead.
+    """
     if value == "$" or value.startswith(("$.", "$[")):
         bare = value[1:].lstrip(".") or "page"
         raise ValueError(f"a path begins with the name of a field and not with $: write {bare}")
@@ -65,7 +70,7 @@ def _check_path(value: str) -> str:
 
 
 def _check_paths(value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(_check_path, value))
+    return tuple(map(check_path, value))
 
 
 def as_tuple(value: Any) -> Any:
@@ -121,7 +126,7 @@ def later_key(default: Any, **more: Any) -> Any:
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
-FieldPath = Annotated[str, AfterValidator(_check_path)]
+FieldPath = Annotated[str, AfterValidator(check_path)]
 #: One path, or several; one is written out as it is declared, without a list around it.
 FieldPaths = Annotated[
     tuple[str, ...],

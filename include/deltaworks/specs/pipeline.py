@@ -13,13 +13,14 @@ from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event_time import EventTimeSpec
 from deltaworks.specs.gold import GoldSpec
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
-from deltaworks.specs.table import LiveTableSpec, TableSpec
+from deltaworks.specs.table import TableSpec
 
 _OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
 _TABLES = NamedItems(

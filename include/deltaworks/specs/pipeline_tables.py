@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from deltaworks.specs.base import Place, Problem, nearest_of
 from deltaworks.specs.gold import GoldTableSpec, circle_in
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.mutation import ORG_COLUMN
-from deltaworks.specs.table import RESERVED_TABLES, LiveTableSpec, TableSpec
+from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec

@@ -99,11 +99,6 @@ _KEEPS_KEYED = Presence(
     )
 )
 _ANNOUNCES_FROM_NOW = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
-_LIVE_STATE = Edit(
-    Effect.NEW_GENERATION,
-    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
-    "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
-)
 
 
 class ColumnSpec(Spec):
@@ -204,17 +199,6 @@ class TableSpec(Spec):
         return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
 
 
-class LiveTableSpec(Spec):
-    """A gold table that is a streaming aggregation: counts per window and group."""
-
-    name: Annotated[Name, _LIVE_STATE]
-    reads: Annotated[Name, _LIVE_STATE]
-    window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
-    watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
-    group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
-    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
-
-
 def _added_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
     """The columns that the engine adds, which may be named beside those declared."""
     return ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items())
@@ -230,9 +214,7 @@ def _column_problems(table: TableSpec) -> Iterator[Problem]:
             "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for one of "
             "the events that no `when` takes",
         )
-    engine = {
-        name for name, _ in (ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items()))
-    }
+    engine = {name for name, _ in _added_columns(table)}
     first: dict[str, Place] = {}
     for index, column in enumerate(table.columns):
         place: Place = ("columns", index, "name")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine import progress
-from deltaworks.engine.batches import BatchReport
+from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener, listening

@@ -29,7 +29,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         project = SimpleNamespace(
             environment=SimpleNamespace(messaging=aws), pipeline=lambda name: SimpleNamespace(source=SOURCES[name])
         )
-        monkeypatch.setattr(consumers, "catalog", lambda: project)
+        monkeypatch.setattr(consumers, "catalog", lambda **_: project)
         client = kinesis_client(endpoint)
         client.create_stream(StreamName="games", ShardCount=1)
         yield client

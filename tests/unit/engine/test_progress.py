@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
-from deltaworks.engine.batches import BatchReport
+from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
 from deltaworks.engine.queries import IngestListener

@@ -41,7 +41,9 @@ def parsed(
     assert all(row["event_date"] == row["event_time"].date() for row in rows["hooks"])
     assert all(row["_ingested_at"].timestamp() * 1e6 == read_us for row in rows["hooks"])
     reasons = [[(reason["code"], reason["path"]) for reason in row["reasons"]] for row in rows["quarantine"]]
-    return [row["event_time"] for row in rows["hooks"]], reasons, parser.findings.facts()
+    facts = parser.findings.facts()
+    of_times = {name: value for name, value in facts.items() if name not in ("events", "rejected")}
+    return [row["event_time"] for row in rows["hooks"]], reasons, of_times
 
 
 def lines(*events: dict[str, Any]) -> bytes:

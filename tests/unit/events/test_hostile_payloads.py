@@ -230,7 +230,7 @@ class TestAvro:
 
     def test_a_block_that_announces_more_records_than_it_has_bytes_for_is_malformed(self) -> None:
         schema = record(("t", "long"), ("n", "string"))
-        landed = Landed(spec("avro"), container(schema, [(10**6, b"\x00\x00"), (1, b"\x02\x02a")]))
+        landed = Landed(spec("avro"), container(schema, [(50_000, b"\x00\x00"), (1, b"\x02\x02a")]))
         assert landed.reasons()[0] == (0, "malformed", "")
         assert len(landed.rows["quarantine"]) == 2
 
@@ -342,7 +342,7 @@ class TestParquet:
         assert not landed.events
         assert len(Landed(spec("parquet", budget={"max_records": 2_500, "max_values": 7_500}), data).events) == 2_500
 
-    @pytest.mark.parametrize(("columns", "rows", "budget"), [(1, 100_001, "max_records"), (201, 10_000, "max_values")])
+    @pytest.mark.parametrize(("columns", "rows", "budget"), [(1, 100_001, "max_records"), (21, 99_000, "max_values")])
     def test_a_small_object_holds_as_much_as_its_size_allows(self, columns: int, rows: int, budget: str) -> None:
         same = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([7]))
         data = parquet(pa.table({f"c{number}": same for number in range(columns)}), compression="zstd")

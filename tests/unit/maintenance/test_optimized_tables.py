@@ -61,7 +61,7 @@ def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_w
         "daily": {first: merged, second: merged},
         "quarantine": {first: merged, second: merged, third: "still written, with 125 small files"},
     }
-    assert all(choice.action == "compact" for each in found for choice in each.partitions)
+    assert all(choice.action == "compact_small" for each in found for choice in each.partitions)
     assert next(each for each in found if each.table == "pulse").reason.endswith("2 partitions still written")
 
 

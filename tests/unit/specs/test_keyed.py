@@ -65,7 +65,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"by": "symbol", "partition_by": ["day"]}, "'day' is not in `by`: a key would move between partitions"),
     ({"by": "price", "partition_by": ["price"]}, "which no table is partitioned by"),
     ({"by": "symbol", "table": "ticks"}, "table ticks is declared twice"),
-    ({"by": "symbol", "table": "quarantine"}, "table quarantine is declared twice"),
+    ({"by": "symbol", "table": "quarantine"}, "the name 'quarantine' is the engine's own"),
 ]
 
 

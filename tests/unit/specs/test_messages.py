@@ -417,7 +417,7 @@ def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, 
     for part in place[:-1]:
         node = node[part]
     node[place[-1]] = value
-    declared = Declared(Path("pipeline.yaml"), CommentedMap(), data)
+    declared = Declared(Path("pipeline.yaml"), CommentedMap, data)
     reading = whole_reading(declared, lambda spec, declared: ())
 
     assert reading.spec is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
 from deltaworks.events.inference.leaf_types import epoch_unit, is_time_name, words_in, words_of
 from deltaworks.events.inference.profiles import DATE, DIGITS, INSTANT, Path, Profile
+from deltaworks.specs.base import check_path
 from deltaworks.specs.times import TimeUnit
 
 _TYPE_NAMES = words_in(
@@ -48,8 +49,14 @@ class TimeChoice(FieldChoice):
 
 
 def is_declarable(path: Path) -> bool:
-    """Whether a path can be written: names with dots in them, or with spaces around them, cannot."""
-    return all(part and "." not in part and part == part.strip() and part.isprintable() for part in path)
+    """Whether a path can be written: names with dots or slashes in them, or with spaces around them, cannot."""
+    if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
+        return False
+    try:
+        check_path(".".join(path))
+    except ValueError:
+        return False
+    return True
 
 
 def _candidates(events: Profile, deepest: int) -> Iterator[tuple[Path, Profile]]:

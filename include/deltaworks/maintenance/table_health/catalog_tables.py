@@ -16,8 +16,9 @@ from deltaworks.maintenance.table_health.measure import TableHealth, table_healt
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.specs.table import LiveTableSpec, TableSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 #: Tables of the engine itself, below a relay's or a pipeline's control folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def offered(home: StackHome, *, answers: str = "", interactive: bool = True) -> 
     assert app is not None, "the sandbox's commands are found through it"
     with CliRunner().isolation(input=answers) as (out, *_):
         commands.offer_channel(home, interactive=interactive)
+        sys.stdout.flush()
         return out.getvalue().decode()
 
 

@@ -65,7 +65,7 @@ def test_wiring_a_queue_that_is_there_says_so(landing: Landing, monkeypatch: pyt
     queue_url = Wiring(landing.messaging, name=name, buckets=[bucket]).wire(dry_run=False).queue_url
     environment = SimpleNamespace(messaging=landing.messaging, lake=landing.lake)
     project: Any = SimpleNamespace(environment=environment, relay=lambda _: landing.spec(buckets=(bucket,)))
-    monkeypatch.setattr(wire_command, "catalog", lambda: project)
+    monkeypatch.setattr(wire_command, "catalog", lambda **_: project)
     wired = ["wire", "landing", "--name", name, "--no-policies"]
     assert "QUEUE_REDRIVES_EARLY" not in CliRunner().invoke(app, wired).output
 
