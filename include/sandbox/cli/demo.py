@@ -72,7 +72,7 @@ def print_report(report: DemoReport) -> None:
     if report.right:
         line("Every answer was right.", style="bold green")
     else:
-        line("Something was wrong.", style="bold red")
+        line(f"Something was wrong: {'; '.join(report.broken_promises())}.", style="bold red")
 
 
 def shown(value: object) -> str:
