@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.checkpoint import live_read_below
@@ -80,6 +81,8 @@ class Demo:
         self._say = progress
         self._home = StackHome.default()
         self._phases = Phases(self._home)
+        # The log of requests outlives a stack.
+        self._began = utc_now()
         self.report = DemoReport()
 
     def run(self) -> DemoReport:
@@ -182,7 +185,7 @@ class Demo:
             freshness for name in of_objects if (freshness := measure_freshness(catalog, name)) is not None
         ]
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
-        report.landing_lists = list_requests(self._home.request_log)
+        report.landing_lists = list_requests(self._home.request_log, since=self._began)
         report.html = write_report(connection, tables, report, self._home.root / "reports")
 
 
