@@ -2,12 +2,14 @@
 
 What Airflow 3.3's form does with a field, as seen in a browser: a field is required where its schema's type allows no
 null, and a required field that is empty, an empty text included, disables Trigger. Clearing a field submits null. A
-choice needs null among its `enum` to be left open; the choices of a list are its `examples`. So an option without a
-value of its own is `["null", type]` with the default null. Fields without a section come first and open.
+choice needs null among its `enum` to be left open, and shows that as "null" unless `values_display` names it; the
+choices of a list are its `examples`. So an option without a value of its own is `["null", type]` with the default null.
+Fields without a section come first and open.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import Param
@@ -49,8 +51,18 @@ def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
     if field.default is not None:
         schema |= {"enum": names} if names else {}
         return Param(field.default, type=kind, **schema)
-    schema |= {"enum": [None, *names]} if names else {}
+    if names:
+        return open_choice(names, unset="(not set)" if field.choices else "(all tables)", **schema)
     return Param(None, type=["null", kind], **schema)
+
+
+def open_choice(names: Sequence[str], *, unset: str, **schema: Any) -> Param:
+    """A field that offers texts and is left open by default.
+
+    Args:
+        unset: what the form shows in place of a choice.
+    """
+    return Param(None, type=["null", "string"], enum=[None, *names], values_display={"null": unset}, **schema)
 
 
 def _tables(field: OptionField, spec: PipelineSpec | None) -> list[str]:

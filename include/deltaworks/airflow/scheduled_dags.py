@@ -12,7 +12,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import tell_deadline
 from deltaworks.airflow.job_settings import job_dag_settings
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
-from deltaworks.airflow.operation_forms import operation_form
+from deltaworks.airflow.operation_forms import open_choice, operation_form
 from deltaworks.airflow.operators import RESULTS_XCOM
 from deltaworks.airflow.runbooks import clean_runbook, gold_runbook, maintenance_runbook, mutations_runbook
 from deltaworks.airflow.timetables import GoldTimetable
@@ -86,12 +86,11 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 def _form(spec: PipelineSpec) -> dict[str, Param]:
     return {
         "tables": operation_form(operation("optimize_tables"), spec)["tables"],
-        "round": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, "daily", "weekly"],
+        "round": open_choice(
+            ["daily", "weekly"],
+            unset="(as declared for this weekday)",
             title="Round of OPTIMIZE",
-            description="weekly: with a second round; without it as declared for this weekday.",
+            description="weekly: with a second round.",
         ),
         "vacuum_dry_run": Param(
             spec.maintenance.vacuum_dry_run,
