@@ -14,20 +14,18 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import random
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from deltaworks.control.attempts import attempts
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
 
 #: How often a conditional write is tried that was refused though its condition holds.
 _CONDITIONAL_ATTEMPTS = 8
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +159,7 @@ class S3Objects:
 
 
 def _attempts() -> Iterator[int]:
-    """Numbers of attempts, with growing waits between them."""
-    for attempt in range(_CONDITIONAL_ATTEMPTS):
-        if attempt:
-            longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
-            time.sleep(random.uniform(longest / 2, longest))
-        yield attempt
+    return attempts(_CONDITIONAL_ATTEMPTS, first_seconds=0.15, longest_seconds=3.0)
 
 
 def _refused_without_cause(key: str, what: str) -> TransientError:

@@ -10,9 +10,7 @@ A column is remembered where it is: in the table's own schema, with the path of 
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,11 +19,11 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
-from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.errors import ContractError
 from deltaworks.events.findings import Path
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
-from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, refresh
+from deltaworks.tables.commit import Step, check_owner, commit_attempts, contended, refresh
 
 PATH_METADATA = "deltaworks.path"
 #: More than these are no schema any more; what comes beyond stays in the rescued column.
@@ -127,7 +125,7 @@ def add_columns(
         ContractError: TABLE_SCHEMA_DIFFERS, somebody else gave a column of that name another type.
         ConcurrencyError: COMMIT_CONTENDED.
     """
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for _ in commit_attempts():
         refresh(table)
         missing = _missing(table, records)
         if not missing:
@@ -142,12 +140,10 @@ def add_columns(
         try:
             table.alter.add_columns(missing, commit_properties=properties)
         except CommitFailedError:
-            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
-    raise ConcurrencyError(
-        "COMMIT_CONTENDED",
-        f"{table.table_uri}: {MAX_ATTEMPTS} attempts to add columns all met another writer.",
-        hint="Another job writes this table without pause; let it end, then run this again.",
-    )
+            continue
+        refresh(table)
+        return
+    raise contended(table.table_uri, "add columns")
 
 
 def _missing(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:

@@ -7,10 +7,8 @@ a lost reply among them, loads a new snapshot and decides again: a step that is 
 
 from __future__ import annotations
 
-import random
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from deltaworks.control.attempts import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 
 #: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
@@ -63,7 +62,7 @@ def ensure_table(
     """Open the table, creating it where there is none. Two creators at once end with one table."""
     options = dict(storage_options)
     problem: DeltaError | None = None
-    for _ in range(MAX_ATTEMPTS):
+    for _ in attempts(MAX_ATTEMPTS, first_seconds=0.3, longest_seconds=0.3):
         try:
             return open_table(uri, storage_options=options)
         except TableNotFoundError:
@@ -83,7 +82,6 @@ def ensure_table(
             )
         except DeltaError as error:
             problem = error
-            time.sleep(random.uniform(0.05, 0.3))
     raise ConcurrencyError(
         "TABLE_NOT_CREATED",
         f"Could not create or open {uri}: {problem}.",
@@ -107,14 +105,27 @@ def refresh(table: DeltaTable) -> None:
 
 def _through_torn_listings(look: Callable[[], T]) -> T:
     """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, which delta-rs refuses."""
-    for attempt in range(1, MAX_ATTEMPTS):
+    for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.06, longest_seconds=0.8):
         try:
             return look()
         except DeltaError as error:
-            if not _TORN_LISTING.search(str(error)):
+            if attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error)):
                 raise
-            time.sleep(random.uniform(0.01, 0.05 * attempt))
-    return look()
+    raise AssertionError("the last attempt returned or raised")
+
+
+def commit_attempts() -> Iterator[int]:
+    """The numbers of the attempts at one commit. Whoever met another writer goes on with the next, after a wait."""
+    return attempts(MAX_ATTEMPTS, first_seconds=0.04, longest_seconds=2.0)
+
+
+def contended(table: str, doing: str, *, then: str = "run this again") -> ConcurrencyError:
+    """What is raised behind the last of `commit_attempts`."""
+    return ConcurrencyError(
+        "COMMIT_CONTENDED",
+        f"{table}: {MAX_ATTEMPTS} attempts to {doing} all met another writer.",
+        hint=f"Another job writes this table without pause; let it end, then {then}.",
+    )
 
 
 def commit_step(
@@ -137,13 +148,13 @@ def commit_step(
 
     Raises:
         FencedError: OWNER_FENCED, a successor has raised the owner epoch in this table.
-        ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+        ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: COMMIT_REFUSED when the table cannot take this commit at all.
     """
     transactions = [Transaction(step.app_id, step.version)]
     if owner is not None:
         transactions.append(Transaction(owner.app_id, owner.version))
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for attempt in commit_attempts():
         refresh(table)
         before = table.version()
         if owner is not None:
@@ -168,15 +179,10 @@ def commit_step(
         except CommitFailedError as error:
             if "Unsupported table features" in str(error):
                 raise _refused(table, error) from error
-            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
             continue
         # Without retries inside the library, what was committed on top of `before` is the version after it.
         return CommitOutcome(version=before + 1, landed_now=True, attempts=attempt)
-    raise ConcurrencyError(
-        "COMMIT_CONTENDED",
-        f"{table.table_uri}: {MAX_ATTEMPTS} attempts to commit {step.app_id} at {step.version} all met another writer.",
-        hint="Another job writes this table without pause; let it end, then run this again.",
-    )
+    raise contended(table.table_uri, f"commit {step.app_id} at {step.version}")
 
 
 def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:

@@ -9,7 +9,6 @@ feeds and whatever else follows the table read no change from it.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.commit import MAX_ATTEMPTS
+from deltaworks.tables.commit import commit_attempts
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, read_commits
@@ -69,7 +68,7 @@ def commit_rearranged(
         TransientError: the storage does not answer. Whether the commit landed shows in the log, by `user_metadata`.
     """
     version, live = read_version, list(rearranged)
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for _ in commit_attempts():
         for actions in _commits_after(lake, key, version):
             version += 1
             live = [] if _changes_table(actions) else [one for one in live if not _takes_from(actions, one)]
@@ -79,7 +78,6 @@ def commit_rearranged(
         if put_commit(objects, key, version + 1, _actions(live, version, user_metadata, parameters)):
             _keep_checkpoints(lake, key, version + 1)
             return _outcome(rearranged, live, version + 1)
-        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
     return _outcome(rearranged, [], None)
 
 

@@ -10,7 +10,6 @@ commit is ever undone unseen.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ import pyarrow as pa
 from deltalake import Schema
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError, ContractError, FencedError
-from deltaworks.tables.commit import MAX_ATTEMPTS, Step
+from deltaworks.errors import ContractError, FencedError
+from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.features import HARMLESS_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
@@ -130,10 +129,10 @@ def commit_restore(
 
     Raises:
         FencedError: OWNER_FENCED.
-        ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+        ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
     """
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for attempt in commit_attempts():
         current = state_at(lake, objects, key)
         refuse_unsupported(current)
         _check_owner(current, commit.owner)
@@ -147,12 +146,7 @@ def commit_restore(
         if put_commit(objects, key, current.version + 1, actions):
             difference = Difference.between(current, goal)
             return RestoreOutcome(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
-        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
-    raise ConcurrencyError(
-        "COMMIT_CONTENDED",
-        f"{key}: {MAX_ATTEMPTS} attempts to restore it all met another writer.",
-        hint="Another job writes this table without pause; let it end, then run this again.",
-    )
+    raise contended(key, "restore it")
 
 
 def put_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:

@@ -14,8 +14,6 @@ were looked at, without retries of its own; any commit meanwhile makes it look a
 from __future__ import annotations
 
 import datetime as dt
-import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -26,10 +24,10 @@ from deltalake.exceptions import CommitFailedError
 
 from deltaworks.engine.keyed.affected import key_ranges
 from deltaworks.engine.keyed.newest import SOURCE, TARGET, is_newer, same_key
-from deltaworks.errors import ConcurrencyError, TransientError
+from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import MAX_ATTEMPTS, Step, check_owner, commit_step, refresh
+from deltaworks.tables.commit import Step, check_owner, commit_attempts, commit_step, contended, refresh
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import partition_text
 from deltaworks.tables.free_memory import free_memory_bytes
@@ -114,10 +112,10 @@ class KeyedMerge:
 
         Raises:
             FencedError: a successor has taken over.
-            ConcurrencyError: COMMIT_CONTENDED after MAX_ATTEMPTS conflicts.
+            ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
             TransientError: SPARK_ABSENT.
         """
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        for _ in commit_attempts():
             if self._landed(guard):
                 return MergeOutcome(engine="", version=self._opened.version())
             if not rows.num_rows:
@@ -128,12 +126,8 @@ class KeyedMerge:
             try:
                 return self._by_delta_rs(rows, exact=exact, guard=guard)
             except CommitFailedError:
-                time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
-        raise ConcurrencyError(
-            "COMMIT_CONTENDED",
-            f"{self._opened.table_uri}: {MAX_ATTEMPTS} attempts to merge all met another writer.",
-            hint="Another job writes this table without pause; let it end, then resume the table.",
-        )
+                continue
+        raise contended(self._opened.table_uri, "merge", then="resume the table")
 
     def _landed(self, guard: Guard) -> bool:
         """Whether the step is in the newest snapshot, from which the merge is made."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltaworks.control.attempts import attempts
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.rework.reprocess.selection import SeqRanges
@@ -81,9 +80,7 @@ class RowReplacer:
         rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
         if version is not None:
             return self._done("already_committed", 0, rows_in, new_dates, version)
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.4, longest_seconds=5.0):
             present = self._spark.read.format("delta").load(self._uri)
             rows_out, old_dates = self._dates(present.where(ranges.sql()))
             if not rows_out and not rows_in:
@@ -101,9 +98,9 @@ class RowReplacer:
                 if attempt == MAX_ATTEMPTS:
                     raise problem from error
                 log.warning("table=%s attempt=%d met another writer: %s", self._key, attempt, problem.message)
-                time.sleep(random.uniform(0, min(5.0, 0.2 * 2**attempt)))
                 continue
             return self._done("committed", rows_out, rows_in, old_dates | new_dates, self._version())
+        raise AssertionError("the last attempt returned or raised")
 
     def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
         column = self._date_column(rows)

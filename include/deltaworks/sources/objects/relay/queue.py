@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from deltaworks.control.attempts import attempts
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
@@ -155,9 +155,7 @@ class NotificationQueue:
 
     def _send_batch(self, batch: list[str]) -> list[str]:
         left = {str(index): body for index, body in enumerate(batch)}
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                time.sleep(random.uniform(0, 0.1 * 2**attempt))
+        for _ in attempts(_ATTEMPTS, first_seconds=0.2, longest_seconds=2.0):
             entries = [{"Id": name, "MessageBody": body} for name, body in left.items()]
             try:
                 answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
@@ -228,9 +226,7 @@ class NotificationQueue:
     def _one_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
         left = dict(enumerate(batch))
         expired: list[str] = []
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                time.sleep(random.uniform(0, 0.1 * 2**attempt))
+        for _ in attempts(_ATTEMPTS, first_seconds=0.2, longest_seconds=2.0):
             entries = [{"Id": str(index), "ReceiptHandle": message.receipt, **extra} for index, message in left.items()]
             try:
                 answer = call(QueueUrl=self._url, Entries=entries)
