@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -117,16 +117,6 @@ def quarantine_rows(
 
     Texts that are no UTF-8, and records that JSON has no words for, are kept as far as they can be written.
     """
-    stamps = (batch_id, ingested_at_us, fingerprint, retain_raw_bytes)
-    try:
-        return _table_of(rejected, *stamps)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # Arrow's and orjson's own are of these
-        return _table_of([_writable(row) for row in rejected], *stamps)
-
-
-def _table_of(
-    rejected: Sequence[Rejected], batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
-) -> pa.Table:
     instant = pa.scalar(ingested_at_us, pa.int64())
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
     reasons = [
@@ -139,7 +129,7 @@ def _table_of(
     raws = [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected]
     columns = [
         times.cast(pa.date32()),
-        [row.event_name for row in rejected],
+        [None if row.event_name is None else readable(row.event_name) for row in rejected],
         reasons,
         raws,
         [len(row.raw) for row in rejected],
@@ -150,7 +140,7 @@ def _table_of(
         [batch_id] * len(rejected),
         [row.seq for row in rejected],
         [row.position for row in rejected],
-        [orjson.dumps(row.record).decode() if row.record is not None else None for row in rejected],
+        [None if row.record is None else _json(row.record) for row in rejected],
         pa.array([_in_calendar(row.arrived_at_us) for row in rejected], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
     ]
     arrays = [
@@ -165,20 +155,11 @@ def _in_calendar(micros: int | None) -> int | None:
     return micros if micros is not None and EARLIEST_US <= micros <= LATEST_US else None
 
 
-def _writable(row: Rejected) -> Rejected:
-    """The row with texts that can be written, whatever is in them."""
-    reasons = [replace(reason, path=_utf8(reason.path), detail=_utf8(reason.detail)) for reason in row.reasons]
-    return replace(
-        row,
-        key=_utf8(row.key),
-        event_name=None if row.event_name is None else _utf8(row.event_name),
-        reasons=tuple(reasons),
-        record=None if row.record is None else _writable_record(row.record),
-    )
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+def _json(record: Mapping[str, Any]) -> str:
+    try:
+        return orjson.dumps(record).decode()
+    except (ValueError, TypeError, OverflowError, RecursionError):  # orjson's own are of these
+        return orjson.dumps(_writable_record(record)).decode()
 
 
 def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -187,9 +168,9 @@ def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in record.items():
         try:
             orjson.dumps(value)
-            fields[_utf8(str(name))] = value
+            fields[readable(str(name))] = value
         except (ValueError, TypeError, RecursionError):
-            fields[_utf8(str(name))] = _utf8(value) if isinstance(value, str) else "(cannot be written)"
+            fields[readable(str(name))] = readable(value) if isinstance(value, str) else "(cannot be written)"
     return fields
 
 
