@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options
-from benchmarks.versions import cores, versions
+from benchmarks.harness import Benchmark, Figure, Options, measured_once
+from benchmarks.versions import cores
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
@@ -37,39 +37,11 @@ def figures(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figur
     """One figure for each phase, and one for the whole with the seconds of the runs in it."""
     for phase in report.phases:
         sides = (phase.seconds, phase.cpu_seconds / cores())
-        yield _figure(phase.name, sides, other_name="cpu_over_cores", parts={}, sizes=sizes)
+        yield measured_once(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
     runs = {f"{dag_id}_seconds": round(seconds, 1) for dag_id, seconds in report.jobs}
     parts = runs | {"cpu_seconds": round(sum(phase.cpu_seconds for phase in report.phases), 1)}
     sides = (sum(phase.seconds for phase in report.phases), PROMISED_SECONDS)
-    yield _figure("whole", sides, other_name="promised", parts=parts, sizes=sizes)
-
-
-def _figure(
-    metric: str,
-    sides: tuple[float, float],
-    *,
-    other_name: str,
-    parts: dict[str, float],
-    sizes: dict[str, int | float],
-) -> Figure:
-    ours, other = (round(side, 1) for side in sides)
-    return Figure(
-        benchmark=BENCHMARK.name,
-        metric=metric,
-        ours=ours,
-        other=other,
-        unit="seconds",
-        ratio=round(ours / other, 3) if other else float("inf"),
-        ours_name="measured",
-        other_name=other_name,
-        ours_all=(ours,),
-        other_all=(other,),
-        ours_parts=parts,
-        other_parts={},
-        sizes=sizes,
-        cores=cores(),
-        versions=versions(),
-    )
+    yield measured_once(BENCHMARK.name, "whole", sides, other_name="promised", parts=parts, sizes=sizes)
 
 
 BENCHMARK = Benchmark(

@@ -14,8 +14,7 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options
-from benchmarks.versions import cores, versions
+from benchmarks.harness import Benchmark, Figure, Options, measured_once
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
@@ -75,24 +74,7 @@ def _memory(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figur
 def _figure(
     metric: str, sides: tuple[float, float], unit: str, other_name: str, sizes: dict[str, int | float]
 ) -> Figure:
-    ours, other = sides
-    return Figure(
-        benchmark=BENCHMARK.name,
-        metric=metric,
-        ours=round(ours, 2),
-        other=round(other, 2),
-        unit=unit,
-        ratio=round(ours / other, 3),
-        ours_name="measured",
-        other_name=other_name,
-        ours_all=(round(ours, 2),),
-        other_all=(round(other, 2),),
-        ours_parts={},
-        other_parts={},
-        sizes=sizes,
-        cores=cores(),
-        versions=versions(),
-    )
+    return measured_once(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)
 
 
 BENCHMARK = Benchmark(

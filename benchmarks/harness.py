@@ -141,6 +141,38 @@ def _medians(clocks: Sequence[Clock]) -> dict[str, float]:
     return {name: round(statistics.median(clock.parts[name] for clock in clocks), 4) for name in names}
 
 
+def measured_once(
+    benchmark: str,
+    metric: str,
+    sides: tuple[float, float],
+    *,
+    other_name: str,
+    sizes: Mapping[str, int | float],
+    unit: str = "seconds",
+    digits: int = 1,
+    parts: Mapping[str, float] | None = None,
+) -> Figure:
+    """The figure of what takes so long that it is run once: what was measured, and what it is held against."""
+    ours, other = (round(side, digits) for side in sides)
+    return Figure(
+        benchmark=benchmark,
+        metric=metric,
+        ours=ours,
+        other=other,
+        unit=unit,
+        ratio=round(ours / other, 3) if other else float("inf"),
+        ours_name="measured",
+        other_name=other_name,
+        ours_all=(ours,),
+        other_all=(other,),
+        ours_parts=parts or {},
+        other_parts={},
+        sizes=sizes,
+        cores=cores(),
+        versions=versions(),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a benchmark is run with."""

@@ -9,16 +9,16 @@ each time. Noted: bytes and files rewritten.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.night_tables import PIPELINE, land, project, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,25 +61,25 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
     root = bench_folder() / "night"
     shutil.rmtree(root, ignore_errors=True)
     try:
-        catalog = _project(root)
+        catalog = project(root, tables=_TABLES)
         rows = max(1_000, options.events // (_TABLES * _DAYS))
         options.progress(f"night: {_TABLES} tables, {rows:,} rows a day")
         for number in range(_TABLES):
-            folder = root / "lake" / paths.table("bench", _name(number))
+            folder = root / "lake" / paths.table(PIPELINE, table_name(number))
             _land(folder, rows, days=range(_DAYS - 1), files=2)
         done = optimize_tables(
             lambda: spark,
             catalog,
-            "bench",
+            PIPELINE,
             now=_NIGHT,
             minutes=60,
-            tables=[_name(number) for number in range(_TABLES)],
+            tables=[table_name(number) for number in range(_TABLES)],
             policy=_policy(),
         )
         if any(result.zordered != _DAYS - 1 for result in done):
             raise RuntimeError("the earlier nights did not put everything in order")
         for number in range(_TABLES):
-            folder = root / "lake" / paths.table("bench", _name(number))
+            folder = root / "lake" / paths.table(PIPELINE, table_name(number))
             files = _SMALL_FILES if number < _IN_NEED else 1
             _land(folder, rows, days=[_DAYS - 1], files=files)
         yield root
@@ -94,60 +94,12 @@ def _policy() -> OptimizePolicy:
     return OptimizePolicy(row_group_bytes=0)
 
 
-def _name(number: int) -> str:
-    return f"events_{number:02d}"
-
-
 def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
     """So many files in each of these days, of so many rows a day."""
     import numpy as np
-    import pyarrow as pa
-    from deltalake import write_deltalake
 
-    chance = np.random.default_rng(rows)
     dates = [_FIRST + dt.timedelta(days=day) for day in days]
-    count = rows // files * len(dates)
-    for _ in range(files):
-        table = pa.table(
-            {
-                "event_date": pa.array(np.repeat(np.array(dates, "datetime64[D]"), rows // files)),
-                "player": chance.integers(0, 1_000_000, count),
-                "item": pa.array(chance.integers(0, 1 << 60, count)).cast(pa.string()),
-            }
-        )
-        write_deltalake(str(folder), table, mode="append", partition_by=["event_date"])
-
-
-def _project(root: Path) -> Catalog:
-    from deltaworks.specs.catalog import load_catalog
-
-    columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
-    tables = [
-        {"name": _name(number), "when": {"name": _name(number)}, "columns": columns, "zorder_by": ["player"]}
-        for number in range(_TABLES)
-    ]
-    declared: dict[str, dict[str, Any]] = {
-        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
-        "pipelines/bench/pipeline.yaml": {
-            "pipeline": "bench",
-            "description": "tables of one night",
-            "owner": "benchmarks",
-            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
-            "tables": tables,
-        },
-        "environments/local.yaml": {
-            "environment": "local",
-            "lake": {"root": f"file://{root}/lake"},
-            "landing": {"root": f"file://{root}/landing"},
-            "messaging": {},
-        },
-    }
-    for path, content in declared.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML too.
-        (root / "include" / path).write_text(json.dumps(content))
-    return load_catalog("local", root=root)
+    land(folder, np.random.default_rng(rows), dates, rows=rows // files, files=files)
 
 
 @contextmanager
@@ -155,7 +107,7 @@ def _copy(template: Path) -> Iterator[Catalog]:
     root = template.parent / f"night-{uuid.uuid4().hex[:8]}"
     try:
         shutil.copytree(template / "lake", root / "lake")
-        yield _project(root)
+        yield project(root, tables=_TABLES)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -171,9 +123,9 @@ class _Night:
         from deltaworks.maintenance.optimize_night import optimize_tables
 
         with _copy(self.template) as catalog, clock:
-            done = optimize_tables(lambda: self.spark, catalog, "bench", now=_NIGHT, policy=_policy())
+            done = optimize_tables(lambda: self.spark, catalog, PIPELINE, now=_NIGHT, policy=_policy())
         touched = [result for result in done if not result.skipped]
-        if [result.table for result in touched] != [_name(number) for number in range(_IN_NEED)]:
+        if [result.table for result in touched] != [table_name(number) for number in range(_IN_NEED)]:
             raise RuntimeError(f"touched {[result.table for result in touched]}")
         clock.note(
             tables=len(touched),
@@ -195,7 +147,7 @@ class _Everything:
         files = size = 0
         with _copy(self.template) as catalog:
             for number in range(_TABLES):
-                uri = catalog.environment.lake.spark_uri(paths.table("bench", _name(number)))
+                uri = catalog.environment.lake.spark_uri(paths.table(PIPELINE, table_name(number)))
                 with clock:
                     metrics = self.spark.sql(f"OPTIMIZE delta.`{uri}` ZORDER BY (player)").collect()[0]["metrics"]
                 files += metrics["numFilesRemoved"]

@@ -9,21 +9,19 @@ lake each time. Noted: partitions and files before and after.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.night_tables import PIPELINE, land, project, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from deltaworks.specs.catalog import Catalog
 
 _TABLES, _DAYS, _FILES = 31, 10, 5
 _SMALLEST_BYTES, _LARGEST_BYTES = 20_000, 300_000
@@ -61,67 +59,19 @@ def _template(options: Options) -> Iterator[Path]:
     try:
         options.progress(f"small_upkeep: {_TABLES} tables of {_DAYS} days in {_FILES} files each")
         for number in range(_TABLES):
-            _land(root / "lake" / paths.table("bench", _name(number)), number)
+            _land(root / "lake" / paths.table(PIPELINE, table_name(number)), number)
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _name(number: int) -> str:
-    return f"events_{number:02d}"
-
-
 def _land(folder: Path, number: int) -> None:
-    """The days of one table, each a commit a file: the first table has the smallest, the last one the largest."""
+    """The days of one table: the first table has the smallest, the last one the largest."""
     import numpy as np
-    import pyarrow as pa
-    from deltalake import write_deltalake
 
-    chance = np.random.default_rng(number)
     size = _SMALLEST_BYTES + (_LARGEST_BYTES - _SMALLEST_BYTES) * number // (_TABLES - 1)
-    rows = size // _BYTES_PER_ROW // _FILES
-    dates = np.repeat(np.array([_FIRST + dt.timedelta(days=day) for day in range(_DAYS)], "datetime64[D]"), rows)
-    for _ in range(_FILES):
-        table = pa.table(
-            {
-                "event_date": pa.array(dates),
-                "player": chance.integers(0, 1_000_000, len(dates)),
-                "item": pa.array(chance.integers(0, 1 << 60, len(dates))).cast(pa.string()),
-            }
-        )
-        write_deltalake(str(folder), table, mode="append", partition_by=["event_date"])
-
-
-def _project(root: Path) -> Catalog:
-    from deltaworks.specs.catalog import load_catalog
-
-    columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
-    tables = [
-        {"name": _name(number), "when": {"name": _name(number)}, "columns": columns, "zorder_by": ["player"]}
-        for number in range(_TABLES)
-    ]
-    declared: dict[str, dict[str, Any]] = {
-        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
-        "pipelines/bench/pipeline.yaml": {
-            "pipeline": "bench",
-            "description": "small tables of one night",
-            "owner": "benchmarks",
-            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
-            "tables": tables,
-        },
-        "environments/local.yaml": {
-            "environment": "local",
-            "lake": {"root": f"file://{root}/lake"},
-            "landing": {"root": f"file://{root}/landing"},
-            "messaging": {},
-        },
-    }
-    for path, content in declared.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML too.
-        (root / "include" / path).write_text(json.dumps(content))
-    return load_catalog("local", root=root)
+    dates = [_FIRST + dt.timedelta(days=day) for day in range(_DAYS)]
+    land(folder, np.random.default_rng(number), dates, rows=size // _BYTES_PER_ROW // _FILES, files=_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +90,10 @@ class _Night:
         root = self.template.parent / f"small_upkeep-{uuid.uuid4().hex[:8]}"
         try:
             shutil.copytree(self.template / "lake", root / "lake")
-            catalog = _project(root)
+            catalog = project(root, tables=_TABLES)
             with clock:
                 done = optimize_tables(
-                    None if session is None else lambda: session, catalog, "bench", now=_NIGHT, policy=policy
+                    None if session is None else lambda: session, catalog, PIPELINE, now=_NIGHT, policy=policy
                 )
         finally:
             shutil.rmtree(root, ignore_errors=True)
