@@ -10,10 +10,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from moto.kinesis.models import kinesis_backends
-from moto.server import ThreadedMotoServer
 
 from sandbox.servers.moto_corrections import correct_moto
 from sandbox.servers.moto_kinesis import MotoKinesis
+from tests.moto_server import running_moto
 from tests.unit.sources.kinesis.model import shard_id
 
 REGION = "us-east-1"
@@ -28,11 +28,8 @@ __all__ = ["HALF", "KEYS", "WireStream", "kinesis_client", "running_kinesis", "s
 def running_kinesis() -> Iterator[str]:
     """A server of this process; its address."""
     correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 def kinesis_client(endpoint: str) -> Any:

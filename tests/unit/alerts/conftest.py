@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from deltaworks.control.objects import LocalObjects
 from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -40,11 +40,8 @@ def objects(tmp_path: Path) -> LocalObjects:
 @pytest.fixture(scope="session")
 def aws_server() -> Iterator[str]:
     correct_moto()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from collector import handler
 from collector.handler import Collector
 from collector.stream_writer import RECORD_BYTES, StreamWriter
+from tests.moto_server import running_moto
 
 AT = 1_700_000_000
 LINES = {"content-type": "application/x-ndjson; charset=utf-8"}
@@ -25,17 +25,14 @@ HUGE = '{"x":"' + "a" * RECORD_BYTES + '"}'
 @pytest.fixture(scope="module")
 def kinesis() -> Iterator[Any]:
     """A client of a server that holds records to the limits of the service."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield boto3.session.Session().client(
-        "kinesis",
-        endpoint_url=f"http://{host}:{port}",
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
-    server.stop()
+    with running_moto() as address:
+        yield boto3.session.Session().client(
+            "kinesis",
+            endpoint_url=address,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
 
 
 class Events:

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, StoredObject
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
+from tests.moto_server import running_moto
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

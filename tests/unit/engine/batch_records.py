@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deltaworks.control.locks.turn import TurnReason, TurnRecord
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import StepOutcome
 
@@ -44,3 +45,19 @@ def step_outcome(table: str, **changes: Any) -> StepOutcome:
         "seconds": 0.1,
     }
     return StepOutcome(**(usual | changes))
+
+
+def asked_turn(table: str, *, reason: TurnReason = "write_turn") -> TurnRecord:
+    """What a job puts that asks for a turn."""
+    return TurnRecord(
+        table=table,
+        turn="t",
+        reason=reason,
+        state="asked",
+        by="tests",
+        run="manual",
+        beat=0,
+        ttl_seconds=600,
+        max_turn_seconds=600,
+        asked_at="",
+    )

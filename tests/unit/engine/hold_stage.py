@@ -208,6 +208,16 @@ class Stage:
         found = [(row["batch_id"], row["outcome"]) for row in rows.to_pylist() if row["table_name"] == name]
         return sorted(found, key=lambda step: (step[0], step[1] == "caught_up"))
 
+    def version_of(self, name: str, batch_id: int) -> int:
+        """The version of a table that a batch made, as the ledger has it."""
+        rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
+        assert rows is not None
+        return next(
+            int(row["delta_version"])
+            for row in rows.to_pylist()
+            if (row["table_name"], row["batch_id"]) == (name, batch_id)
+        )
+
     def break_table(self, name: str) -> Callable[[], None]:
         """Make every commit to a table fail, whoever makes it; what is returned mends it."""
         log = self.root / "lake" / paths.table("shop", name) / "_delta_log"

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.engine import announcements
 from deltaworks.engine import commit as commit_phase
 from deltaworks.engine.announcements import with_announcements
@@ -33,6 +32,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import REPLAYS
+from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Crash, Stage, declared
 from tests.unit.rework.replay_stage import Stage as ReplayStage
 
@@ -229,19 +229,7 @@ class Watched:
         self.processor.serve()
 
     def ask(self, table: str) -> None:
-        record = TurnRecord(
-            table=table,
-            turn="t",
-            reason="write_turn",
-            state="asked",
-            by="tests",
-            run="manual",
-            beat=0,
-            ttl_seconds=600,
-            max_turn_seconds=600,
-            asked_at="",
-        )
-        self.stage.objects.put(paths.turn_request("shop", table), record.encode())
+        self.stage.objects.put(paths.turn_request("shop", table), asked_turn(table).encode())
         self.processor.serve()
 
     def give_back(self, table: str) -> None:

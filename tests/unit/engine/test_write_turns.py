@@ -12,8 +12,9 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn import TurnReason, TurnRecord, WriteTurn, write_turn
+from deltaworks.control.locks.turn import TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
+from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -28,22 +29,6 @@ def stage(tmp_path: Path) -> Stage:
 def turn_of(stage: Stage) -> TurnRecord | None:
     found = stage.objects.get(paths.turn_request("shop", "orders"))
     return TurnRecord.decode(found.data) if found else None
-
-
-def asked(table: str, *, reason: TurnReason = "write_turn") -> TurnRecord:
-    """What a job puts that asks for a turn."""
-    return TurnRecord(
-        table=table,
-        turn="t",
-        reason=reason,
-        state="asked",
-        by="tests",
-        run="manual",
-        beat=0,
-        ttl_seconds=600,
-        max_turn_seconds=600,
-        asked_at="",
-    )
 
 
 class Job:
@@ -65,7 +50,7 @@ class Job:
             self._had.set()
             self._end.wait()
 
-    def wait_until_asked(self) -> None:
+    def wait_until_asked_turn(self) -> None:
         eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("asked", "granted"), "the job asks")
 
     def wait_until_had(self) -> None:
@@ -89,7 +74,7 @@ def test_commits_are_held_back_while_the_turn_lasts_and_caught_up_with_after_it(
     processor = stage.processor()
     stage.land(processor, 0)
     job = Job(stage)
-    job.wait_until_asked()
+    job.wait_until_asked_turn()
 
     stage.land(processor, 1)
     job.wait_until_had()
@@ -115,7 +100,7 @@ def test_commits_are_held_back_while_the_turn_lasts_and_caught_up_with_after_it(
 def test_the_turn_is_given_while_no_batch_comes(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
     job = Job(stage)
-    job.wait_until_asked()
+    job.wait_until_asked_turn()
 
     assert processor.serve()
     job.wait_until_had()
@@ -142,7 +127,7 @@ def test_a_stream_that_starts_respects_a_turn_taken_while_none_ran(stage: Stage)
 def test_a_stream_that_is_restarted_goes_on_holding_the_table(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
     job = Job(stage)
-    job.wait_until_asked()
+    job.wait_until_asked_turn()
     stage.land(processor, 0)
     job.wait_until_had()
 
@@ -158,7 +143,7 @@ def test_a_stream_that_is_restarted_goes_on_holding_the_table(stage: Stage, leas
 def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
     key = paths.turn_request("shop", "orders")
-    stage.objects.put(key, asked("orders").encode())
+    stage.objects.put(key, asked_turn("orders").encode())
     stage.land(processor, 0)
     granted = turn_of(stage)
     assert granted is not None
@@ -175,7 +160,7 @@ def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage
 
 def test_a_crash_between_holding_and_granting_leaves_nothing_held(stage: Stage, lease: Lease) -> None:
     processor = stage.processor(fault=crash_at("held:orders"))
-    key, record = paths.turn_request("shop", "orders"), asked("orders")
+    key, record = paths.turn_request("shop", "orders"), asked_turn("orders")
     stage.objects.put(key, record.encode())
     with pytest.raises(Crash):
         processor.serve()
@@ -194,7 +179,7 @@ def test_a_crash_between_holding_and_granting_leaves_nothing_held(stage: Stage, 
 def test_a_crash_while_catching_up_after_a_turn_is_gone_on_with(stage: Stage, lease: Lease, point: str) -> None:
     processor = stage.processor(fault=crash_at(point))
     job = Job(stage)
-    job.wait_until_asked()
+    job.wait_until_asked_turn()
     stage.land(processor, 0)
     job.wait_until_had()
     stage.land(processor, 1)
@@ -213,7 +198,7 @@ def test_a_table_that_breaks_during_its_turn_is_suspended_after_it(
     monkeypatch.setattr("deltaworks.engine.commit.RETRY_SECONDS", (0.0,))
     processor = stage.processor()
     job = Job(stage)
-    job.wait_until_asked()
+    job.wait_until_asked_turn()
     stage.land(processor, 0)
     job.wait_until_had()
     mend = stage.break_table("orders")
@@ -230,7 +215,7 @@ def test_a_table_that_breaks_during_its_turn_is_suspended_after_it(
 
 def test_quarantine_can_be_lent_too(stage: Stage, lease: Lease) -> None:
     processor = stage.processor()
-    record = asked("quarantine", reason="reprocess")
+    record = asked_turn("quarantine", reason="reprocess")
     key = paths.turn_request("shop", "quarantine")
     stage.objects.put(key, record.encode())
     stage.land(processor, 0)

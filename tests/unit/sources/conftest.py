@@ -14,12 +14,12 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
 
 KEYS = {"DELTAWORKS_AWS_ACCESS_KEY": "testing", "DELTAWORKS_AWS_SECRET_KEY": "testing"}
 
@@ -91,11 +91,8 @@ def aws_endpoint() -> Iterator[str]:
     correct_moto()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     os.environ.update(KEYS)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 @cache

@@ -10,24 +10,21 @@ import boto3
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from moto.server import ThreadedMotoServer
 from pyarrow import fs
 from pydantic import ValidationError
 
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake, arrow_filesystem, arrow_path
+from tests.moto_server import running_moto
 
 BUCKET = f"lake-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from deltaworks.engine.keyed.following import KeyedTableFollower
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Stage, declared
-from tests.unit.engine.test_write_turns import asked
 from tests.waiting import eventually
 
 LATEST = "latest_orders"
@@ -147,13 +147,13 @@ def test_a_job_has_the_table_for_itself_while_it_has_the_turn(stage: Stage) -> N
     processor = stage.processor()
     stage.land(processor, 0)
     processor.keyed.look()
-    ask(stage, asked(LATEST))
+    ask(stage, asked_turn(LATEST))
     stage.land(processor, 1)
     assert turn_state(stage) == "granted"
     assert processor.keyed.look() == []
     assert merged(stage) == [(7, 0)]
 
-    ask(stage, replace(asked(LATEST), state="released"))
+    ask(stage, replace(asked_turn(LATEST), state="released"))
     processor.serve()
     processor.keyed.look()
     assert merged(stage) == [(7, 1)]
@@ -165,7 +165,7 @@ def test_a_turn_is_granted_after_the_merge_that_is_under_way(stage: Stage, monke
     original, states = KeyedTableFollower.follow, []
 
     def merging(self: KeyedTableFollower) -> Any:
-        ask(stage, asked(LATEST))
+        ask(stage, asked_turn(LATEST))
         processor.serve()
         states.append(turn_state(stage))
         return original(self)

@@ -103,16 +103,6 @@ def log_file(stage: SourceStage, version: int) -> Path:
     return stage.root / "lake" / ORDERS / "_delta_log" / f"{version:020d}.json"
 
 
-def version_of(stage: SourceStage, batch: int) -> int:
-    rows = stage.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
-    assert rows is not None
-    return next(
-        int(row["delta_version"])
-        for row in rows.to_pylist()
-        if (row["table_name"], row["batch_id"]) == ("orders", batch)
-    )
-
-
 def suspend(stage: SourceStage) -> None:
     """The stream meets the damage: it suspends the table and continues."""
     stage.land_object(stage.processor(), 5)
@@ -131,12 +121,12 @@ def compact_and_delete_file(stage: SourceStage) -> None:
 
 
 def delete_commit(stage: SourceStage) -> None:
-    log_file(stage, version_of(stage, 2)).unlink()
+    log_file(stage, stage.version_of("orders", 2)).unlink()
     suspend(stage)
 
 
 def delete_last_commit(stage: SourceStage) -> None:
-    log_file(stage, version_of(stage, 4)).unlink()
+    log_file(stage, stage.version_of("orders", 4)).unlink()
 
 
 def delete_commit_of_optimize(stage: SourceStage) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from deltaworks.control import paths
 from deltaworks.control.objects import S3Objects
@@ -19,6 +18,7 @@ from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.log import state_at
+from tests.moto_server import running_moto
 from tests.unit.rework.restore.source_stage import SourceStage
 
 ORDERS = paths.table("shop", "orders")
@@ -45,17 +45,11 @@ class S3Stage(SourceStage):
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Stage]:
     monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
     monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     made = S3Stage.at(tmp_path)
     assert isinstance(made, S3Stage)
-    made.endpoint = f"http://{host}:{port}"
-    S3Objects(made.storage)._client.create_bucket(Bucket="lake")
-    try:
+    with running_moto() as made.endpoint:
+        S3Objects(made.storage)._client.create_bucket(Bucket="lake")
         yield made
-    finally:
-        server.stop()
 
 
 @pytest.mark.integration

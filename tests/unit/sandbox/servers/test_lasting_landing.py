@@ -16,7 +16,6 @@ from urllib.parse import unquote_plus
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client, queue_url
@@ -24,6 +23,7 @@ from sandbox.servers.landing_journal import LandingJournal
 from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.object_store import ObjectStoreAddress, free_port
 from sandbox.stack.ports import is_free
+from tests.moto_server import running_moto
 from tests.waiting import eventually
 
 KEYS = {"access_key": "AKIATEST", "secret_key": "secret"}
@@ -105,11 +105,8 @@ class Before:
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """Another S3 server, in this process: it stands for the one whose objects are files."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_moto() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,20 @@
+"""AWS as moto plays it, served by this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moto.server import ThreadedMotoServer
+
+
+@contextmanager
+def running_moto() -> Iterator[str]:
+    """A server at a free port of this machine; its address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
