@@ -262,9 +262,9 @@ def test_every_command_that_needs_the_storage_says_that_nothing_answers_before_a
 
 
 @pytest.fixture
-def accepting() -> Iterator[str]:
+def accepting() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield server
 
 
 def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,11 +287,19 @@ def test_what_is_not_on_this_machine_is_not_said_to_be_the_embedded_stack(monkey
     check_answers(AwsSpec(endpoint="https://minio.internal:9000"), what="lake", environment="prod")
 
 
-def test_what_answers_is_not_tried_for_longer(accepting: str) -> None:
+def test_what_answers_is_not_tried_for_longer(accepting: socket.socket) -> None:
     from deltaworks.cli.probe import check_answers
     from deltaworks.specs.storage import AwsSpec
 
-    check_answers(AwsSpec(endpoint=accepting), what="lake", environment="local")
+    endpoint = f"http://127.0.0.1:{accepting.getsockname()[1]}"
+    check_answers(AwsSpec(endpoint=endpoint), what="lake", environment="local")
+
+    connection, _ = accepting.accept()
+    with connection:
+        assert connection.recv(1) == b"", "it asks for nothing"
+    accepting.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        accepting.accept()
 
 
 def test_the_help_says_what_the_exit_codes_mean() -> None:

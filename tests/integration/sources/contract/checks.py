@@ -1,4 +1,7 @@
-"""What the contract asks of what was read and landed. Each is shown to fail in `test_broken_sources.py`."""
+"""What the contract asks of what was read and landed. Each answers what is wrong, in words; nothing where all is right.
+
+Each is shown to notice in `test_broken_sources.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,46 @@ from typing import Any
 
 from tests.integration.sources.contract.wire import Request
 
+Rows = Sequence[Mapping[str, Any]]
 
-def each_once(rows: Sequence[Mapping[str, Any]], numbers: Iterable[int]) -> None:
+
+def each_once(rows: Rows, numbers: Iterable[int]) -> list[str]:
     """Each event that was sent is there, once, at a place of its own."""
-    assert sorted(row["number"] for row in rows) == sorted(numbers)
-    assert len({(row["_seq"], row["_position"]) for row in rows}) == len(rows)
+    wrong = just_these(rows, numbers)
+    places = Counter((row["_seq"], row["_position"]) for row in rows)
+    return wrong + [f"{count} rows at {place}" for place, count in places.items() if count > 1]
 
 
-def ended_with_what_was_there(rows: Sequence[Mapping[str, Any]], numbers: Iterable[int]) -> None:
-    """A run that began when these had been sent, while others came, has landed these and no other."""
-    assert sorted(row["number"] for row in rows) == sorted(numbers)
+def just_these(rows: Rows, numbers: Iterable[int]) -> list[str]:
+    """These events have landed, each once, and no other."""
+    landed, sent = Counter(row["number"] for row in rows), Counter(numbers)
+    wrong = {"missing": sent - landed, "too many": landed - sent}
+    return [f"{what}: {sorted(events.elements())}" for what, events in wrong.items() if events]
 
 
-def in_order(rows: Sequence[Mapping[str, Any]]) -> None:
+def in_order(rows: Rows) -> list[str]:
     """In each lane the rows' places are in the order in which they were sent, and so are their batches."""
     lanes: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (row["_seq"], row["_position"])):
         lanes.setdefault(row["lane"], []).append(row)
-    assert lanes
+    wrong = [] if lanes else ["there are no rows"]
     for lane, found in lanes.items():
-        sent = [row["number"] for row in found]
-        assert sent == sorted(sent), f"the order in {lane}"
-        assert [row["_batch_id"] for row in found] == sorted(row["_batch_id"] for row in found)
+        for column in ("number", "_batch_id"):
+            values = [row[column] for row in found]
+            if values != sorted(values):
+                wrong.append(f"the order in {lane} of {column}: {values}")
+    return wrong
 
 
-def within_limit(rows: Sequence[Mapping[str, Any]], *, most: int) -> None:
+def within_limit(rows: Rows, *, most: int) -> list[str]:
     """No batch has more events than the limit lets in, and one batch was not enough."""
     sizes = Counter(row["_batch_id"] for row in rows)
-    assert len(sizes) > 1
-    assert max(sizes.values()) <= most, f"events of each batch: {dict(sizes)}"
+    if len(sizes) < 2:
+        return [f"one batch was enough: {dict(sizes)}"]
+    return [f"events of each batch: {dict(sizes)}"] if max(sizes.values()) > most else []
 
 
-def read_in_tasks(reading: Sequence[Request], given: Sequence[Mapping[str, Any]], *, driver: int) -> None:
+def read_in_tasks(reading: Sequence[Request], given: Rows, *, driver: int) -> list[str]:
     """Rows were asked for by processes of both executors and by no other, and came to tasks in both.
 
     Args:
@@ -47,18 +58,25 @@ def read_in_tasks(reading: Sequence[Request], given: Sequence[Mapping[str, Any]]
         given: what the tasks noted.
         driver: the process id of the driver's Python.
     """
+    wrong = []
     others = {(request.client.pid, request.client.command[:80]) for request in reading if not request.client.executor}
-    assert not others, f"rows were read outside of executors, by {others}"
-    assert len({request.client.executor for request in reading}) == 2
+    if others:
+        wrong.append(f"rows were read outside of executors, by {others}")
+    asking = {request.client.executor for request in reading}
+    if len(asking) != 2:
+        wrong.append(f"rows were asked for by {asking}")
     with_rows = [told for told in given if told["payloads"]]
-    assert len({told["executor"] for told in with_rows}) == 2
-    assert all(told["executor"] and told["pid"] != driver for told in with_rows)
+    executors = {told["executor"] for told in with_rows}
+    if len(executors) != 2:
+        wrong.append(f"rows came to tasks in {executors}")
+    if not all(told["executor"] and told["pid"] != driver for told in with_rows):
+        wrong.append("rows came to the driver")
+    return wrong
 
 
-def read_again_alike(first: Mapping[int, Any], again: Mapping[int, Any]) -> list[int]:
-    """The batches that both have read, whose payloads are the same ones with the same content."""
+def read_again_alike(first: Mapping[int, Any], again: Mapping[int, Any], *, batches: Sequence[int]) -> list[str]:
+    """Both have read these batches, whose payloads are the same ones with the same content, and no other has both."""
     both = sorted(first.keys() & again.keys())
-    for batch in both:
-        assert first[batch], f"batch {batch} held nothing: this shows nothing"
-        assert again[batch] == first[batch], f"batch {batch} was read as two different ones"
-    return both
+    wrong = [] if both == list(batches) else [f"batches {both} were read twice"]
+    wrong += [f"batch {batch} held nothing: this shows nothing" for batch in both if not first[batch]]
+    return wrong + [f"batch {batch} was read as two different ones" for batch in both if again[batch] != first[batch]]
