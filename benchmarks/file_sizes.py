@@ -226,7 +226,7 @@ def _root() -> Iterator[Path]:
 @contextmanager
 def _project(folder: Path) -> Iterator[Catalog]:
     """One pipeline of three tables over the folder, with an empty lake."""
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     tables = [{"name": kind, "when": {"name": kind}, "columns": _COLUMNS} for kind in _KINDS]
     declared: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from benchmarks.harness import Clock
 from deltaworks.control import paths
 from deltaworks.mutations.read_changes import Changes, read_changes
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import ChangePosition, Through
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests

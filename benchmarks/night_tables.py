@@ -23,7 +23,7 @@ def table_name(number: int) -> str:
 
 def project(root: Path, *, tables: int) -> Catalog:
     """A project below `root` whose one pipeline has that many tables, its lake in `root/lake`."""
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
     declared: dict[str, dict[str, Any]] = {

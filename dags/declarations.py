@@ -5,6 +5,6 @@ The other DAG files leave a wrong pipeline or relay out, so that the rest goes o
 
 from __future__ import annotations
 
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 load_catalog(tolerant=True).check()

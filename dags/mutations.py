@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaworks.airflow import names
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import mutation_dag
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():

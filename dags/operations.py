@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow.operation_dags import offered_operations, operation_dag, relay_operations
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for pipeline in catalog.pipelines.values():

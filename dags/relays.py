@@ -6,7 +6,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.endless_dags import relay_dag
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
 from deltaworks.airflow.scheduled_dags import clean_dag
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for relay in catalog.relays.values():

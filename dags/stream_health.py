@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow.health_dags import health_dag
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 pipelines = load_catalog(tolerant=True).pipelines.values()
 dag = health_dag(mutations=any(pipeline.mutations is not None for pipeline in pipelines))

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
 from deltaworks.mutations.read_changes import keeping, kept_position, read_changes
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import build_session
 

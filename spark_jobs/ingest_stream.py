@@ -10,7 +10,7 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 
 

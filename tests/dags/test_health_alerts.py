@@ -31,7 +31,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
 from deltaworks.operations.airflow_api import DagRun, TaskInstance
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
@@ -202,7 +202,7 @@ def test_nothing_is_cleared_where_no_task_runs_or_it_is_young(objects: LocalObje
 
 def test_the_bounds_a_stream_declares_are_those_it_is_judged_by(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.control.health.report import limits_of
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     usual = limits_of(load_catalog().pipeline("games"))
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__watch__stale_seconds", "30")
@@ -391,7 +391,7 @@ def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
     project: Path, monkeypatch: pytest.MonkeyPatch, minutes: str | None
 ) -> None:
     from deltaworks.airflow.scheduled_dags import gold_dag
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     if minutes is not None:
         monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__gold__deadline_minutes", minutes)
@@ -408,7 +408,7 @@ def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
     project: Path, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltaworks.airflow import job_alerts
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     environment = load_catalog().environment
     monkeypatch.setattr(job_alerts, "_control", lambda: (objects, environment))

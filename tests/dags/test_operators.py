@@ -23,7 +23,7 @@ from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.registry import operation
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
 from tests.dags.test_mutation_dags import option_arguments
@@ -358,7 +358,7 @@ import sys
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.operations.registry import operation
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 if sys.argv[1] == "process":
     operator = ProcessOperator(task_id="relay", module="sleeper")
 else:

@@ -16,7 +16,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 PAGES = ("/deltaworks/progress", "/deltaworks/progress/stream__games", "/deltaworks/progress/relay__landing")
 

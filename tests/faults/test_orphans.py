@@ -13,7 +13,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.maintenance import orphans
 from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict

@@ -13,7 +13,8 @@ from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.engine.history import BatchHistory
 from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, RELAY, Stage

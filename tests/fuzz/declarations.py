@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
 from deltaworks.events.parse import Parser
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.overrides import to_plain
+from deltaworks.specs.project import load_catalog
 from tests.fuzz.cases import Case
 from tests.fuzz.mutations import ODD_VALUES
 from tests.fuzz.targets import Inputs

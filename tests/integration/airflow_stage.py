@@ -23,7 +23,8 @@ from deltaworks.control import paths
 from deltaworks.control.guard import parent_of
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.settings_file import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history

@@ -18,7 +18,8 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect

@@ -22,7 +22,8 @@ from deltaworks.mutations.apply import MutationRun
 from deltaworks.rework.reprocess.run import Reprocess
 from deltaworks.rework.restore.one_table import TableRestore
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from tests.integration.former_release import declared
 from tests.spark.conftest import spark

@@ -31,7 +31,8 @@ from deltaworks.control import paths
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.registry import SOURCES, open_source
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "extending.md"
@@ -226,7 +227,7 @@ def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
 from deltaworks.airflow.operation_dags import offered_operations, operation_dag
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog()
 games = catalog.pipeline("games")

@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 132, 22),
-    Walk("batch", "deltaworks.engine.batches", 134, 19),
-    Walk("stream", "deltaworks.engine.runner", 146, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 81, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 122, 22),
+    Walk("batch", "deltaworks.engine.batches", 124, 19),
+    Walk("stream", "deltaworks.engine.runner", 136, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 71, 13),
 )
 
 

@@ -81,7 +81,7 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.control.health import report as health_report
         from deltaworks.control.health.channels import channel_warning
         from deltaworks.control.objects import open_objects
-        from deltaworks.specs.catalog import load_catalog
+        from deltaworks.specs.project import load_catalog
 
         catalog = load_catalog(tolerant=True)
         objects = open_objects(catalog.environment.lake)

@@ -130,7 +130,7 @@ def _run_of(context: Any) -> str | None:
 
 def _control() -> tuple[ObjectStore, EnvironmentSpec]:
     from deltaworks.control.objects import open_objects
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     environment = load_catalog(tolerant=True).environment
     return open_objects(environment.lake), environment

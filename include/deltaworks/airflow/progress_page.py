@@ -24,7 +24,7 @@ from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
 from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, report, subjects, to_record
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",

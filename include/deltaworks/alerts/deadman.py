@@ -30,7 +30,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.troubles import cause_of, rank
 from deltaworks.errors import DeltaworksError
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
 SUBJECT = "stream_health"

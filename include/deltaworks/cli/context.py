@@ -35,7 +35,7 @@ def catalog(*, needs: Service | None = "lake") -> Catalog:
     Raises:
         TransientError: STORAGE_UNREACHABLE within about a second, where nothing answers there.
     """
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     use_settings()
     project = load_catalog(tolerant=True)

@@ -67,7 +67,7 @@ def new(
 
 def _project() -> Catalog:
     """What is declared, but for what is broken: that need not be mended before a new pipeline is made."""
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     return load_catalog(tolerant=True, only=())
 
@@ -88,7 +88,7 @@ def _inferred(
 
 def _write(project: Catalog, inferred: InferredPipeline) -> None:
     from deltaworks.operations.infer_pipeline import write_pipeline
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     path = write_pipeline(project, inferred)
     load_catalog(root=project.root, tolerant=True, only=[inferred.name]).pipeline(inferred.name)

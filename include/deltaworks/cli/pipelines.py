@@ -68,7 +68,7 @@ def show(pipeline: PipelineArgument) -> None:
     """Print the effective spec of one pipeline: defaults and overrides included."""
     from ruamel.yaml import YAML
 
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     spec = load_catalog(tolerant=True).pipeline(pipeline)
     text = io.StringIO()

@@ -19,7 +19,8 @@ from deltaworks.control.health.report import Report, misdeclared, read_verdicts,
 from deltaworks.control.listing import Cell, Listing, count
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldRecords
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 
 #: The exit code where something that runs is not well; nothing that answers has that of other commands, 21.
 NOT_WELL = 1

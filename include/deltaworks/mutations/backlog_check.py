@@ -15,7 +15,8 @@ from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.mutations.bounds import Backlog, Bounds
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 
 

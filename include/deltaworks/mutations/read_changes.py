@@ -29,9 +29,10 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.mutations.notifications import Notified, notified_between, notified_ever
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.changes import ChangePosition, Through, kept_position
 from deltaworks.tables.lake import Lake

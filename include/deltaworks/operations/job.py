@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run an operation as a job: print what it did, and its results as the last line; return the exit code."""
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
 
     declared = operation(name)
     arguments = vars(parser_of(declared).parse_args(argv))

@@ -1,29 +1,25 @@
-"""Everything declared in a project: its environment, its relays and its pipelines, found in their folders."""
+"""Everything declared in a project, by name: its environment, its relays and its pipelines.
+
+`deltaworks.specs.project` reads it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
-from deltaworks.specs.known_secrets import check_secrets
-from deltaworks.specs.loading import load_spec, parse_spec, read_declared
-from deltaworks.specs.mistakes import spec_invalid
-from deltaworks.specs.overrides import aimless_overrides, overrides_of
+from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.surroundings import surrounding_mistakes
 
 T = TypeVar("T")
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
-#: Names of the pipelines that are read, with commas between; all there are where it is not set.
-PIPELINES_VARIABLE = "DELTAWORKS_PIPELINES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Catalog:
             ConfigError: PIPELINE_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
         self._check_sound("pipeline", name)
-        return _named(name, self.pipelines, "pipeline")
+        return named(name, self.pipelines, "pipeline")
 
     def relay(self, name: str) -> RelaySpec:
         """The relay called `name`.
@@ -56,7 +52,7 @@ class Catalog:
             ConfigError: RELAY_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
         self._check_sound("relay", name)
-        return _named(name, self.relays, "relay")
+        return named(name, self.relays, "relay")
 
     def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
         """Whether there is a pipeline or a relay of that name, rightly declared or not."""
@@ -104,7 +100,12 @@ class Catalog:
         return self.root / "include" / "pipelines" / pipeline
 
 
-def _named(name: str, declared: Mapping[str, T], kind: str) -> T:
+def named(name: str, declared: Mapping[str, T], kind: str) -> T:
+    """What is declared by that name.
+
+    Raises:
+        ConfigError: `<KIND>_UNKNOWN` with the nearest one.
+    """
     if name in declared:
         return declared[name]
     nearest = difflib.get_close_matches(name, declared, n=1, cutoff=0.4)
@@ -115,96 +116,3 @@ def _named(name: str, declared: Mapping[str, T], kind: str) -> T:
 def project_root() -> Path:
     """The checkout's folder, or what DELTAWORKS_PROJECT says."""
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
-
-
-def load_catalog(
-    environment: str | None = None,
-    *,
-    root: Path | None = None,
-    tolerant: bool = False,
-    only: Collection[str] | None = None,
-) -> Catalog:
-    """Read all specs of the project.
-
-    Args:
-        only: the pipelines to read; by default those DELTAWORKS_PIPELINES names, or all.
-        environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
-        tolerant: leave out what is declared wrongly and keep its error in `broken`, so that one pipeline does not
-            stand in the way of the others. The environment itself must be right.
-
-    Raises:
-        ConfigError: a file is missing or wrong, with file, line and key; PIPELINE_UNKNOWN for a name in `only`;
-            SECRET_WEAK for a blank or well-known secret outside `local`.
-    """
-    root = root or project_root()
-    name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
-    env_file = root / "include" / "environments" / f"{name}.yaml"
-    env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
-    check_secrets(env, env_file, environment=name)
-    catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
-
-    def relay(path: Path) -> None:
-        overrides = overrides_of(env, env_file, "relays", path.stem)
-        catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=overrides)
-
-    def pipeline(path: Path) -> None:
-        folder = path.parent.name
-        declared = read_declared(path, overrides=overrides_of(env, env_file, "pipelines", folder))
-        spec = parse_spec(PipelineSpec, declared)
-        check_secrets(spec, path, environment=name)
-        mistakes = list(
-            surrounding_mistakes(spec, declared, relays=catalog.relays, wrong_relays=catalog.wrong_relays())
-        )
-        if mistakes:
-            raise spec_invalid([mistake for _, mistake in mistakes])
-        catalog.pipelines[folder] = spec
-
-    pipelines = pipeline_files(root)
-
-    def overrides(path: Path) -> None:
-        broken = {name for kind, name in catalog.broken if kind == "relay"}
-        _check_overrides(env, path, {"relays": {*catalog.relays, *broken}, "pipelines": set(pipelines)})
-
-    readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
-        *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
-        *(("pipeline", path.parent.name, pipeline, path) for path in selected_pipelines(pipelines, only)),
-        ("overrides", name, overrides, env_file),
-    ]
-    for kind, called, read, path in readings:
-        try:
-            read(path)
-        except ConfigError as error:
-            if not tolerant:
-                raise
-            catalog.broken[kind, called] = error
-    return catalog
-
-
-def pipeline_files(root: Path) -> dict[str, Path]:
-    """The declaration of every pipeline of a project, by its folder's name."""
-    return {path.parent.name: path for path in sorted((root / "include" / "pipelines").glob("*/pipeline.yaml"))}
-
-
-def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | None = None) -> list[Path]:
-    """The declarations that are read: those of `only`, those DELTAWORKS_PIPELINES names, or all.
-
-    Raises:
-        ConfigError: PIPELINE_UNKNOWN with the nearest one.
-    """
-    if only is None:
-        only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
-    return [_named(name, pipelines, "pipeline") for name in sorted(only)]
-
-
-def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:
-    """Refuse an override of something that is not there and looks like a slip: nobody would notice that it changes
-    nothing. What is left from a pipeline that was removed is none."""
-    slips = [aimless for aimless in aimless_overrides(env, declared) if aimless.slip]
-    if not slips:
-        return
-    file = read_declared(path)
-    listed = "\n  ".join(
-        f"{aimless.variable}: {aimless.text}" if aimless.variable else str(file.mistake(aimless.place, aimless.text))
-        for aimless in slips
-    )
-    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides that change nothing:\n  {listed}", hint="Correct or remove them.")

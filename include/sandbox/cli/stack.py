@@ -11,7 +11,7 @@ from deltaworks.cli.status import NOT_WELL, lake_status
 from deltaworks.control.health.channels import HOW, channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from sandbox.stack import stack
 from sandbox.stack.alert_channel import keep_webhook, kept_webhook
 from sandbox.stack.home import StackHome

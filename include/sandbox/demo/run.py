@@ -14,7 +14,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.settings_file import load_settings
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from deltaworks.specs.base import Reference
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
 from sandbox.stack.environment import KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome

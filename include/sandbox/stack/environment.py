@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import PIPELINES_VARIABLE
+from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.specs.settings_file import load_settings, read_settings
 from sandbox.airflow.settings import airflow_settings
 from sandbox.servers.landing import queue_url

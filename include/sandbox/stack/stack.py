@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.specs.catalog import PIPELINES_VARIABLE
+from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.tables.spark.jars import ensure_jars
 from sandbox.airflow.settings import AirflowHome
 from sandbox.servers.kafka_broker import create_topics

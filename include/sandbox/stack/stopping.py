@@ -15,7 +15,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.state import load_state, save_state

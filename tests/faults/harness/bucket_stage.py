@@ -12,7 +12,7 @@ import yaml
 
 from deltaworks.control import paths
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.stage import PIPELINE, RELAY, Stage
 from tests.faults.harness.worker_daemon import OFF

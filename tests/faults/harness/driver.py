@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import submit_conf
 from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections

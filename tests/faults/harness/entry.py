@@ -19,7 +19,7 @@ def main() -> int:
     injection.install(fault)
 
     from deltaworks.engine.runner import IngestRun
-    from deltaworks.specs.catalog import load_catalog
+    from deltaworks.specs.project import load_catalog
     from deltaworks.tables.spark.session import build_session
     from tests.batch_points import at_points
 

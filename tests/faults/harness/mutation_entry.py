@@ -17,7 +17,7 @@ from deltaworks.control.locks.turn import free_turn
 from deltaworks.control.records.mutation import MutationBatch, MutationBatches
 from deltaworks.mutations import apply, commits, small_merge
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 
 #: A batch dies while files of its merge are being written and no commit names them.

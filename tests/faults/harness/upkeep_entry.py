@@ -31,7 +31,8 @@ from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.mutations import apply
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 from tests.faults.harness.mistakes import Mistakes
 from tests.faults.harness.operations import Counts, Operations

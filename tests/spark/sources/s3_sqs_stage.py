@@ -15,7 +15,8 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.sources.spark_formats.s3_sqs.unread import TABLE
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 

@@ -31,7 +31,8 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.events.formats.json import Malformed, values
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.specs.catalog import PROJECT_ROOT, Catalog, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
 from generator.settings import GamesSettings

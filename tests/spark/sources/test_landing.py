@@ -18,7 +18,8 @@ from deltaworks.sources.objects.landing.land import land, source_of_objects
 from deltaworks.sources.objects.landing.put import landing_store
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.bucket import list_pages
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from tests.spark.conftest import Project

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from tests.webhook_events import webhooks
 
 ENVIRONMENT = """\

@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from tests.unit.engine.ledger_stage import Stage
 
 ENVIRONMENT = """\

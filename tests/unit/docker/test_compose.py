@@ -14,8 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
-from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.known_secrets import weakness
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from sandbox.servers.landing import queue_url
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from generator.engagement import Piece, generate_engagement, pieces, write_engagement
 from generator.engagement_org import Activity, Request
 from generator.engagement_settings import EngagementRates, EngagementSettings

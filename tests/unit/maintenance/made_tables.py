@@ -14,7 +14,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.zorder_ledger import Group, ZOrderLedger
-from deltaworks.specs.catalog import Catalog, load_catalog
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.files import write_file

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app, operations
 from deltaworks.control import paths
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from tests.spark.conftest import ENVIRONMENT, RELAY
 from tests.unit.maintenance.made_tables import hundred_tables, make

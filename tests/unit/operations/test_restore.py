@@ -13,7 +13,7 @@ from deltaworks.operations.base import OperationContext
 from deltaworks.operations.job import main
 from deltaworks.operations.registry import operation
 from deltaworks.operations.restore import RestoreOptions, point_of, restore
-from deltaworks.specs import catalog
+from deltaworks.specs import project
 from tests.unit.rework.restore.source_stage import SourceStage
 
 
@@ -22,7 +22,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
     stage = SourceStage.at(tmp_path)
     assert isinstance(stage, SourceStage)
     stage.land_all(0, 1, 2, 3)
-    monkeypatch.setattr(catalog, "load_catalog", lambda tolerant: stage.catalog())
+    monkeypatch.setattr(project, "load_catalog", lambda tolerant: stage.catalog())
     return stage
 
 

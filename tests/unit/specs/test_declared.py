@@ -10,10 +10,11 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.known_secrets import check_secrets, weakness
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from tests.unit.specs.conftest import ENVIRONMENT
 
 KEYED = """\

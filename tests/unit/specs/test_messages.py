@@ -16,13 +16,14 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml.comments import CommentedMap
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.every_mistake import whole_reading
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.overrides import to_plain
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.wording import PATTERNS, WORDING
 from tests.unit.specs.conftest import PIPELINE

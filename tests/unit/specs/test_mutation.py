@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
+from deltaworks.specs.project import load_catalog
 
 MakeProject = Callable[..., Path]
 

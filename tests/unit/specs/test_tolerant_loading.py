@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 MakeProject = Callable[..., Path]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Place, Spec, nearest_of
 from deltaworks.specs.bounded_yaml import UnreadableYaml
-from deltaworks.specs.catalog import pipeline_files, project_root, selected_pipelines
+from deltaworks.specs.catalog import project_root
 from deltaworks.specs.checks.every_mistake import WholeReading, whole_reading
 from deltaworks.specs.checks.paths_of_events import path_mistakes
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
@@ -26,6 +26,7 @@ from deltaworks.specs.loading import NO_KEYS, read_declared
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.overrides import Overrides, aimless_overrides, overrides_of
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import pipeline_files, selected_pipelines
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec

@@ -31,7 +31,7 @@ from deltaworks.sources.base import Slice, Source, Task
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.registry import open_source
 from deltaworks.sources.task_output import TaskOutput
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 from tests.batch_points import at_points
 

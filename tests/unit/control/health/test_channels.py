@@ -8,8 +8,8 @@ import pytest
 
 from deltaworks.control.health.channels import channel_finding, channel_warning
 from deltaworks.control.troubles import HEALTH_CAUSES
-from deltaworks.specs.catalog import load_catalog
 from deltaworks.specs.environment import AlertsSpec
+from deltaworks.specs.project import load_catalog
 from tests.unit.maintenance.made_tables import project
 
 WEBHOOK = {"kind": "webhook", "name": "chat", "url": "env:CHAT_URL"}

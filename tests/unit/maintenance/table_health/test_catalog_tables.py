@@ -11,7 +11,7 @@ import pytest
 from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import catalog_tables as known_tables
 from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable, all_tables, declared_tables, with_health
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

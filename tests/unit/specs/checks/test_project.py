@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import PROJECT_ROOT, load_catalog
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
+from deltaworks.specs.project import load_catalog
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 SPARK = "gold SQL is written in Spark's dialect"
@@ -301,8 +302,8 @@ def test_what_the_check_calls_right_is_what_loads(project: Path) -> None:
 def test_only_the_check_needs_a_parser_of_sql() -> None:
     """A stream, and every other command, does without the time that one takes to load."""
     program = (
-        "import sys, deltaworks.specs.catalog, deltaworks.specs.checks.project, deltaworks.cli.pipelines; "
-        "from deltaworks.specs.catalog import load_catalog; load_catalog(); print('sqlglot' in sys.modules)"
+        "import sys, deltaworks.specs.checks.project, deltaworks.cli.pipelines; "
+        "from deltaworks.specs.project import load_catalog; load_catalog(); print('sqlglot' in sys.modules)"
     )
 
     done = subprocess.run(

@@ -21,7 +21,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 #: A relay that fails within this time of its start has failed early.
 _EARLY_SECONDS = 60.0
