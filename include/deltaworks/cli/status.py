@@ -12,6 +12,7 @@ from deltaworks.cli.alerts import alert_listing
 from deltaworks.cli.context import check_service, use_settings
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.findings import waiting
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, duration
@@ -52,6 +53,8 @@ def lake_status() -> Answer:
     parts += [f"{item.subject.dag_id}: {item.verdict.next_step}" for item in reports if item.verdict.unhealthy]
     parts += [held] if held.cells else ["No table is held back.", held]
     parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
+    # No reason to exit with 1: what runs is well, and a person at a terminal has just looked.
+    parts += [unheard] if (unheard := channel_warning(catalog.environment.alerts)) else []
     well = not (suspended or opened or any(item.verdict.unhealthy for item in reports))
     return Answer(parts, exit_code=0 if well else NOT_WELL)
 

@@ -27,6 +27,7 @@ from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import TransientError
+from deltaworks.specs.environment import WEBHOOK_VARIABLE
 from sandbox.cli import stack as cli_stack
 from sandbox.stack.report import StackStatus
 
@@ -99,6 +100,19 @@ def test_all_well_exits_with_0_and_lists_every_relay_and_stream(objects: LocalOb
     assert "nothing waits" in listed["orders"]
     assert "No table is held back." in shown.stdout
     assert "No alert is open." in shown.stdout
+
+
+def test_it_is_said_that_no_alert_reaches_a_person_until_a_channel_does(
+    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = status()
+    monkeypatch.setenv(WEBHOOK_VARIABLE, "https://alerts.example/hook")
+    heard = status()
+
+    assert "ALERTS_UNHEARD: no alert reaches a person" in alone.stdout
+    assert WEBHOOK_VARIABLE in alone.stdout
+    assert "ALERTS_UNHEARD" not in heard.stdout
+    assert (alone.exit_code, heard.exit_code) == (0, 0)
 
 
 def test_a_stream_is_listed_with_its_rows_its_quarantine_its_lag_and_since_when(objects: LocalObjects) -> None:
