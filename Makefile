@@ -19,16 +19,20 @@ doctor: ## say what this machine lacks, with the command that installs it
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m sandbox.doctor
 
+# A checkout makes the lock files newer and mostly leaves their content: the stamp holds what was installed.
 $(VENV)/.stamp: requirements.lock requirements-uv.lock
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "==> environment: creating $(VENV) from requirements.lock (about a minute)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-		--requirement requirements-uv.lock
-	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
-	@touch $@
+	@set -e; \
+	if test -x $(BIN)/python && cat $^ | cmp -s - $@; then touch $@; exit; fi; \
+	command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }; \
+	echo "==> environment: making $(VENV) what requirements.lock says (about a minute)"; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--requirement requirements-uv.lock; \
+	$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock; \
+	cat $^ > $@
 
 env: $(VENV)/.stamp ## create the environment from the lock file (once)
+	@:
 
 jars: env ## resolve the jars and compile the Java classes (once)
 	@$(RUN) -m deltaworks.tables.spark.jars
