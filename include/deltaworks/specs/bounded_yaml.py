@@ -16,20 +16,11 @@ from ruamel.yaml.events import AliasEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.reader import ReaderError
 
-from deltaworks.specs.yaml_problems import plain_problem
+from deltaworks.specs.yaml_problems import UnreadableYaml, plain_problem
 
 #: More than any declaration has.
 MOST_VALUES, MOST_DEPTH = 200_000, 100
 _MOST_SHOWN = 200
-
-
-class UnreadableYaml(Exception):
-    """The text is no YAML, or none that may be read; `line` counts from 1."""
-
-    def __init__(self, line: int, problem: str) -> None:
-        super().__init__(problem)
-        self.line = line
-        self.problem = problem
 
 
 class _PlainKeys(Composer):

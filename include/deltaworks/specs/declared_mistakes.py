@@ -16,6 +16,7 @@ from deltaworks.specs.mistakes import Mistake, lines_of
 from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.places import Location, keys_at, line_of, location_of, value_at
 from deltaworks.specs.wording import one_of_several, plain_words, unknown_key
+from deltaworks.specs.yaml_problems import UnreadableYaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
@@ -187,7 +188,7 @@ def _of_chosen_source(loc: Place, declared: Declared) -> Place:
 
 
 def _document(path: Path) -> Any:
-    from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+    from deltaworks.specs.bounded_yaml import load_yaml
 
     try:
         return load_yaml(path.read_bytes(), kind="rt")

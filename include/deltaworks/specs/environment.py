@@ -56,7 +56,9 @@ AnyChannelSpec = Annotated[SnsChannelSpec | WebhookChannelSpec | LogChannelSpec,
 class AlertsSpec(Spec):
     """The channels of an environment, each of which gets what is severe enough for it."""
 
-    channels: tuple[AnyChannelSpec, ...] = (LogChannelSpec(kind="log", name="log", min_severity="info"),)
+    channels: tuple[AnyChannelSpec, ...] = (
+        LogChannelSpec.model_construct(kind="log", name="log", min_severity="info"),
+    )
     deadman_seconds: float = Field(
         default=300, ge=60, description="the health check's own heartbeat is alerted on from this age on"
     )

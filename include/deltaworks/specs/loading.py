@@ -16,6 +16,7 @@ from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.mistakes import Mistake, spec_invalid
 from deltaworks.specs.overrides import Overrides, merge, to_plain
 from deltaworks.specs.plain_yaml import NotPlain, load_plain_yaml
+from deltaworks.specs.yaml_problems import UnreadableYaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
@@ -35,7 +36,7 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
     # Loaded where it is needed: nearly every declaration is read without it.
-    from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+    from deltaworks.specs.bounded_yaml import load_yaml
 
     try:
         return load_yaml(data, kind="rt")

@@ -12,6 +12,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Place
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mistakes import meant
+from deltaworks.specs.yaml_problems import UnreadableYaml
 
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
 #: How near a name must be to one that is declared for an override of it to be a slip, and not of something removed.
@@ -96,7 +97,7 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
             if not isinstance(level, dict):
                 raise _bad_variable(variable, f"another variable sets {parent!r} as a whole")
         text = os.environ[variable]
-        from deltaworks.specs.bounded_yaml import UnreadableYaml, load_yaml
+        from deltaworks.specs.bounded_yaml import load_yaml
 
         try:
             level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape"))

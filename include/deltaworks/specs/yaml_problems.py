@@ -23,6 +23,15 @@ _ADVICE = (
 _TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
 
 
+class UnreadableYaml(Exception):
+    """The text is no YAML, or none that may be read; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+        self.problem = problem
+
+
 def plain_problem(problem: str, *, line: int, column: int | None, text: str) -> str:
     """What is wrong and what to write.
 

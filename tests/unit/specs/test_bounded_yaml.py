@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.bounded_yaml import MOST_DEPTH, UnreadableYaml, load_yaml
+from deltaworks.specs.bounded_yaml import MOST_DEPTH, load_yaml
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.overrides import overrides_from_variables
+from deltaworks.specs.yaml_problems import UnreadableYaml
 
 BOMB = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
 #: Text and the line that is wrong in it.

@@ -1,36 +1,17 @@
-"""Gold SQL as it is declared: whether Spark could read it, and whether the tables and columns it names are there.
-
-It is parsed as Spark's dialect by sqlglot, which costs a third of a second to import: no stream and no other command
-imports this module.
-"""
+"""Gold SQL as it is declared: whether Spark could read it, and whether the tables and columns it names are there."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import sqlglot
-from sqlglot import TokenType, exp
-from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
-
 from deltaworks.specs.base import Place
-from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
+from deltaworks.specs.checks.sound_queries import Columns, SoundQueries, digest_of
 from deltaworks.specs.declared_mistakes import Declared
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-
-DIALECT = "spark"
-_SAID = "gold SQL is written in Spark's dialect"
-_STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
-_NOT_BEHIND_A_COMMA = frozenset(
-    {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
-)
-#: The parser's words by how they begin, and ours.
-_WORDS = {"Invalid expression": "this is not expected here", "Required keyword": "something is missing behind it"}
 
 
 def gold_sql_mistakes(
@@ -48,107 +29,41 @@ def gold_sql_mistakes(
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= dict.fromkeys([*unknown, *skip])
     places: dict[str, Place] = {table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)}
+    sound = SoundQueries()
     for table in build_order(spec.gold.tables):
         path = declared.path.parent / table.sql
         if table.name in skip or not path.is_file():
             columns[table.name] = None
             continue
         views = {name: columns.get(name) for name in table.reads}
-        answer, mistakes = _read(path, views, spec)
+        answer, mistakes = _read(path, views, spec, sound)
         yield from mistakes
         columns[table.name] = answer
         if answer is not None:
             for place, text in _answer_problems(table, answer):
                 yield declared.mistake((*places[table.name], *place), text)
+    sound.save()
     yield from _dedupe_mistakes(spec, declared, unknown)
 
 
-def _read(path: Path, views: Views, spec: PipelineSpec) -> tuple[Sequence[str] | None, list[Mistake]]:
+def _read(
+    path: Path, views: Mapping[str, Columns], spec: PipelineSpec, sound: SoundQueries
+) -> tuple[Columns, list[Mistake]]:
     """The columns of the answer, None where they cannot be told, and what is wrong with the SQL."""
     try:
         sql = path.read_text(encoding="utf-8")
-        query = parsed_query(sql)
     except UnicodeDecodeError:
         return None, [Mistake(path, 1, "", "this is no UTF-8")]
-    except ParseError as error:
-        return None, _syntax_mistakes(path, error)
-    except TokenError as error:
-        line = sql.count("\n", 0, error.end or 0) + 1
-        return None, [Mistake(path, line, "", f"this is no SQL: a quote is not closed ({_SAID})")]
-    if query is None:
-        return None, [Mistake(path, 1, "", f"write one SELECT and nothing else ({_SAID})")]
-    try:
-        names = QueryNames(query, views)
-        mistakes = [_table_mistake(path, table, views, spec) for table in names.unknown_tables() if not _is_path(table)]
-        # A table that is not there has any column.
-        if not mistakes:
-            mistakes = [Mistake(path, name.line, "", f"{name.text} ({_SAID})") for name in names.unknown_columns()]
-        return names.answer(), sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)
-    except SqlglotError as error:
-        return None, [Mistake(path, 1, "", f"{_first_line(error)} ({_SAID})")]
+    digest = digest_of(sql, views)
+    if digest is not None and digest in sound:
+        return sound.answer(digest), []
+    # Loaded here: it loads the parser.
+    from deltaworks.specs.checks.query_mistakes import read_query
 
-
-def parsed_query(sql: str) -> exp.Query | None:
-    """The one query of a file; None where it is something else.
-
-    Raises:
-        ParseError: it cannot be parsed.
-        TokenError: a quote is not closed.
-    """
-    # A statement sqlglot has no parser for is announced there, and refused here.
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)
-    # A function of Spark that sqlglot takes for the WINDOW clause.
-    sql = re.sub(r"\bwindow\s*\(", "time_window(", sql, flags=re.IGNORECASE)
-    _check_tokens(sql)
-    statements = sqlglot.parse(sql, read=DIALECT, error_level=ErrorLevel.RAISE)
-    queries = [part for part in statements if part is not None and not isinstance(part, exp.Semicolon)]
-    return queries[0] if len(queries) == 1 and isinstance(queries[0], exp.Query) else None
-
-
-def _check_tokens(sql: str) -> None:
-    """Refuse what sqlglot would let pass, or would blame on something behind it."""
-    tokens = sqlglot.tokenize(sql, read=DIALECT)
-    first = tokens[0] if tokens else None
-    if first is not None and first.token_type == TokenType.VAR:
-        nearest = meant(first.text.upper(), _STATEMENTS)
-        if nearest is not None:
-            text = f"{first.text} is no statement; did you mean {nearest}?"
-            raise ParseError.new(text, description=text, line=first.line)
-    for token, following in zip(tokens, [*tokens[1:], None], strict=False):
-        if token.token_type == TokenType.COMMA and (following is None or following.token_type in _NOT_BEHIND_A_COMMA):
-            text = "a comma too many"
-            raise ParseError.new(text, description=text, line=token.line)
-
-
-def _syntax_mistakes(path: Path, error: ParseError) -> list[Mistake]:
-    mistakes = []
-    for details in error.errors or [{}]:
-        what = str(details.get("description") or _first_line(error)).rstrip(".")
-        what = next((words for start, words in _WORDS.items() if what.startswith(start)), what)
-        near = f" at {details['highlight']!r}" if details.get("highlight") else ""
-        line = int(details.get("line") or 1)
-        mistakes.append(Mistake(path, line, "", f"this is no SQL{near}: {what} ({_SAID})"))
-    # Behind the first one, others mostly follow from it.
-    return mistakes[:1]
-
-
-def _table_mistake(path: Path, table: exp.Table, views: Views, spec: PipelineSpec) -> Mistake:
-    line = line_at(table.this)
-    written = ".".join(part.name for part in table.parts)
-    if table.db.lower() == spec.pipeline and table.name.lower() in views:
-        return Mistake(path, line, "", f"tables are named without their pipeline: write {table.name}")
-    declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
-    declared += [spec.mutations.names] if spec.mutations is not None else []
-    if table.name.lower() in declared and not table.db:
-        return Mistake(path, line, "", f"{written} is not among `reads` of the gold table: add it there")
-    nearest = meant(table.name, {*views, *declared})
-    advice = f"did you mean {nearest!r}?" if nearest is not None else f"it may read {', '.join(views)}"
-    return Mistake(path, line, "", f"there is no table {written!r} in this pipeline; {advice}")
-
-
-def _is_path(table: exp.Table) -> bool:
-    """Whether a table is named by where it lies: delta.`s3a://bucket/table`."""
-    return table.db.lower() in ("delta", "parquet", "json", "csv", "avro", "orc", "text")
+    answer, mistakes = read_query(path, sql, views, spec)
+    if digest is not None and not mistakes:
+        sound.remember(digest, answer)
+    return answer, mistakes
 
 
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
@@ -174,7 +89,3 @@ def _dedupe_mistakes(spec: PipelineSpec, declared: Declared, unknown: Collection
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"
             yield declared.mistake(("gold", "dedupe", "by"), text)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Place, Spec, nearest_of
-from deltaworks.specs.bounded_yaml import UnreadableYaml
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.checks.every_mistake import WholeReading, whole_reading
+from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
 from deltaworks.specs.checks.paths_of_events import path_mistakes
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.environment import EnvironmentSpec
@@ -31,6 +31,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.surroundings import surrounding_mistakes
+from deltaworks.specs.yaml_problems import UnreadableYaml
 
 SpecType = TypeVar("SpecType", bound=Spec)
 
@@ -203,9 +204,6 @@ def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistak
     """What is wrong with the SQL of a pipeline's gold tables, those left out that were put aside."""
     if not spec.gold.tables:
         return []
-    # Loaded here: a project without gold has no use for a parser of SQL.
-    from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
-
     unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_aside(("tables", index))}
     skip = {
         table.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ContractError
@@ -17,7 +17,8 @@ from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 SourceSpec = Annotated[
     FileSourceSpec | KafkaSourceSpec | KinesisSourceSpec | DeltaSourceSpec, Field(discriminator="kind")
 ]
-_SOURCE: TypeAdapter[Any] = TypeAdapter(SourceSpec)
+#: Built where a pipeline declares several, as models are.
+_SOURCE: TypeAdapter[Any] = TypeAdapter(SourceSpec, config=ConfigDict(defer_build=True))
 
 
 def chosen_source(declared: dict[str, Any]) -> dict[str, Any]:

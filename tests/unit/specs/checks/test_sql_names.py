@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.specs.checks.gold_sql import parsed_query
+from deltaworks.specs.checks.query_mistakes import parsed_query
 from deltaworks.specs.checks.sql_names import QueryNames
 
 VIEWS = {

@@ -1,0 +1,118 @@
+"""Queries that were right are not parsed again, and everything else is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.checks import query_mistakes, sound_queries
+from deltaworks.specs.checks.project import check_project
+from deltaworks.specs.checks.sound_queries import MOST_QUERIES, SoundQueries, digest_of
+
+VIEWS = {"orders": ["event_date", "amount"], "clicks": None}
+SQL = "SELECT event_date, sum(amount) AS amount FROM orders GROUP BY event_date"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were parsed."""
+    names: list[str] = []
+    read = query_mistakes.read_query
+
+    def recorded(path: Path, *arguments: Any) -> Any:
+        names.append(path.name)
+        return read(path, *arguments)
+
+    monkeypatch.setattr(query_mistakes, "read_query", recorded)
+    return names
+
+
+def test_a_query_is_parsed_again_where_it_or_what_it_reads_has_changed() -> None:
+    digest = digest_of(SQL, VIEWS)
+
+    assert digest == digest_of(SQL, dict(VIEWS))
+    others = [
+        digest_of(f"{SQL} ", VIEWS),
+        digest_of(SQL, VIEWS | {"orders": ["event_date"]}),
+        digest_of(SQL, VIEWS | {"orders": ["amount", "event_date"]}),
+        digest_of(SQL, {"orders": VIEWS["orders"]}),
+    ]
+    assert len({digest, *others}) == 5
+
+
+def test_a_query_is_parsed_again_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = digest_of(SQL, VIEWS)
+    for judges in ("another parser", ""):
+        monkeypatch.setattr(sound_queries, "_judges", lambda judges=judges: judges)
+
+        assert digest_of(SQL, VIEWS) != digest
+
+
+def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_folder: Path) -> None:
+    first = check_project("local", root=PROJECT_ROOT)
+    were_parsed = list(parsed)
+    again = check_project("local", root=PROJECT_ROOT)
+
+    assert first.mistakes == again.mistakes == []
+    assert len(were_parsed) == sum(len(spec.gold.tables) for spec in first.pipelines.values())
+    assert parsed == were_parsed
+    assert [path.name for path in cache_folder.iterdir()] == ["sound_queries.json"]
+
+
+def test_a_check_that_knows_every_query_loads_no_parser() -> None:
+    check_project("local", root=PROJECT_ROOT)
+    program = (
+        "import sys; from deltaworks.specs.checks.project import check_project; "
+        "assert check_project('local').pipelines; print(sorted({'sqlglot', 'ruamel'} & {*sys.modules}))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_what_was_remembered_is_there_for_the_next_run_and_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "queries.json"
+    for start in (0, MOST_QUERIES):
+        queries = SoundQueries(file)
+        for number in range(start, start + MOST_QUERIES // 2 + 1):
+            queries.remember(str(number), ["a"] if number % 2 else None)
+        queries.save()
+
+    kept = SoundQueries(file)
+
+    assert "0" not in kept
+    assert kept.answer(str(MOST_QUERIES)) is None
+    assert kept.answer(str(MOST_QUERIES + 1)) == ["a"]
+    assert len(json.loads(file.read_text())) == MOST_QUERIES
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 1}', '{"a": [1]}', "null"])
+def test_a_file_that_is_damaged_knows_nothing_and_is_replaced(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "queries.json"
+    file.write_text(text)
+    queries = SoundQueries(file)
+    assert "a" not in queries
+
+    queries.remember("b", ["x"])
+    queries.save()
+
+    assert SoundQueries(file).answer("b") == ["x"]
+
+
+def test_without_a_folder_every_query_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    queries = SoundQueries(tmp_path / "file" / "queries.json")
+    queries.remember("a", ["x"])
+
+    queries.save()
+
+    assert "a" not in SoundQueries(tmp_path / "file" / "queries.json")
