@@ -16,8 +16,7 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchHistory, BatchSummary
-from deltaworks.sources.objects.log import FileEventLog, matching, message_quarantine_key
-from deltaworks.sources.objects.relay.reconcile import Reader
+from deltaworks.sources.objects.log import FileEventLog, Reader, matching, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec

@@ -23,8 +23,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
 from deltaworks.rework.quarantine.open_rows import Quarantine
-from deltaworks.sources.objects.log import FileEventLog, matching
-from deltaworks.sources.objects.relay.reconcile import Reader
+from deltaworks.sources.objects.log import FileEventLog, Reader, matching
 from deltaworks.sources.objects.relay.removal import ObjectRemover, Removal
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.relay import CleanSpec, RelaySpec

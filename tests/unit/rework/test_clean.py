@@ -21,9 +21,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.rework import clean as cleaning
 from deltaworks.rework.clean import CleanResult, clean_source
+from deltaworks.sources.objects.log import Reader
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.relay.reconcile import Reader
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -58,6 +58,17 @@ _PART_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """A pipeline that reads the log: which part of it, and up to which `seq` it has."""
+
+    pipeline: str
+    bucket: str
+    prefix: str
+    glob: str | None
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogFile:
     """One data file of the log and the `seq` it spans, both ends included."""
 

@@ -11,24 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 from deltaworks.control.clock import utc_now
-from deltaworks.sources.objects.log import FileEventLog, identity, matching
+from deltaworks.sources.objects.log import FileEventLog, Reader, identity, matching
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
 _COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A pipeline that reads the log: which part of it, and up to which `seq` it has."""
-
-    pipeline: str
-    bucket: str
-    prefix: str
-    glob: str | None
-    seq: int
 
 
 @dataclass(slots=True, kw_only=True)
