@@ -13,5 +13,5 @@ for pipeline in catalog.pipelines.values():
         dag = gold_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines("gold").items():
-    dag = misdeclared_dag(names.gold_dag_id(name), error, task_id="rebuild_gold")
+    dag = misdeclared_dag(names.gold_dag_id(name), error, task_ids=["rebuild_gold"])
     globals()[dag.dag_id] = dag

@@ -12,5 +12,5 @@ for pipeline in catalog.pipelines.values():
     dag = maintenance_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines().items():
-    dag = misdeclared_dag(names.maintenance_dag_id(name), error, task_id="optimize_tables")
+    dag = misdeclared_dag(names.maintenance_dag_id(name), error, task_ids=["optimize_tables"])
     globals()[dag.dag_id] = dag

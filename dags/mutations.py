@@ -13,5 +13,5 @@ for pipeline in catalog.pipelines.values():
         dag = mutation_dag(pipeline, pipeline.mutations, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines("mutations").items():
-    dag = misdeclared_dag(names.mutation_dag_id(name), error, task_id="mutate_tables")
+    dag = misdeclared_dag(names.mutation_dag_id(name), error, task_ids=["mutate_tables"])
     globals()[dag.dag_id] = dag

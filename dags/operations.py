@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deltaworks.airflow.misdeclared_dags import misdeclared_operation_dags
 from deltaworks.airflow.operation_dags import offered_operations, operation_dag, relay_operations
 from deltaworks.specs.project import load_catalog
 
@@ -14,3 +15,5 @@ for relay in catalog.relays.values():
     for operation in relay_operations():
         dag = operation_dag(operation, relay, catalog.environment)
         globals()[dag.dag_id] = dag
+for dag in misdeclared_operation_dags(catalog):
+    globals()[dag.dag_id] = dag

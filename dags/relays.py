@@ -16,5 +16,8 @@ for relay in catalog.relays.values():
         dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_relays().items():
-    dag = misdeclared_dag(names.relay_dag_id(name), error, task_id="relay")
+    dag = misdeclared_dag(names.relay_dag_id(name), error, task_ids=["relay"])
+    globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_relays("clean").items():
+    dag = misdeclared_dag(names.clean_dag_id(name), error, task_ids=["clean_source"])
     globals()[dag.dag_id] = dag

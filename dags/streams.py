@@ -12,5 +12,5 @@ for pipeline in catalog.pipelines.values():
     dag = stream_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines().items():
-    dag = misdeclared_dag(names.stream_dag_id(name), error, task_id="ingest")
+    dag = misdeclared_dag(names.stream_dag_id(name), error, task_ids=["ingest"])
     globals()[dag.dag_id] = dag

@@ -23,6 +23,7 @@ for name, dag in bag.dags.items():
         "docs": dag.doc_md,
         "tasks": [task.task_id for task in dag.tasks],
         "schedule": read.timetable.summary,
+        "form": sorted(read.params),
     }
 print(json.dumps({"dags": dags, "errors": errors}))
 """
@@ -30,11 +31,13 @@ print(json.dumps({"dags": dags, "errors": errors}))
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What Airflow makes of a project in which `games`, with gold, and the relay `second` are declared wrongly."""
+    """What Airflow makes of a project in which `games`, with gold, and two relays are declared wrongly."""
     project = write_project(tmp_path_factory.mktemp("wrong"))
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text(games.read_text().replace("owner: games-data", "owner: games-data\ncolour: blue"))
-    (project / "include" / "relays" / "second.yaml").write_text("relay: second\n")
+    relays = project / "include" / "relays"
+    (relays / "second.yaml").write_text("relay: second\n")
+    (relays / "third.yaml").write_text("relay: third\nclean: {mode: delete}\n")
     return run_python(PARSE, project)
 
 
@@ -48,17 +51,41 @@ def test_the_others_have_all_their_dags(parsed: Any) -> None:
 def test_a_wrong_one_keeps_its_dags_without_a_schedule_and_with_its_mistake(parsed: Any) -> None:
     wrong = {name: dag for name, dag in parsed["dags"].items() if "declared wrongly" in dag["tags"]}
 
-    assert sorted(wrong) == ["gold__games", "maintenance__games", "relay__second", "stream__games"]
+    assert {"gold__games", "maintenance__games", "stream__games", "relay__second", "relay__third"} <= wrong.keys()
     for name, dag in wrong.items():
-        mistake = "pipeline.yaml:4: colour: unknown key 'colour'" if name != "relay__second" else "second.yaml:1: "
+        subject = name.partition("__")[2]
+        mistake = "pipeline.yaml:4: colour: unknown key 'colour'" if subject == "games" else f"{subject}.yaml:1: "
         assert mistake in dag["docs"], name
-        assert f"deltaworks stop {name.partition('__')[2]}" in dag["docs"]
+        assert f"deltaworks stop {subject}" in dag["docs"]
         assert dag["schedule"] in (None, "None", "Never, external triggers only"), name
+        assert dag["form"] == [], name
 
 
-def test_a_run_under_way_keeps_its_task(parsed: Any) -> None:
-    assert parsed["dags"]["stream__games"]["tasks"] == ["ingest"]
+def kinds_of(parsed: Any, name: str) -> dict[str, Any]:
+    """The DAGs of a pipeline or a relay, by kind."""
+    return {dag_id.partition("__")[0]: dag for dag_id, dag in parsed["dags"].items() if dag_id.endswith(f"__{name}")}
+
+
+def test_a_wrong_one_has_the_dags_of_a_sound_one(parsed: Any) -> None:
+    sound, wrong = kinds_of(parsed, "edits"), kinds_of(parsed, "games")
+
+    assert {"restore", "reprocess", "replay_quarantine", "start_over"} <= wrong.keys()
+    assert wrong.keys() - sound.keys() == {"gold", "refresh_gold"}, "games has gold, edits has none"
+    assert sound.keys() <= wrong.keys()
+    assert kinds_of(parsed, "second").keys() == {"relay", "reconcile", "redrive"}
+    assert kinds_of(parsed, "third").keys() == kinds_of(parsed, "landing").keys(), "it declares `clean` as landing does"
+    for kind in sound.keys() - {"stream", "maintenance"}:
+        assert wrong[kind]["tags"] == sorted({*sound[kind]["tags"], "declared wrongly", "games", kind} - {"edits"})
+
+
+def test_a_run_under_way_keeps_its_tasks(parsed: Any) -> None:
+    sound, wrong = kinds_of(parsed, "edits"), kinds_of(parsed, "games")
+
+    assert wrong["stream"]["tasks"] == ["ingest"]
+    assert wrong["restore"]["tasks"] == ["count", "requested", "approve", "restore", "rebuild_gold"]
     assert parsed["dags"]["relay__second"]["tasks"] == ["relay"]
+    for kind in sound.keys() - {"maintenance"}:
+        assert [task for task in wrong[kind]["tasks"] if task != "rebuild_gold"] == sound[kind]["tasks"], kind
 
 
 def test_every_mistake_is_in_one_import_error_and_nothing_else_is(parsed: Any) -> None:
@@ -76,11 +103,25 @@ def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
     from deltaworks.errors import ConfigError
 
     dag = misdeclared_dag(
-        "stream__games", ConfigError("SPEC_INVALID", "games: colour", hint="Mend it."), task_id="ingest"
+        "restore__games",
+        ConfigError("SPEC_INVALID", "games: colour", hint="Mend it."),
+        task_ids=["count", "approve", "restore"],
     )
 
-    with pytest.raises(AirflowFailException, match=r"games: colour Next: Mend it\."):
-        dag.get_task("ingest").execute({})
+    assert dag.get_task("restore").upstream_task_ids == {"approve"}
+    for task in dag.tasks:
+        with pytest.raises(AirflowFailException, match=r"games: colour Next: Mend it\."):
+            task.execute({})
+
+
+def test_a_runbook_links_to_a_page_of_progress_that_is_there() -> None:
+    from deltaworks.airflow.runbooks import misdeclared_runbook
+    from deltaworks.errors import ConfigError
+
+    wrong = ConfigError("SPEC_INVALID", "games: colour", hint="Mend it.")
+
+    assert "(/deltaworks/progress/stream__games)" in misdeclared_runbook("stream__games", "games", wrong)
+    assert "(/deltaworks/progress)" in misdeclared_runbook("restore__games", "games", wrong)
 
 
 def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:
@@ -122,5 +163,6 @@ def test_the_page_has_a_wrong_one_with_its_mistake_and_its_run(
 
 
 def test_the_dag_files_leave_no_wrong_pipeline_out() -> None:
-    for name in ("streams", "gold", "maintenance", "mutations"):
-        assert "wrong_pipelines(" in (REPOSITORY / "dags" / f"{name}.py").read_text(), name
+    for name in ("streams", "gold", "maintenance", "mutations", "operations"):
+        text = (REPOSITORY / "dags" / f"{name}.py").read_text()
+        assert "wrong_pipelines(" in text or "misdeclared_operation_dags(catalog)" in text, name

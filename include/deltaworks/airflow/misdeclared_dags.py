@@ -1,20 +1,24 @@
 """DAGs of pipelines and relays that are declared wrongly: they keep their place in Airflow, and say what is wrong.
 
 Without them Airflow would show such a pipeline's DAGs as deactivated, with no reason; and a run under way could be
-neither seen nor stopped there. They have no schedule, and the one task that a person may trigger fails with the
-mistakes. Once these are mended the DAGs are what they were.
+neither seen nor stopped there. They have no schedule and no form, and what a person triggers fails at once with the
+mistakes. Once these are mended the DAGs are what they were, with the runs they had.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
+from deltaworks.airflow.operation_dags import operation_task_ids, pipeline_operations, relay_operations
 from deltaworks.airflow.runbooks import misdeclared_runbook
 from deltaworks.errors import DeltaworksError
+from deltaworks.operations.base import Operation
+from deltaworks.specs.catalog import Catalog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,11 +44,13 @@ class RefusedOperator(BaseOperator):
         raise AirflowFailException(self.error)
 
 
-def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_id: str) -> DAG:
+def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str], tags: Iterable[str] = ()) -> DAG:
     """The DAG that stands for another while its declaration is wrong.
 
     Args:
-        task_id: a task of the other: one that runs stays this DAG's.
+        task_ids: the tasks of the other in their order, or the one that matters: Airflow takes a task that runs, and
+            is no longer in its DAG, as removed. Those that come later in a run under way fail like all others.
+        tags: by which people look for the other, besides its kind and its subject.
     """
     _, name = names.named_in(dag_id)
     with DAG(
@@ -57,8 +63,29 @@ def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_id: str) -> DAG
         max_active_runs=1,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(days=1),
-        tags=sorted({TAG, name, dag_id.partition("__")[0]}),
+        tags=sorted({TAG, name, dag_id.partition("__")[0], *tags}),
         default_args={"owner": "deltaworks"},
     ) as dag:
-        RefusedOperator(task_id=task_id, error=str(error), execution_timeout=timedelta(minutes=1))
+        limit = timedelta(minutes=1)
+        chain(*(RefusedOperator(task_id=task_id, error=str(error), execution_timeout=limit) for task_id in task_ids))
     return dag
+
+
+def misdeclared_operation_dags(catalog: Catalog) -> Iterator[DAG]:
+    """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
+    of_gold, of_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
+    for name, error in catalog.wrong_pipelines().items():
+        for declared in pipeline_operations(mutable=name in of_mutations, gold=name in of_gold):
+            yield _misdeclared_operation_dag(declared, name, error, gold=name in of_gold)
+    for name, error in catalog.wrong_relays().items():
+        for declared in relay_operations():
+            yield _misdeclared_operation_dag(declared, name, error, gold=False)
+
+
+def _misdeclared_operation_dag(declared: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
+    return misdeclared_dag(
+        names.operation_dag_id(declared.name, name),
+        error,
+        task_ids=operation_task_ids(declared, gold=gold),
+        tags=("operation", declared.family),
+    )

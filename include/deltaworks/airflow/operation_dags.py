@@ -112,19 +112,36 @@ def rebuild_gold_task(
 
 def offered_operations(spec: PipelineSpec) -> list[Operation]:
     """The operations of a pipeline that have a DAG of their own, in the order of the registry."""
+    return pipeline_operations(mutable=spec.mutations is not None, gold=bool(spec.gold.tables))
+
+
+def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
+    """The same, of any pipeline that declares mutations or gold tables, or neither."""
     return [
         declared
         for declared in OPERATIONS.values()
         if declared.scope == "pipeline"
         and declared.name not in names.SCHEDULED
-        and (spec.mutations is not None or not declared.for_mutable)
-        and (spec.gold.tables or not declared.for_gold)
+        and (mutable or not declared.for_mutable)
+        and (gold or not declared.for_gold)
     ]
 
 
 def relay_operations() -> list[Operation]:
     """The operations of a relay that have a DAG of their own."""
     return [item for item in OPERATIONS.values() if item.scope == "relay" and item.name not in names.SCHEDULED]
+
+
+def operation_task_ids(declared: Operation, *, gold: bool) -> list[str]:
+    """The tasks of its DAG, in their order.
+
+    Args:
+        gold: whether its pipeline declares gold tables.
+    """
+    if not declared.approval or declared.scope != "pipeline":
+        return [declared.name]
+    follows = ["rebuild_gold"] if declared.gold_follows and gold else []
+    return [COUNT, REQUESTED, APPROVE, declared.name, *follows]
 
 
 def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:

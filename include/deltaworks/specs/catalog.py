@@ -60,16 +60,19 @@ class Catalog:
 
     def wrong_pipelines(self, section: str = "") -> dict[str, ConfigError]:
         """What is wrong with pipelines, by name: with all that are wrong, or those whose file has a section."""
+        return self._wrong("pipeline", section)
+
+    def wrong_relays(self, section: str = "") -> dict[str, ConfigError]:
+        """What is wrong with relays, by name: with all that are wrong, or those whose file has a section."""
+        return self._wrong("relay", section)
+
+    def _wrong(self, kind: str, section: str) -> dict[str, ConfigError]:
         heading = re.compile(rf"^{section}\s*:", re.MULTILINE)
         return {
             name: error
-            for (kind, name), error in self.broken.items()
-            if kind == "pipeline" and (not section or heading.search(self._text(name)))
+            for (of_kind, name), error in self.broken.items()
+            if of_kind == kind and (not section or heading.search(self._text(kind, name)))
         }
-
-    def wrong_relays(self) -> dict[str, ConfigError]:
-        """What is wrong with relays, by name."""
-        return {name: error for (kind, name), error in self.broken.items() if kind == "relay"}
 
     def check(self) -> None:
         """Refuse a project of which anything is declared wrongly; for whoever shows that.
@@ -85,9 +88,11 @@ class Catalog:
                 hint="Mend the lines named; `deltaworks pipelines check` lists them all.",
             )
 
-    def _text(self, pipeline: str) -> str:
+    def _text(self, kind: str, name: str) -> str:
+        of_relay = self.root / "include" / "relays" / f"{name}.yaml"
+        path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else of_relay
         try:
-            return (self.folder(pipeline) / "pipeline.yaml").read_text(encoding="utf-8", errors="replace")
+            return path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 

@@ -60,7 +60,8 @@ def misdeclared_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
     """For a DAG whose pipeline or relay is declared wrongly."""
     # A fence in a mistake would end the block that shows it.
     mistakes = error.message.replace("```", "` ` `")
-    return _runbook("misdeclared", dag_id=dag_id, name=name, mistakes=mistakes, hint=error.hint)
+    page = f"/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else ""
+    return _runbook("misdeclared", page=page, name=name, mistakes=mistakes, hint=error.hint)
 
 
 def health_runbook() -> str:
