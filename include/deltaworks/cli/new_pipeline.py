@@ -10,11 +10,13 @@ from deltaworks.cli.output import document, line
 from deltaworks.specs.base import NAME_PATTERN
 
 if TYPE_CHECKING:
+    from deltaworks.events.inference.pipeline_proposal import Overrides
     from deltaworks.operations.infer_pipeline import InferredPipeline
     from deltaworks.specs.catalog import Catalog
 
 _FILES = "Files, or folders with everything below them: how producers write."
 _TIME = "The field of the time, by its path; chosen where it is left out."
+_TIME_FORMAT = "How the field of the time is written, in strptime's directives; chosen where it is left out."
 _TYPE = "The field of the type, by its path; chosen where it is left out."
 _ID = "The field of the id, by its path; chosen where it is left out."
 _RELAY = "The relay whose bucket the files are to land in, where there are several."
@@ -25,6 +27,7 @@ def infer(
     files: list[str] = typer.Argument(help=_FILES),
     write: str = typer.Option("", help="Write include/pipelines/NAME/pipeline.yaml, instead of printing it."),
     time: str = typer.Option("", help=_TIME),
+    time_format: str = typer.Option("", help=_TIME_FORMAT),
     type: str = typer.Option("", help=_TYPE),  # the option is called so
     id: str = typer.Option("", help=_ID),
     relay: str = typer.Option("", help=_RELAY),
@@ -35,7 +38,8 @@ def infer(
     It is tried on what was looked at: how many of these events would go to quarantine is said, and why.
     """
     project = _project()
-    inferred = _inferred(project, files, write or "events", (time, type, id), relay, mebibytes)
+    fields = _overrides(time=time, time_format=time_format, type=type, id=id)
+    inferred = _inferred(project, files, write or "events", fields, relay, mebibytes)
     if not write:
         document(inferred.text)
         _say(inferred, error=True)
@@ -47,6 +51,7 @@ def new(
     name: str = typer.Argument(help="The name of the pipeline, and of its folder."),
     sample: list[str] = typer.Option(..., "--from", help=f"{_FILES} May be given several times."),
     time: str = typer.Option("", help=_TIME),
+    time_format: str = typer.Option("", help=_TIME_FORMAT),
     type: str = typer.Option("", help=_TYPE),
     id: str = typer.Option("", help=_ID),
     relay: str = typer.Option("", help=_RELAY),
@@ -54,7 +59,8 @@ def new(
 ) -> None:
     """Make a pipeline from files of events: its folder with pipeline.yaml, checked, and the commands that come next."""
     project = _project()
-    inferred = _inferred(project, sample, name, (time, type, id), relay, mebibytes)
+    fields = _overrides(time=time, time_format=time_format, type=type, id=id)
+    inferred = _inferred(project, sample, name, fields, relay, mebibytes)
     _write(project, inferred)
     table = f"{name}.{inferred.proposal.tables[0].name}"
     for text in (
@@ -72,17 +78,28 @@ def _project() -> Catalog:
     return load_catalog(tolerant=True, only=())
 
 
-def _inferred(
-    project: Catalog, files: list[str], name: str, fields: tuple[str, str, str], relay: str, mebibytes: int
-) -> InferredPipeline:
+def _overrides(*, time_format: str, time: str, **fields: str) -> Overrides:
     from deltaworks.events.inference.pipeline_proposal import Overrides
+    from deltaworks.specs.times import parse_pattern
+
+    if time_format:
+        if not time:
+            raise typer.BadParameter("--time-format needs --time, the field that is written so")
+        try:
+            parse_pattern(time_format)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return Overrides(time=time, time_format=time_format, **fields)
+
+
+def _inferred(
+    project: Catalog, files: list[str], name: str, overrides: Overrides, relay: str, mebibytes: int
+) -> InferredPipeline:
     from deltaworks.operations.infer_pipeline import infer_pipeline
 
     if not NAME_PATTERN.match(name):
         text = f"{name!r}: use lower-case letters, digits and underscores, starting with a letter"
         raise typer.BadParameter(text)
-    time, kind, ident = fields
-    overrides = Overrides(time=time, type=kind, id=ident)
     return infer_pipeline(project, files, name=name, relay=relay, overrides=overrides, sample_bytes=mebibytes << 20)
 
 
@@ -105,7 +122,8 @@ def _say(inferred: InferredPipeline, *, error: bool = False) -> None:
     ident = "no id" if proposal.id is None else f"id {proposal.id.text}"
     tables = len(proposal.tables)
     declared = f"{tables} table{'s' * (tables != 1)}"
-    line(f"{name}, time {proposal.time.text} ({proposal.time.unit}), {ident}; {declared}.", error=error)
+    time = f"time {proposal.time.text} ({proposal.time.form.format or proposal.time.form.unit})"
+    line(f"{name}, {time}, {ident}; {declared}.", error=error)
     line(f"{inferred.quarantined.total():,} of them would go to quarantine.", error=error)
     for reason, count in inferred.quarantined.most_common(5):
         line(f"  {count:,} {reason}", error=error)

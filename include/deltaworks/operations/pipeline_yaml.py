@@ -9,8 +9,10 @@ from typing import Any
 from deltaworks.control.listing import visible
 from deltaworks.events.inference.leaf_columns import ProposedColumn
 from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedTable
+from deltaworks.events.inference.time_formats import is_of_date_alone, names_offset
 from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.times import ISO_8601, TimeForm
 
 #: What YAML reads as the text it is, unquoted and in brackets.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -108,7 +110,10 @@ def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
         yield from _comment(f"The type: {proposal.type.why}.", indent=2)
         yield f"  name: {{path: {quoted(proposal.type.text)}}}"
     yield from _comment(f"The time: {proposal.time.why}.", indent=2)
-    yield f"  time: {{path: {quoted(proposal.time.text)}, unit: {proposal.time.unit}}}"
+    form = proposal.time.form
+    if form.format is not None:
+        yield from _comment(_of_format(form.format), indent=2)
+    yield f"  time: {{path: {quoted(proposal.time.text)}, {_form(form)}}}"
     if proposal.id is None:
         reason = "The id: no field is in every event and different in each. Without one copies are not recognised."
         yield from _comment(reason, indent=2)
@@ -129,6 +134,7 @@ def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
         yield f"    when: {{{quoted(proposal.type.text)}: {quoted(table.event_type)}}}"
     yield "    columns:" if table.columns.columns else "    columns: []"
     for column in table.columns.columns:
+        yield from _format_comment(column)
         yield f"      - {_column(column, table)}"
     if table.keeps_other_fields:
         yield from _omitted(table)
@@ -160,10 +166,36 @@ def _rest(proposal: PipelineProposal) -> Iterator[str]:
 def _column(column: ProposedColumn, table: ProposedTable) -> str:
     kind = str(column.leaf.kind)
     parts = [f"name: {column.name}", f"path: {quoted('.'.join(column.path))}", f"type: {quoted(kind)}"]
-    if column.leaf.unit != "iso8601":
-        parts.append(f"unit: {column.leaf.unit}")
+    if column.leaf.form != ISO_8601:
+        parts.append(_form(column.leaf.form))
     share = 100 * column.events / max(1, table.events)
     return f"{{{', '.join(parts)}}}" + (f" # in {share:.2g} % of events" if share < 100 else "")
+
+
+def _form(form: TimeForm) -> str:
+    return f"unit: {form.unit}" if form.format is None else f"format: {quoted(form.format)}"
+
+
+def _format_comment(column: ProposedColumn) -> Iterator[str]:
+    """Why a column of times that are not ISO 8601 is one, or is none."""
+    form, several = column.leaf.form, column.leaf.formats
+    if form.format is not None:
+        yield from _comment(_of_format(form.format), indent=6)
+    elif several:
+        listed = " and ".join(map(quoted, several))
+        kind = "date" if is_of_date_alone(several[0]) else "timestamp"
+        text = (
+            f"A text: all values fit {listed}, and do not tell which is meant. Declare type: {kind} with that format."
+        )
+        yield from _comment(text, indent=6)
+
+
+def _of_format(pattern: str) -> str:
+    """What is said of a format that was chosen."""
+    text = f"All values fit the format {quoted(pattern)}, and no other that was tried."
+    if names_offset(pattern) or is_of_date_alone(pattern):
+        return text
+    return f"{text} They name no offset and are read as UTC: declare `zone` where they are by other clocks."
 
 
 def _omitted(table: ProposedTable) -> Iterator[str]:

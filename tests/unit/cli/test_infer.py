@@ -153,6 +153,18 @@ def test_a_pipeline_is_made_beside_one_that_is_broken(project: Path) -> None:
     assert "Written" in deltaworks("pipelines new hooks --from events.jsonl").output
 
 
+def test_the_format_of_the_time_is_named_where_the_values_do_not_tell(project: Path) -> None:
+    (project / "visits.csv").write_text("at,page\n03/04/2020 14:05,/\n")
+    line = "pipelines new visits --from visits.csv --time at --time-format "
+
+    result = deltaworks(line + '"%d/%m/%Y %H:%M"')
+
+    assert "time at (%d/%m/%Y %H:%M)" in result.output
+    assert load_catalog(root=project).pipeline("visits").event.time.format == "%d/%m/%Y %H:%M"
+    assert "dd/MM/yyyy' has no directive" in deltaworks(line + "dd/MM/yyyy").output
+    assert "--time-format needs --time" in deltaworks("pipelines infer visits.csv --time-format %d/%m/%Y").output
+
+
 @pytest.mark.usefixtures("project")
 def test_a_name_that_is_none_is_refused() -> None:
     result = deltaworks("pipelines new My-Hooks --from events.jsonl")

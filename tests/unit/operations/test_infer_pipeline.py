@@ -153,6 +153,71 @@ def test_types_are_looked_up_in_the_values(tmp_path: Path, values: list[Any], na
     assert of_field(tmp_path, values, name) == kind
 
 
+@pytest.mark.parametrize(
+    ("values", "name", "kind"),
+    [
+        (["20/May/2015:21:05:15 +0000"], "field", "timestamp"),
+        (["10/17/2020 14:05", "10/7/2020 9:05"], "field", "timestamp"),
+        (["17.10.2020"], "birth_date", "date"),
+        (["17.10.2020"], "field", "string"),
+        (["2020.3.14", "2020.1.3"], "version", "string"),
+        (["10/7/2020 14:05"], "field", "string"),
+        (["10/17/2020 14:05", "soon"], "field", "string"),
+        (["10/17/2020 14:05", "2020-10-17T14:05:00"], "field", "string"),
+    ],
+)
+def test_times_in_other_formats_are_columns_of_times(tmp_path: Path, values: list[str], name: str, kind: str) -> None:
+    assert of_field(tmp_path, values, name) == kind
+
+
+def test_a_format_is_declared_with_what_led_to_it(tmp_path: Path) -> None:
+    values = [{"time": AT, "paid_at": "10/17/2020 14:05", "seen": "20/May/2015:21:05:15 +0000"}]
+
+    text = infer(on_lines(tmp_path, values)).text
+
+    assert '      - {name: paid_at, path: paid_at, type: timestamp, format: "%m/%d/%Y %H:%M"}\n' in text
+    assert 'fit the format "%m/%d/%Y %H:%M", and no other that was tried. They name no offset' in in_one_line(text)
+    assert '{name: seen, path: seen, type: timestamp, format: "%d/%b/%Y:%H:%M:%S %z"}' in text
+    assert '# All values fit the format "%d/%b/%Y:%H:%M:%S %z", and no other that was tried.\n' in text
+
+
+def test_of_two_orders_of_day_and_month_neither_is_taken(tmp_path: Path) -> None:
+    text = infer(on_lines(tmp_path, [{"time": AT, "paid_at": f"0{day}/04/2020"} for day in range(1, 9)])).text
+
+    assert "      - {name: paid_at, path: paid_at, type: string}\n" in text
+    said = 'A text: all values fit "%d/%m/%Y" and "%m/%d/%Y", and do not tell which is meant.'
+    assert f"{said} Declare type: date with that format." in in_one_line(text)
+
+
+def in_one_line(text: str) -> str:
+    return re.sub(r"\n +# ", " ", text)
+
+
+def test_the_time_of_events_is_found_in_other_formats(tmp_path: Path) -> None:
+    rows = "time,page\n" + "".join(f"{day}/May/2015:21:05:15 +0000,/\n" for day in range(10, 20))
+
+    pipeline = infer(written(tmp_path, rows.encode()))
+
+    assert spec_of(pipeline).event.time.format == "%d/%b/%Y:%H:%M:%S %z"
+    assert not pipeline.quarantined
+
+
+def test_a_time_that_could_be_of_two_formats_is_asked_for(tmp_path: Path) -> None:
+    events = on_lines(tmp_path, [{"at": "03/04/2020 14:05", "page": "/"}])
+
+    for chosen in ({}, {"time": "at"}):
+        with pytest.raises(ContractError) as caught:
+            infer(events, **chosen)
+        assert caught.value.condition == "EVENTS_WITHOUT_TIME"
+        assert "at holds times" in caught.value.message
+        assert "%d/%m/%Y %H:%M and %m/%d/%Y %H:%M" in caught.value.message
+        assert caught.value.hint == 'Say which is meant: --time at --time-format "%d/%m/%Y %H:%M".'
+
+    pipeline = infer(events, time="at", time_format="%m/%d/%Y %H:%M")
+    assert spec_of(pipeline).event.time.format == "%m/%d/%Y %H:%M"
+    assert not pipeline.quarantined
+
+
 def test_only_leaves_are_columns_named_after_what_they_are_of(tmp_path: Path) -> None:
     event = {"time": AT, "id": 7, "user": {"id": 1, "login": "x", "plan": "a"}, "repository": {"owner": {"id": 2}}}
 
@@ -287,6 +352,7 @@ def test_events_without_a_time_are_refused(tmp_path: Path) -> None:
 
     assert caught.value.condition == "EVENTS_WITHOUT_TIME"
     assert "--time" in caught.value.hint
+    assert "time: {arrival: true}" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
-from deltaworks.events.inference.leaf_types import epoch_unit, is_time_name, words_in, words_of
-from deltaworks.events.inference.profiles import DATE, DIGITS, INSTANT, Path, Profile
+from deltaworks.events.inference.leaf_types import epoch_unit, is_time_name, time_formats, words_in, words_of
+from deltaworks.events.inference.profiles import DATE, DIGITS, INSTANT, PLAIN, Path, Profile
+from deltaworks.events.inference.time_formats import is_of_date_alone
 from deltaworks.specs.base import check_path
-from deltaworks.specs.times import TimeUnit
+from deltaworks.specs.times import ISO_8601, TimeForm
 
 _TYPE_NAMES = words_in(
     "event_name event_type type event kind action topic detail_type op operation typename name category"
@@ -42,9 +43,9 @@ class FieldChoice:
 
 @dataclass(frozen=True, slots=True)
 class TimeChoice(FieldChoice):
-    """The field of the time and its unit; `absent` events lack it."""
+    """The field of the time and how it is written; `absent` events lack it."""
 
-    unit: TimeUnit
+    form: TimeForm
     absent: int = 0
 
 
@@ -87,26 +88,45 @@ def time_choice(events: Profile) -> TimeChoice | None:
     """The field that says when an event happened; the one most have where none is in all of them."""
     choices = []
     for path, profile in _candidates(events, _DEEPEST):
-        unit = _time_unit(path[-1], profile)
+        form = _time_form(path[-1], profile)
         absent = events.values - profile.values
-        if unit is None or absent > _MOST_WITHOUT_TIME * events.values:
+        if form is None or absent > _MOST_WITHOUT_TIME * events.values:
             continue
         rank = _rank(path, _TIME_NAMES)
-        only_dates = set(profile.forms) == {DATE}
+        only_dates = set(profile.forms) == {DATE} or (form.format is not None and is_of_date_alone(form.format))
         order = (absent, only_dates, len(_TIME_NAMES) if rank is None else rank, len(path), path)
         why = "a time in every event" if not absent else f"{absent:,} events have none and go to quarantine"
-        choices.append((order, TimeChoice(path, why, unit, absent)))
+        choices.append((order, TimeChoice(path, why, form, absent)))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 
 
-def _time_unit(name: str, profile: Profile) -> TimeUnit | None:
-    """The unit in which all values of the field are times."""
+def unclear_times(events: Profile) -> list[tuple[Path, tuple[str, ...]]]:
+    """Fields that most events have and whose texts fit several patterns of times, with these."""
+    fields = ((path, profile, _formats(path[-1], profile)) for path, profile in _candidates(events, _DEEPEST))
+    return [
+        (path, formats)
+        for path, profile, formats in fields
+        if len(formats) > 1 and events.values - profile.values <= _MOST_WITHOUT_TIME * events.values
+    ]
+
+
+def _formats(name: str, profile: Profile) -> tuple[str, ...]:
+    of_texts = set(profile.kinds) - {NULL} == {TEXT} and set(profile.forms) == {PLAIN}
+    return time_formats(name, profile) if of_texts else ()
+
+
+def _time_form(name: str, profile: Profile) -> TimeForm | None:
+    """The form of which all values of the field are times."""
     kinds = set(profile.kinds) - {NULL}
     forms = set(profile.forms)
     if kinds == {TEXT} and forms and forms <= {INSTANT, DATE}:
-        return "iso8601"
+        return ISO_8601
+    formats = _formats(name, profile)
+    if len(formats) == 1:
+        return TimeForm(format=formats[0])
     of_numbers = kinds and (kinds <= {INT53, INT64, FLOAT64} or (kinds == {TEXT} and forms == {DIGITS}))
-    return epoch_unit(profile) if of_numbers and is_time_name(name) else None
+    unit = epoch_unit(profile) if of_numbers and is_time_name(name) else None
+    return None if unit is None else TimeForm(unit)
 
 
 def id_choice(events: Profile) -> FieldChoice | None:
@@ -116,7 +136,7 @@ def id_choice(events: Profile) -> FieldChoice | None:
         if not _in_every(profile, events, {TEXT, INT53, INT64}) or profile.null_words:
             continue
         rank, distinct = _rank(path, _ID_NAMES), profile.distinct
-        if distinct is None or _time_unit(path[-1], profile) is not None:
+        if distinct is None or _time_form(path[-1], profile) is not None:
             continue
         of_event = rank is not None and (
             len(path) == 1 or _ID_NAMES[rank] != "id" or "_".join(words_of(path[-2])) in _ENVELOPES

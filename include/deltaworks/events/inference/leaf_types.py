@@ -7,7 +7,7 @@ like one, and a number of money is a decimal.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltaworks.events.inference.column_types import (
     ARRAY,
@@ -31,9 +31,11 @@ from deltaworks.events.inference.profiles import (
     INSTANT,
     NULL_WORD,
     NUMBER,
+    PLAIN,
     Profile,
 )
-from deltaworks.specs.times import TimeUnit
+from deltaworks.events.inference.time_formats import is_of_date_alone
+from deltaworks.specs.times import ISO_8601, TimeForm, TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
 
 
@@ -74,11 +76,13 @@ _LONGEST_TYPE = 160
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The type of a column, and the unit of its times. `null_words` are texts that have to stand for nothing."""
+    """The type of a column, and how its times are written. `null_words` are texts that have to stand for nothing;
+    `formats` several patterns that all its texts fit: a text, since they do not tell which is meant."""
 
     kind: ColumnType
-    unit: TimeUnit = "iso8601"
+    form: TimeForm = ISO_8601
     null_words: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
 
 
 def words_of(name: str) -> list[str]:
@@ -134,7 +138,7 @@ def _of_many(profile: Profile, *, is_map: bool) -> Leaf | str:
 
 def _time_or(name: str, profile: Profile, kind: ColumnType) -> Leaf:
     unit = epoch_unit(profile) if is_time_name(name) else None
-    return Leaf(kind) if unit is None else Leaf(TIMESTAMP, unit)
+    return Leaf(kind) if unit is None else Leaf(TIMESTAMP, TimeForm(unit))
 
 
 def _of_fractions(name: str, profile: Profile) -> ColumnType:
@@ -151,21 +155,39 @@ def _of_texts(name: str, profile: Profile, *, of_text: bool) -> Leaf:
     leaf = _of_forms(name, profile, forms, of_text=of_text) if forms else Leaf(STRING)
     if leaf.kind == STRING or not profile.null_words:
         return leaf
-    return Leaf(leaf.kind, leaf.unit, tuple(sorted(profile.null_words))) if of_text else Leaf(STRING)
+    return replace(leaf, null_words=tuple(sorted(profile.null_words))) if of_text else Leaf(STRING)
 
 
 def _of_forms(name: str, profile: Profile, forms: set[str], *, of_text: bool) -> Leaf:
     if forms <= {DATE, INSTANT}:
         return Leaf(Primitive("date") if forms == {DATE} else TIMESTAMP)
+    if forms == {PLAIN}:
+        return _of_formats(time_formats(name, profile))
     if forms == {DIGITS}:
         return _time_or(name, profile, LONG if of_text else STRING)
     if forms <= {DIGITS, FRACTION}:
         return Leaf(_of_written_fractions(name, profile, forms, of_text=of_text))
-    if of_text and forms <= {DIGITS, FRACTION, NUMBER}:
-        return Leaf(DOUBLE)
-    if of_text and forms == {BOOLEAN_WORD}:
-        return Leaf(Primitive("boolean"))
-    return Leaf(STRING)
+    return Leaf(_of_words(forms) if of_text else STRING)
+
+
+def _of_words(forms: set[str]) -> ColumnType:
+    if forms <= {DIGITS, FRACTION, NUMBER}:
+        return DOUBLE
+    return Primitive("boolean") if forms == {BOOLEAN_WORD} else STRING
+
+
+def time_formats(name: str, profile: Profile) -> tuple[str, ...]:
+    """The patterns of times that all texts of the field called `name` fit. Versions look like dates: a date alone is
+    one only in a field that is called like one."""
+    formats = profile.formats or ()
+    return formats if is_time_name(name) else tuple(item for item in formats if not is_of_date_alone(item))
+
+
+def _of_formats(formats: tuple[str, ...]) -> Leaf:
+    if len(formats) != 1:
+        return Leaf(STRING, formats=formats)
+    kind = Primitive("date") if is_of_date_alone(formats[0]) else TIMESTAMP
+    return Leaf(kind, TimeForm(format=formats[0]))
 
 
 def _of_written_fractions(name: str, profile: Profile, forms: set[str], *, of_text: bool) -> ColumnType:

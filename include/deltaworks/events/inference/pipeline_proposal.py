@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from deltaworks.events.inference.envelope_choices import (
     id_choice,
     time_choice,
     type_choice,
+    unclear_times,
 )
 from deltaworks.events.inference.leaf_columns import ProposedColumns, columns_of
 from deltaworks.events.inference.leaf_types import KEYWORDS, epoch_unit, words_of
@@ -26,7 +27,7 @@ from deltaworks.events.inference.profiles import Path, Profile
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.times import times_of
 from deltaworks.specs.table import RESERVED_TABLES
-from deltaworks.specs.times import TimeForm
+from deltaworks.specs.times import TimeForm, parse_pattern
 
 MOST_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
@@ -69,9 +70,10 @@ class PipelineProposal:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Fields that somebody names, by path; empty ones are chosen."""
+    """Fields that somebody names, by path, and the pattern of the time; empty ones are chosen."""
 
     time: str = ""
+    time_format: str = ""
     type: str = ""
     id: str = ""
 
@@ -138,23 +140,47 @@ def propose_pipeline(
 def _choices(events: Profile, overrides: Overrides) -> tuple[TimeChoice, FieldChoice | None, FieldChoice | None]:
     time = time_choice(events)
     if overrides.time:
-        path = tuple(overrides.time.split("."))
-        profile = _field(events, path)
-        unit = epoch_unit(profile) or "iso8601"
-        time = TimeChoice(path, "as it was named", unit, events.values - profile.values)
+        time = _named_time(events, overrides)
     if time is None:
-        raise ContractError(
-            "EVENTS_WITHOUT_TIME",
-            f"No field holds a time in most of the {events.values:,} events, as ISO 8601 or as seconds or milliseconds "
-            "since 1970.",
-            hint="Name the field that does: --time PATH. Every event needs a time of its own.",
-        )
+        raise _no_time(events)
     kind, ident = type_choice(events), id_choice(events)
     if overrides.type:
         kind = FieldChoice(tuple(overrides.type.split(".")), "as it was named")
     if overrides.id:
         ident = FieldChoice(tuple(overrides.id.split(".")), "as it was named")
     return time, kind, ident
+
+
+def _named_time(events: Profile, overrides: Overrides) -> TimeChoice:
+    path = tuple(overrides.time.split("."))
+    profile = _field(events, path)
+    formats = profile.formats or ()
+    if overrides.time_format:
+        form = TimeForm(format=parse_pattern(overrides.time_format).text)
+    elif len(formats) > 1:
+        raise _no_time(events, [(path, formats)])
+    else:
+        form = TimeForm(format=formats[0]) if formats else TimeForm(epoch_unit(profile) or "iso8601")
+    return TimeChoice(path, "as it was named", form, events.values - profile.values)
+
+
+def _no_time(events: Profile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
+    unclear = unclear or unclear_times(events)
+    if unclear:
+        path, formats = ".".join(unclear[0][0]), unclear[0][1]
+        return ContractError(
+            "EVENTS_WITHOUT_TIME",
+            f"{path} holds times, but all its values in {events.values:,} events fit several formats: "
+            f"{' and '.join(formats)}.",
+            hint=f'Say which is meant: --time {path} --time-format "{formats[0]}".',
+        )
+    return ContractError(
+        "EVENTS_WITHOUT_TIME",
+        f"No field holds a time in most of the {events.values:,} events: as ISO 8601, as seconds or milliseconds since "
+        "1970, or in one of the formats that are tried.",
+        hint='Name the field that does: --time PATH, with --time-format "%d/%m/%Y %H:%M" where it is written in a way '
+        "of its own. Where events have none, declare time: {arrival: true} by hand: docs/specs.md#arrival.",
+    )
 
 
 def _field(events: Profile, path: Path) -> Profile:
@@ -176,9 +202,7 @@ class _Look:
     def take(self, event: dict[str, Any]) -> None:
         if len(self.dates) <= _MOST_DATES:
             with contextlib.suppress(Misfit):  # an event without a time
-                self.dates.add(
-                    times_of(TimeForm(self._time.unit)).instant_us(value_at(event, self._time.path)) // _DAY_US
-                )
+                self.dates.add(times_of(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
         if self._kind is None or not self.profiles:
             return
         value = value_at(event, self._kind.path)

@@ -20,6 +20,7 @@ from deltaworks.events.inference.column_types import (
     Shape,
     kind_of,
 )
+from deltaworks.events.inference.time_formats import fitting, still_fitting
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.times import times_of
 from deltaworks.specs.times import ISO_8601
@@ -47,7 +48,8 @@ class Profile:
 
     `low` and `high` bound its numbers and the texts of digits; `scales` counts the digits behind the points, None where
     a number has no such; `whole_digits` are at most before it. `counts` has the values of a field with few of them, and
-    `distinct` says how many different ones there were as long as nearly all differ.
+    `distinct` says how many different ones there were as long as nearly all differ. `formats` are the patterns of times
+    that all its plain texts fit; None before there was one.
     """
 
     position: int = 0
@@ -64,6 +66,7 @@ class Profile:
     whole_digits: int = 0
     counts: Counter[Any] | None = field(default_factory=Counter)
     hashes: set[int] | None = None
+    formats: tuple[str, ...] | None = None
 
     @property
     def values(self) -> int:
@@ -124,6 +127,8 @@ class Profile:
         self.forms[form] += 1
         if form == NULL_WORD:
             self.null_words[text] += 1
+        elif form == PLAIN:
+            self.formats = fitting(text) if self.formats is None else still_fitting(self.formats, text)
         elif form == DIGITS:
             self.low, self.high = min(self.low, int(text)), max(self.high, int(text))
             self.whole_digits = max(self.whole_digits, len(text.lstrip("-")))

@@ -1,0 +1,116 @@
+"""Patterns of times are chosen where the samples leave no other, and never out of two."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.events.inference.time_formats import (
+    DATES,
+    WHOLE,
+    fitting,
+    is_of_date_alone,
+    names_offset,
+    still_fitting,
+)
+from deltaworks.events.time_patterns import NoMatch, pattern_reader
+from deltaworks.specs.times import parse_pattern
+from tests.unit.conftest import PROJECT_ROOT
+
+TIMES = ("", " %H:%M", ":%H:%M:%S", "T%H:%M:%S.%f", " %H:%M:%S,%f", ", %I:%M %p", " %I:%M:%S%p")
+OFFSETS = ("", " %z", "%z", " UTC", " GMT")
+PATTERNS = [*WHOLE, *(date + time + offset * bool(time) for date in DATES for time in TIMES for offset in OFFSETS)]
+INSTANTS = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2068, 1, 1), timezones=st.just(dt.UTC))
+
+
+def fits(pattern: str, text: str) -> bool:
+    try:
+        pattern_reader(pattern).read(text)
+    except (NoMatch, ValueError):
+        return False
+    return True
+
+
+def all_fitting(texts: list[str]) -> tuple[str, ...]:
+    formats = fitting(texts[0])
+    for text in texts[1:]:
+        formats = still_fitting(formats, text)
+    return formats
+
+
+@given(pattern=st.sampled_from(PATTERNS), instants=st.lists(INSTANTS, min_size=1, max_size=5), data=st.data())
+def test_every_pattern_that_fits_all_texts_is_one_of_those_named(
+    pattern: str, instants: list[dt.datetime], data: st.DataObject
+) -> None:
+    texts = [instant.strftime(pattern) for instant in instants]
+    behind = pattern[len(next((date for date in DATES if pattern.startswith(date)), "")) :]
+    rivals = [date + behind for date in DATES if parse_or_none(date + behind)]
+
+    formats = all_fitting(texts)
+
+    assert pattern in formats
+    if pattern not in WHOLE:
+        assert set(formats) - set(WHOLE) == {rival for rival in rivals if all(fits(rival, text) for text in texts)}
+    assert set(formats) == set(all_fitting(data.draw(st.permutations(texts))))
+
+
+def parse_or_none(pattern: str) -> object:
+    try:
+        return parse_pattern(pattern)
+    except ValueError:
+        return None
+
+
+@given(pattern=st.sampled_from(PATTERNS), instants=st.lists(INSTANTS, min_size=1, max_size=5))
+def test_one_pattern_alone_is_the_one_the_texts_were_written_by(pattern: str, instants: list[dt.datetime]) -> None:
+    formats = all_fitting([instant.strftime(pattern) for instant in instants])
+
+    assert formats == (pattern,) or len(formats) > 1
+
+
+@given(text=st.text(max_size=30) | st.from_regex(r"[0-9/.: -]{0,24}", fullmatch=True))
+def test_a_text_that_is_none_fits_nothing_and_raises_nothing(text: str) -> None:
+    assert all(fits(pattern, text) for pattern in fitting(text))
+
+
+@pytest.mark.parametrize(
+    ("texts", "formats"),
+    [
+        (["20/May/2015:21:05:15 +0000"], ("%d/%b/%Y:%H:%M:%S %z",)),
+        (["10/17/2020 14:05"], ("%m/%d/%Y %H:%M",)),
+        (["17/10/2020 9:05"], ("%d/%m/%Y %H:%M",)),
+        (["10/7/2020 14:05"], ("%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M")),
+        (["10/7/2020 14:05", "10/17/2020 14:05"], ("%m/%d/%Y %H:%M",)),
+        (["10/17/2020 14:05", "17/10/2020 14:05"], ()),
+        (["20/10/17"], ("%d/%m/%y", "%y/%m/%d")),
+        (["May 5, 2020"], ("%b %d, %Y", "%B %d, %Y")),
+        (["May 5, 2020", "Jun 5, 2020"], ("%b %d, %Y",)),
+        (["Wed, 21 Oct 2015 07:28:00 GMT"], ("%a, %d %b %Y %H:%M:%S GMT",)),
+        (["Thu Nov  5 09:12:01 2020"], ("%a %b %d %H:%M:%S %Y",)),
+        (["2020-10-17 14:05:01 UTC"], ("%Y-%m-%d %H:%M:%S UTC",)),
+        (["31/02/2020 14:05"], ()),
+        (["10/17/2020 14:05", "10/17/2020 14:05:01"], ()),
+        (["1.2.3"], ()),
+        (["order 10/17/2020"], ()),
+    ],
+)
+def test_texts_as_programs_write_them(texts: list[str], formats: tuple[str, ...]) -> None:
+    assert all_fitting(texts) == formats
+
+
+def test_the_patterns_that_are_tried_are_documented() -> None:
+    page = (PROJECT_ROOT / "docs" / "getting-events-in.md").read_text()
+    section = page.partition("#### Formats of times")[2].partition("\n#")[0]
+
+    for pattern in (*DATES, *WHOLE):
+        assert f"`{pattern}`" in section or f"`{re.sub('[.-]', '/', pattern)}`" in section, pattern
+
+
+def test_what_a_pattern_says_of_its_texts() -> None:
+    assert is_of_date_alone("%d/%m/%Y")
+    assert not is_of_date_alone("%d/%m/%Y %H:%M")
+    assert [names_offset(f"%d/%m/%Y %H:%M{offset}") for offset in OFFSETS] == [False, True, True, True, True]
