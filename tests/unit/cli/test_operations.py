@@ -105,6 +105,19 @@ def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:
         run("batches", "shop", "--id", "9")
 
 
+def test_what_a_query_answers_is_printed_as_it_is_and_whole_in_a_pipe(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = "github." + "x" * 120
+
+    shown = run("sql", f"SELECT 'renovate[bot]' AS who, '[/x]' AS event, '[link=a]b' AS object, '{long}' AS place")
+
+    header, row = shown.splitlines()
+    assert header.split() == ["who", "event", "object", "place"]
+    assert row.split() == ["renovate[bot]", "[/x]", "[link=a]b", long]
+
+
 def test_a_count_of_a_reprocess_needs_no_jvm_and_changes_nothing(run: Run, project: Path) -> None:
     before = sorted(path for path in (project / "lake").rglob("*"))
 

@@ -83,6 +83,12 @@ def test_an_event_of_any_name_is_listed_and_shown_by_it(stage: Stage, name: str)
     assert name in [row["event"] for row in json.loads(run("list", "shop", "--json").output)]
 
 
+def test_an_object_of_any_name_is_shown_by_it(stage: Stage) -> None:
+    stage.ingest(spec("int"), b"{bad", named="[link=http:]m.jsonl[x]")
+
+    assert "[link=http:]m.jsonl[x]6" in run("show", "shop", "--limit", "1").output
+
+
 def test_a_replay_is_a_dry_run_unless_it_is_to_be_applied(stage: Stage) -> None:
     dry = run("replay", "shop", "--reason", "type_mismatch").output
     assert "3 open rows selected: 2 would land, 1 still do not fit, 0 cannot be read again" in dry

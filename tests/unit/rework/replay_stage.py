@@ -69,12 +69,12 @@ class Stage:
     def catalog(self, spec: PipelineSpec) -> Catalog:
         return Catalog(environment=self.environment, relays={}, pipelines={spec.pipeline: spec}, root=self.landing)
 
-    def ingest(self, spec: PipelineSpec, *bodies: bytes) -> None:
-        """Land the bodies as objects and their rows as one batch, at ARRIVED_US."""
+    def ingest(self, spec: PipelineSpec, *bodies: bytes, named: str = "k") -> None:
+        """Land the bodies as objects whose keys begin so, and their rows as one batch, at ARRIVED_US."""
         events = []
         for body in bodies:
             self.seq += 1
-            key = f"k{self.seq}"
+            key = f"{named}{self.seq}"
             (self.landing / key).write_bytes(body)
             tag = hashlib.md5(body).hexdigest()
             made = dt.datetime.fromtimestamp(MADE_US // 1_000_000 + self.seq, dt.UTC)

@@ -215,11 +215,8 @@ def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistak
 
 def _remarks(spec: PipelineSpec, declared: Declared) -> Iterator[Mistake]:
     if spec.gold.tables and spec.gold.schedule is None:
-        built = (
-            "at the end of maintenance"
-            if spec.maintenance.schedule is not None
-            else f"when somebody triggers gold__{spec.pipeline}"
-        )
+        at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
+        built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which gold__{spec.pipeline} runs too"
         yield declared.mistake(
             ("gold",), f'gold has no schedule and is built only {built}; write schedule: "*/15 * * * *" below gold'
         )

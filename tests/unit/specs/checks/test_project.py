@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
+from deltaworks.operations.registry import operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
 from deltaworks.specs.project import load_catalog
@@ -133,6 +135,19 @@ def test_a_right_project_has_no_mistake(project: Path) -> None:
 
 def test_this_project_has_no_mistake() -> None:
     assert said(check_project("local", root=PROJECT_ROOT)) == []
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT_ROOT / "include" / "pipelines").iterdir()))
+def test_any_pipeline_of_this_project_may_be_removed(tmp_path: Path, name: str) -> None:
+    for folder in ("environments", "relays", "pipelines"):
+        shutil.copytree(PROJECT_ROOT / "include" / folder, tmp_path / "include" / folder)
+    shutil.rmtree(tmp_path / "include" / "pipelines" / name)
+
+    check = check_project("local", root=tmp_path)
+
+    assert said(check) == []
+    assert name not in check.pipelines
+    assert all(name in remark.text for remark in check.remarks)
 
 
 def test_every_mistake_of_one_pipeline_is_named_at_once(project: Path) -> None:
@@ -269,10 +284,17 @@ def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
     check = check_project("local", root=project)
 
     assert [str(remark) for remark in check.remarks] == [
-        "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only when somebody triggers "
-        'gold__shop; write schedule: "*/15 * * * *" below gold'
+        "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only by `deltaworks gold "
+        "build shop`, which gold__shop runs too; "
+        'write schedule: "*/15 * * * *" below gold'
     ]
     assert check.mistakes == []
+
+    nightly = 'maintenance: {schedule: "0 3 * * *"}\n'
+    declare(project, "shop", PIPELINE + nightly + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
+    (remark,) = check_project("local", root=project).remarks
+    assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in remark.text
+    assert operation("rebuild_gold").command == "gold build"
 
 
 def test_a_wrong_environment_hides_no_pipeline(project: Path) -> None:
