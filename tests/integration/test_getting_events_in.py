@@ -1,4 +1,4 @@
-"""What docs/getting-events-in.md shows is typed, on a file of sixty types: from a file to the right answer."""
+"""What docs/getting-events-in.md shows is typed: files, HTTP and Kafka lead to the right answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.servers.object_store import end_process, free_port
 from tests.webhook_events import webhooks
 
 pytestmark = pytest.mark.integration
@@ -25,11 +31,20 @@ ANSWER_SECONDS = 420.0
 SHARED = ("include/deltaworks", "include/sandbox", "include/spark", "include/jars", "spark_jobs", "plugins", "dags")
 
 
+def section(name: str) -> str:
+    """What the page says under a heading of the second level."""
+    return PAGE.read_text().partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def blocks(name: str, kind: str = "") -> list[str]:
+    """The examples of a section: of a language, or the commands."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", section(name), re.DOTALL | re.MULTILINE)
+    return [text for language, text in fenced if language == kind]
+
+
 def shown() -> list[list[str]]:
     """The commands of the page's first example, as words."""
-    block = re.search(r"From a file of events to an answer:\n\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None
-    return [shlex.split(line)[1:] for line in block[1].splitlines()]
+    return [shlex.split(line)[1:] for line in blocks("Files")[0].splitlines()]
 
 
 @pytest.fixture
@@ -46,13 +61,17 @@ def project(tmp_path: Path) -> Iterator[Path]:
     typed(["down"], tmp_path)
 
 
+def variables(project: Path) -> dict[str, str]:
+    """The environment of whoever types in the project's folder."""
+    own = {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_HOME": str(project / "home")}
+    return {key: value for key, value in os.environ.items() if not key.startswith("DELTAWORKS_")} | own
+
+
 def typed(words: list[str], project: Path) -> subprocess.CompletedProcess[str]:
     """One command, typed in the project's folder."""
-    variables = {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_HOME": str(project / "home")}
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("DELTAWORKS_")} | variables
     command = [sys.executable, "-m", "deltaworks.cli", *words]
     done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=project, env=variables(project), capture_output=True, text=True, timeout=300, check=False
     )
     print(shlex.join(words), done.returncode, done.stdout[-2_000:], done.stderr[-2_000:])
     return done
@@ -68,15 +87,99 @@ def test_the_page_leads_from_a_file_to_an_answer(project: Path) -> None:
     for words in preparing:
         assert typed(words, project).returncode == 0
 
-    answer: dict[str, int] = {}
-    end = time.monotonic() + ANSWER_SECONDS
-    while sum(answer.values()) < len(sent.events) and time.monotonic() < end:
-        time.sleep(5)
-        done = typed([*asking, "--json"], project)
-        if done.returncode == 0:
-            answer = {row["event_name"]: row["how_many"] for row in json.loads(done.stdout)}
-    assert answer == dict(sent.by_type)
+    rows = answer(asking, project, until=lambda rows: sum(row["how_many"] for row in rows) >= len(sent.events))
+    assert by_name(rows) == dict(sent.by_type)
     (quarantined,) = json.loads(typed(["sql", "SELECT count(*) AS n FROM hooks.quarantine", "--json"], project).stdout)
     assert quarantined == {"n": 0}
     again = typed(["land", "hooks", "events.jsonl", "--json"], project)
     assert [(file["objects"], file["events"]) for file in json.loads(again.stdout)] == [(0, 6_000)]
+
+
+def answer(words: list[str], project: Path, *, until: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+    """What a query answers in the end."""
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + ANSWER_SECONDS
+    while not until(rows) and time.monotonic() < end:
+        time.sleep(5)
+        done = typed([*words, "--json"], project)
+        if done.returncode == 0:
+            rows = json.loads(done.stdout)
+    return rows
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
+    return {row["event_name"]: row["how_many"] for row in rows}
+
+
+@contextmanager
+def collecting(line: str, project: Path, port: int) -> Iterator[None]:
+    """The collector in a terminal of its own, on a port that is free."""
+    words = [*shlex.split(line)[1:], "--port", str(port)]
+    command = [sys.executable, "-m", "deltaworks.cli", *words]
+    with subprocess.Popen(command, cwd=project, env=variables(project)) as process:
+        try:
+            end = time.monotonic() + 120
+            while not listens(port):
+                assert process.poll() is None, "the collector ended"
+                assert time.monotonic() < end, "the collector does not listen"
+                time.sleep(0.5)
+            yield
+        finally:
+            end_process(process)
+
+
+def listens(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(1_200)
+def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(project: Path) -> None:
+    for name in ("HTTP", "Kafka"):
+        (declared,) = blocks(name, "yaml")
+        folder = project / "include" / "pipelines" / declared.split()[1]
+        folder.mkdir(parents=True)
+        (folder / "pipeline.yaml").write_text(declared)
+    sent = webhooks(300)
+    sent.write(project / "events.jsonl")
+    order = json.loads(re.findall(r"`(\{.*?\})`", section("Kafka"))[0])
+    orders = [order | {"id": number, "total": number / 4} for number in range(200)]
+    (project / "orders.jsonl").write_text("".join(json.dumps(event) + "\n" for event in orders))
+    (starting, collect), (one, many, asking) = (block.splitlines() for block in blocks("HTTP"))
+    port = free_port()
+
+    up = typed(shlex.split(starting)[1:], project)
+    assert up.returncode == 0
+    assert "Created topics: orders" in up.stdout
+    assert "Created Kinesis streams: clicks" in up.stdout
+    with collecting(collect, project, port):
+        for line, events in ((one, 1), (many, len(sent.events))):
+            words = shlex.split(line.replace("8090", str(port)))
+            done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=True)
+            print(line, done.stdout[:500])
+            assert json.loads(done.stdout) == {"accepted": events}
+    (commands,), (program,) = blocks("Kafka"), blocks("Kafka", "python")
+    again, produce, total = commands.splitlines()
+    assert again == starting
+    (project / "send.py").write_text(program)
+    address = re.search(r"^Kafka +(\S+)$", up.stdout, re.MULTILINE)
+    assert address is not None
+    words = shlex.split(produce.replace("ADDRESS", address[1]))
+    assert (words[0], words[-2:]) == ("python", ["<", "orders.jsonl"])
+    with (project / "orders.jsonl").open("rb") as events_of_orders:
+        subprocess.run([sys.executable, *words[1:-2]], cwd=project, stdin=events_of_orders, timeout=120, check=True)
+
+    posted = sent.by_type + Counter(click=1)
+    rows = answer(shlex.split(asking)[1:], project, until=lambda rows: by_name(rows) == posted)
+    assert by_name(rows) == posted
+    wanted = {"orders": 200, "total": sum(event["total"] for event in orders)}
+    (row,) = answer(shlex.split(total)[1:], project, until=lambda rows: rows[:1] and rows[0]["orders"] == 200)
+    assert {name: float(value) for name, value in row.items()} == wanted
+    for name in ("clicks", "orders"):
+        listed = typed(["quarantine", "list", name, "--json"], project)
+        assert (listed.returncode, json.loads(listed.stdout)) == (0, [])

@@ -1,4 +1,4 @@
-"""Which topics pipelines read from the stack's own broker: they decide whether it has one."""
+"""Which topics and streams pipelines read from the stack itself: topics decide whether it has a broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Collection
 
 from deltaworks.specs.base import Reference
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.sources.records import KafkaSourceSpec
-from sandbox.stack.environment import KAFKA_BOOTSTRAP
+from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from sandbox.stack.environment import AWS_ENDPOINT, KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
 
 _OURS = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
+_OUR_MESSAGING = Reference(scheme="env", name=AWS_ENDPOINT)
 
 
 def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
@@ -28,3 +29,20 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
     sources = [spec.source for spec in load_catalog(root=home.project, tolerant=True, only=only).pipelines.values()]
     ours = [source for source in sources if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _OURS]
     return tuple(sorted({topic for source in ours for topic in source.topics}))
+
+
+def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
+    """The Kinesis streams of every pipeline whose source in use is one, sorted; none where the environment's
+    `messaging` is another than the stack's.
+
+    Args:
+        only: as for `declared_topics`.
+
+    Raises:
+        ConfigError: the environment itself is declared wrongly.
+    """
+    catalog = load_catalog(root=home.project, tolerant=True, only=only)
+    if catalog.environment.messaging.endpoint != _OUR_MESSAGING:
+        return ()
+    sources = [spec.source for spec in catalog.pipelines.values()]
+    return tuple(sorted({source.stream for source in sources if isinstance(source, KinesisSourceSpec)}))

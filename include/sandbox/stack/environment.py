@@ -22,6 +22,8 @@ from sandbox.stack.secrets import StackSecrets, write_private
 
 #: Where the stack's broker is; not set where it has none.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
+#: Where SNS, SQS, Kinesis and the landing bucket are.
+AWS_ENDPOINT = "DELTAWORKS_AWS_ENDPOINT"
 # Values of the calling shell would change how the stack's own processes behave.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
 _LOOPBACK = f"{HOST},localhost"
@@ -49,7 +51,7 @@ def stack_variables(
         "DELTAWORKS_LAKE_ENDPOINT": f"http://{HOST}:{ports['s3proxy']}",
         "DELTAWORKS_LAKE_ACCESS_KEY": keys.lake_access_key,
         "DELTAWORKS_LAKE_SECRET_KEY": keys.lake_secret_key,
-        "DELTAWORKS_AWS_ENDPOINT": aws_endpoint,
+        AWS_ENDPOINT: aws_endpoint,
         "DELTAWORKS_AWS_ACCESS_KEY": keys.aws_access_key,
         "DELTAWORKS_AWS_SECRET_KEY": keys.aws_secret_key,
         "DELTAWORKS_LANDING_QUEUE_URL": queue_url(aws_endpoint),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,16 @@ class HealthChecks:
             except ClientError:
                 store.create_bucket(Bucket=bucket)
 
+    def create_streams(self, names: Sequence[str]) -> list[str]:
+        """Create the Kinesis streams that are not there, of one shard; which they were."""
+        kinesis = landing_client("kinesis", **self._messaging_options())
+        created = []
+        for name in names:
+            with contextlib.suppress(kinesis.exceptions.ResourceInUseException):
+                kinesis.create_stream(StreamName=name, ShardCount=1)
+                created.append(name)
+        return created
+
     def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
         airflow: Health | None = None
@@ -141,12 +152,15 @@ class HealthChecks:
             "secret_key": self.keys.lake_secret_key,
         }
 
+    def _messaging_options(self) -> dict[str, str]:
+        return {
+            "endpoint": f"http://{HOST}:{self.ports['moto']}",
+            "access_key": self.keys.aws_access_key,
+            "secret_key": self.keys.aws_secret_key,
+        }
+
     def _moto(self) -> bool:
-        return is_wired(
-            endpoint=f"http://{HOST}:{self.ports['moto']}",
-            access_key=self.keys.aws_access_key,
-            secret_key=self.keys.aws_secret_key,
-        )
+        return is_wired(**self._messaging_options())
 
     def _lake(self) -> bool:
         try:

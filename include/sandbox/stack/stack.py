@@ -14,7 +14,7 @@ from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.tables.spark.jars import ensure_jars
 from sandbox.airflow.settings import AirflowHome
 from sandbox.servers.kafka_broker import create_topics
-from sandbox.stack.declared_topics import declared_topics
+from sandbox.stack.declared_topics import declared_streams, declared_topics
 from sandbox.stack.environment import KAFKA_BOOTSTRAP, process_environment, read_env, stack_variables, write_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST, choose_ports
@@ -135,7 +135,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
         prepared = pool.submit(_prepare_airflow, home, keys, progress)
         _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
         checks.create_buckets()
-        _create_topics(home, read_env(home), progress)
+        _create_topics(home, read_env(home), checks, progress)
         prepared.result()
     withdraw_stop_flags(home)
     for order in START_ORDER:
@@ -156,11 +156,13 @@ def _among(programs: Container[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in programs]
 
 
-def _create_topics(home: StackHome, environment: Mapping[str, str], progress: Progress) -> None:
+def _create_topics(home: StackHome, environment: Mapping[str, str], checks: HealthChecks, progress: Progress) -> None:
+    """Create what pipelines read: a stream that starts without its topic waits for minutes until it tries again."""
     bootstrap = environment.get(KAFKA_BOOTSTRAP)
-    topics = declared_topics(
-        home, [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
-    )
+    pipelines = [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
+    topics = declared_topics(home, pipelines)
+    if made := checks.create_streams(declared_streams(home, pipelines)):
+        progress(f"Created Kinesis streams: {', '.join(made)}")
     if topics and bootstrap is None:
         progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
     elif bootstrap is not None and (created := create_topics(bootstrap, topics)):

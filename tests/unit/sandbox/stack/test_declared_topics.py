@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from sandbox.demo.fresh import demo_settings
-from sandbox.stack.declared_topics import declared_topics
+from sandbox.stack.declared_topics import declared_streams, declared_topics
 from sandbox.stack.home import StackHome
-from sandbox.stack.programs import KAFKA, stack_programs
+from sandbox.stack.programs import KAFKA, HealthChecks, stack_programs
 from sandbox.stack.secrets import keep_secrets
+from tests.unit.sources.conftest import aws_endpoint
 
+__all__ = ["aws_endpoint"]
 ENVIRONMENT = "environment: local\nlake: {root: file:///lake}\nlanding: {root: file:///landing}\nmessaging: {}\n"
 KAFKA_SOURCE = {"kind": "kafka", "bootstrap_servers": "env:DELTAWORKS_KAFKA_BOOTSTRAP", "topics": ["orders", "edits"]}
 KINESIS_SOURCE = {"kind": "kinesis", "stream": "orders"}
@@ -90,6 +92,30 @@ def test_the_demo_needs_a_broker_for_engagement_alone(tmp_path: Path) -> None:
     assert declared_topics(home, demo_settings(None, activities=0).what.pipelines) == ()
     assert topics <= {*declared_topics(home, demo_settings(None).what.pipelines)}
     assert topics <= {*declared_topics(home)}
+
+
+def test_the_kinesis_streams_that_pipelines_read_from_the_stack_are_declared(home_of: HomeOf) -> None:
+    home = home_of(sources={"live": KINESIS_SOURCE, "old": KAFKA_SOURCE}, source="live")
+    environment = home.project / "include" / "environments" / "local.yaml"
+    elsewhere = declared_streams(home)
+    ours = ENVIRONMENT.replace("messaging: {}", 'messaging: {endpoint: "env:DELTAWORKS_AWS_ENDPOINT"}')
+    environment.write_text(ours)
+
+    assert elsewhere == ()
+    assert declared_streams(home) == ("orders",)
+    home_of(source=KAFKA_SOURCE)
+    environment.write_text(ours)
+    assert declared_streams(home) == ()
+
+
+def test_streams_that_are_not_there_are_created_and_the_others_stay(aws_endpoint: str, tmp_path: Path) -> None:
+    port = int(aws_endpoint.rpartition(":")[2])
+    checks = HealthChecks({"moto": port}, keep_secrets(tmp_path / "secrets.json"))
+    first, second = f"clicks-{port}", f"visits-{port}"
+
+    assert checks.create_streams([first]) == [first]
+    assert checks.create_streams([first, second]) == [second]
+    assert checks.create_streams([]) == []
 
 
 def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
