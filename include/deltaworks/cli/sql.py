@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import duckdb
 import typer
@@ -13,6 +14,9 @@ from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.tables.query import connect
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
 
 
 @listing_command
@@ -32,14 +36,31 @@ def sql(
         for name, wrong in project.wrong_pipelines().items():
             if re.search(rf'\b{name}"?\s*\.', query):
                 raise wrong from error
-        raise ConfigError(
-            "SQL_REFUSED", str(error), hint="`deltaworks sql` without a query lists the tables."
-        ) from error
+        raise _refused(error, query, project, names) from error
     listing = Listing(_distinct([str(column[0]) for column in result.description or []]))
     rows = result.fetchmany(limit + 1)
     for row in rows[:limit]:
         listing.add(*row)
     return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
+
+
+def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
+    """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
+    for name, spec in project.pipelines.items():
+        for table in (*spec.tables, *spec.live, *spec.gold.tables):
+            if f"{name}.{table.name}" not in names and re.search(rf"\b{name}\.{table.name}\b", query):
+                return ConfigError(
+                    "SQL_REFUSED",
+                    f"There is no table {name}.{table.name} yet: it is declared, and nothing has made it so far.",
+                    hint=f"Start the stream, or wait until it has started: `deltaworks status` says how {name} is.",
+                )
+    text, _, place = str(error).partition("\n\n")
+    line = f" ({place.partition(':')[0].lower()})" if place.startswith("LINE ") else ""
+    return ConfigError(
+        "SQL_REFUSED",
+        " ".join(text.split()) + line,
+        hint="`deltaworks sql` without a query lists the tables.",
+    )
 
 
 def _distinct(columns: Sequence[str]) -> tuple[str, ...]:

@@ -118,6 +118,24 @@ def test_what_a_query_answers_is_printed_as_it_is_and_whole_in_a_pipe(
     assert row.split() == ["renovate[bot]", "[/x]", "[link=a]b", long]
 
 
+def test_a_table_that_is_declared_and_not_there_yet_is_said_to_be_so(run: Run, project: Path) -> None:
+    edit(project, "tables:\n", "tables:\n  - {name: orders, when: {name: order}}\n")
+
+    with pytest.raises(ConfigError, match=r"There is no table shop\.orders yet: it is declared") as caught:
+        run("sql", "SELECT * FROM shop.orders")
+
+    assert "deltaworks status" in caught.value.hint
+
+
+def test_what_is_no_sql_is_refused_on_one_line(run: Run) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run("sql", "SELECT 1,\nx FORM y z")
+
+    assert caught.value.condition == "SQL_REFUSED"
+    assert "\n" not in caught.value.message
+    assert caught.value.message.endswith("(line 2)")
+
+
 def test_a_count_of_a_reprocess_needs_no_jvm_and_changes_nothing(run: Run, project: Path) -> None:
     before = sorted(path for path in (project / "lake").rglob("*"))
 
