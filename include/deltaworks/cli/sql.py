@@ -47,11 +47,12 @@ def sql(
 def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
     """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
     for name, spec in project.pipelines.items():
-        for table in (*spec.tables, *spec.live, *spec.gold.tables):
-            if f"{name}.{table.name}" not in names and re.search(rf"\b{name}\.{table.name}\b", query):
+        tables = [table.name for table in spec.tables] + [table.name for table in spec.live]
+        for table in (*tables, *(declared.name for declared in spec.gold.tables)):
+            if f"{name}.{table}" not in names and re.search(rf"\b{name}\.{table}\b", query):
                 return ConfigError(
                     "SQL_REFUSED",
-                    f"There is no table {name}.{table.name} yet: it is declared, and nothing has made it so far.",
+                    f"There is no table {name}.{table} yet: it is declared, and nothing has made it so far.",
                     hint=f"Start the stream, or wait until it has started: `deltaworks status` says how {name} is.",
                 )
     text, _, place = str(error).partition("\n\n")
