@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from deltaworks.control import paths
@@ -29,6 +28,7 @@ from deltaworks.maintenance.unattended import NightBound, alert_over_bound, reso
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.needed_files import HeldFiles, file_infos, files_named_elsewhere, uncommitted_files
+from deltaworks.tables.removable_files import LeftToSpark, removable_by_listing
 from deltaworks.tables.replacement import content
 from deltaworks.tables.steps import read_last_completed
 
@@ -169,14 +169,12 @@ def _of_table(
     if table is None:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
     try:
-        # Files that no snapshot in the retention needs, less those the log has named: the rest was never in it.
-        unneeded, named = (
-            set(table.vacuum(age_hours, dry_run=True, enforce_retention_duration=not dry_run, full=full))
-            for full in (True, False)
-        )
-    except DeltaError as error:
-        return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {error}"[:300])
-    candidates = sorted(path for path in unneeded - named - protected if not path.startswith("_"))
+        removable = removable_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
+    except LeftToSpark as reason:
+        return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {reason}")
+    # Files that no version within the retention needs, less those the log has named: the rest was never in it.
+    unnamed = removable.files.keys() - removable.taken_out - protected
+    candidates = sorted(path for path in unnamed if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
     orphans = [file for file in _with_infos(lake, root, candidates) if file.changed_at < before]
     size = sum(file.size for file in orphans)

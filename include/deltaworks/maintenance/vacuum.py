@@ -5,39 +5,45 @@ promised time travel, and every known reader and writer need (`vacuum_holds`); l
 only with a reason, which the commits then carry.
 
 A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That covers the files
-that commits removed, but not those that no commit ever named, so once a week the folder is listed (FULL).
+that commits removed, but not those that no commit ever named, so once a week the folder is listed (FULL). Both are done
+in this process (`vacuum_files`); only a table that asks for more than this project understands is left to Spark.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
-
-from pyspark.sql import SparkSession
+from typing import Literal
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
-from deltaworks.control.provenance import read_user_metadata, user_metadata
+from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.optimize import Sessions
 from deltaworks.maintenance.unattended import NightBound
-from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS, check_retention, holds_on, retention_of
+from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
+from deltaworks.maintenance.vacuum_files import vacuum_files
+from deltaworks.maintenance.vacuum_holds import (
+    MINIMUM_RETENTION_HOURS,
+    Retention,
+    check_retention,
+    holds_on,
+    retention_of,
+)
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
-from deltaworks.tables.needed_files import HeldFiles, file_infos, kept_hours, uncommitted_files
+from deltaworks.tables.needed_files import HeldFiles, kept_hours, uncommitted_files
+from deltaworks.tables.removable_files import LeftToSpark, LogTooShort
 from deltaworks.tables.replacement import content
-from deltaworks.tables.spark.session import USER_METADATA, session_settings
 
 OPERATION = "vacuum"
 Mode = Literal["lite", "full"]
@@ -45,18 +51,6 @@ Mode = Literal["lite", "full"]
 FULL_EVERY = timedelta(days=7)
 #: VACUUM of a table may take hours after the files that wait to be committed were read.
 _MARGIN_HOURS = 24
-_SETTINGS = {
-    # Since Delta 4.1 RETAIN is ignored unless this is off.
-    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
-    # Without it VACUUM leaves no trace in the history of a table on S3.
-    "spark.databricks.delta.vacuum.logging.enabled": "true",
-    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-}
-_CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
-#: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
-_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-#: Delta's error where the log no longer reaches back to the last VACUUM.
-_NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +74,7 @@ class VacuumResult:
 
 
 def vacuum_tables(
-    spark: SparkSession,
+    spark: Sessions | None,
     catalog: Catalog,
     pipeline: str,
     *,
@@ -99,6 +93,7 @@ def vacuum_tables(
     more than its log remembers; except in a dry run that raises an alert. A table that is being restored is skipped.
 
     Args:
+        spark: opens the session, for the first table that needs it. None leaves such tables out.
         retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
         below_minimum: the reason for a retention of less than seven days, which is refused without one. Holds and
             promised time travel count all the same.
@@ -170,7 +165,7 @@ class _Run:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Sessions | None,
         catalog: Catalog,
         spec: PipelineSpec,
         *,
@@ -229,26 +224,34 @@ class _Run:
         if created is not None and time.time() - created / 1000 < retention.hours * 3600:
             young = f"it was created less than {retention.hours} h ago"
             return replace(result, reason="; ".join(text for text in (young, retention.why) if text))
-        mode, why = self._mode_of(name)
+        done = self._in_force(result, key, retention, version=opened.version())
+        return replace(done, seconds=time.monotonic() - started)
+
+    def _in_force(self, result: VacuumResult, key: str, retention: Retention, *, version: int) -> VacuumResult:
+        """Vacuum a table with the retention that is in force."""
+        mode, why = self._mode_of(result.table)
+        vacuum = partial(self._vacuum, key, hours=retention.hours, version=version)
         try:
-            deleted = self._vacuum(key, name, mode, hours=retention.hours, version=opened.version())
-        except Exception as error:
-            if mode == "full" or self._mode is not None or not _NO_LITE.search(str(error)):
-                raise
-            mode, why = "full", "its log does not reach back to the last VACUUM"
-            deleted = self._vacuum(key, name, mode, hours=retention.hours, version=opened.version())
+            try:
+                files, size, by = vacuum(mode=mode)
+            except LogTooShort:
+                why = "its log does not reach back to the last VACUUM"
+                if self._mode is not None:
+                    return replace(result, skipped=True, reason=f"skipped: {why}, so only mode full does")
+                mode = "full"
+                files, size, by = vacuum(mode=mode)
+        except LeftToSpark as reason:
+            return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
         if mode == "full" and not self._dry_run:
-            _note_full(self._home, name)
-        reason = "; ".join(text for text in (retention.why, f"listed: {why}" if mode == "full" and why else "") if text)
-        files, size = deleted
+            _note_full(self._home, result.table)
+        listed = f"listed: {why}" if mode == "full" and why else ""
         return replace(
             result,
             files=files,
             bytes=size,
             mode=mode,
             retention_hours=retention.hours,
-            seconds=time.monotonic() - started,
-            reason=reason,
+            reason="; ".join(text for text in (retention.why, listed, by) if text),
         )
 
     def _mode_of(self, name: str) -> tuple[Mode, str]:
@@ -261,7 +264,8 @@ class _Run:
             return "full", f"the last time was {last:%Y-%m-%d}"
         return "lite", ""
 
-    def _vacuum(self, key: str, name: str, mode: Mode, *, hours: int, version: int) -> tuple[int, int]:
+    def _vacuum(self, key: str, *, mode: Mode, hours: int, version: int) -> tuple[int, int, str]:
+        """Files and bytes, and why it took Spark, empty where it did not."""
         justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
@@ -271,15 +275,33 @@ class _Run:
             mode=mode,
             **justification,
         )
-        command = f"VACUUM delta.`{self._lake.storage.spark_uri(key)}` {mode.upper()} RETAIN {hours} HOURS"
-        checked = "false" if justification else "true"
-        settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: _tasks(self._spark), USER_METADATA: metadata}
-        with session_settings(self._spark, settings):
-            if self._dry_run:
-                uris = [row["path"] for row in self._spark.sql(f"{command} DRY RUN").toLocalIterator()]
-                return _sizes(self._lake, uris)
-            self._spark.sql(command).collect()
-        return _deleted(self._lake, key, after_version=version, metadata=metadata)
+        full, dry_run = mode == "full", self._dry_run
+        try:
+            files, size = vacuum_files(
+                self._lake,
+                self._home.objects,
+                key,
+                hours=hours,
+                full=full,
+                dry_run=dry_run,
+                now=utc_now(),
+                user_metadata=metadata,
+            )
+        except LeftToSpark as reason:
+            if self._spark is None:
+                raise
+            files, size = vacuum_by_spark(
+                self._spark(),
+                self._lake,
+                key,
+                hours=hours,
+                full=full,
+                dry_run=dry_run,
+                version=version,
+                metadata=metadata,
+            )
+            return files, size, f"by Spark: {reason}"
+        return files, size, ""
 
 
 def _waits(held: HeldFiles | None, hours: int) -> str | None:
@@ -324,27 +346,3 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
             hint=f"Its tables are {', '.join(names)}.",
         )
     return [name for name in names if not tables or name in tables]
-
-
-def _tasks(spark: SparkSession) -> str:
-    return str(max(8, 4 * spark.sparkContext.defaultParallelism))
-
-
-def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
-    """The number of files among these, without folders, and their bytes."""
-    # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
-    locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
-    sizes = [info.size or 0 for info in file_infos(lake, locations)]
-    return len(sizes), sum(sizes)
-
-
-def _deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
-    """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
-    opened = lake.open(key)
-    newest = opened.version() if opened else after_version
-    own_metadata = read_user_metadata(metadata)
-    metrics: dict[str, Any] = {}
-    for commit in commit_history(lake, key, newest=newest, limit=newest - after_version):
-        if commit.operation.startswith("VACUUM") and commit.metadata == own_metadata:
-            metrics |= commit.metrics
-    return int(metrics.get("numDeletedFiles", 0)), int(metrics.get("sizeOfDataToDelete", 0))

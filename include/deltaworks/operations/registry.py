@@ -41,7 +41,6 @@ _OPERATIONS = (
         command="vacuum",
         summary="Delete files that no version within the retention needs any more.",
         run="deltaworks.operations.upkeep:vacuum",
-        needs_spark=True,
         destructive=True,
         unattended=True,
         approval=True,

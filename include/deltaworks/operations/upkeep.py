@@ -181,7 +181,7 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
     dry_run, bound = tonight(context, dry_run=options.dry_run)
     return Report(
         results=vacuum_tables(
-            context.spark(),
+            context.spark,
             context.catalog,
             context.subject,
             tables=list(options.tables) or None,

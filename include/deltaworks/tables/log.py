@@ -189,14 +189,25 @@ def stats_of(added: Action) -> dict[str, Any]:
 
 def list_log(objects: ObjectStore, key: str) -> LogFiles:
     """What lies in the log of the table at `key`. One listing."""
+    return log_files(objects.list(f"{key}/_delta_log/"))
+
+
+def log_files(names: Iterable[str]) -> LogFiles:
+    """What these keys of objects in a log are."""
     commits, parts = set(), dict[int, dict[str, int]]()
-    for name in objects.list(f"{key}/_delta_log/"):
+    for name in names:
         if (commit := _COMMIT.search(name)) is not None:
             commits.add(int(commit.group(1)))
         elif (checkpoint := _CHECKPOINT.search(name)) is not None:
             parts.setdefault(int(checkpoint.group(1)), {})[name] = int(checkpoint.group(3) or 1)
     whole = {version: tuple(sorted(names)) for version, names in parts.items() if len(names) in names.values()}
     return LogFiles(frozenset(commits), whole)
+
+
+def commit_version(name: str) -> int | None:
+    """The version of which this key of an object is the commit; None where it is something else."""
+    commit = _COMMIT.search(name)
+    return int(commit.group(1)) if commit is not None else None
 
 
 def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = None) -> TableState:
@@ -207,6 +218,21 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
             TABLE_VERSION_GONE, the log does not reach back, or forward, to this version.
     """
     log = list_log(objects, key)
+    target, base = replay_base(log, key, version)
+    state = TableState(key, target)
+    for name in () if base is None else log.checkpoints[base]:
+        state.apply(_checkpointed(lake, name))
+    for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
+        state.apply(actions or ())
+    return state
+
+
+def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
+    """The version that is to be read, and that of the checkpoint to begin with, None for the first commit.
+
+    Raises:
+        ContractError: what `state_at` raises.
+    """
     newest = log.newest
     if newest is None:
         raise ContractError(
@@ -229,13 +255,7 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
             f"The log of {key} has lost the commit of version {', '.join(map(str, missing[:5]))}.",
             hint="`deltaworks tables check` says whether it can be recreated, and by which command.",
         )
-    base = log.checkpoint_up_to(target)
-    state = TableState(key, target)
-    for name in () if base is None else log.checkpoints[base]:
-        state.apply(_checkpointed(lake, name))
-    for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
-        state.apply(actions or ())
-    return state
+    return target, log.checkpoint_up_to(target)
 
 
 def _from_the_start(log: LogFiles, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""The files a table needs: whether those its log names are there, what no version needs, and what waits for its commit.
+"""The files a table needs: whether those its log names are there, and what waits for its commit.
 
 Files that no commit names yet must not be removed: those of shares that are held back, and of torn batches. A share may
 wait for weeks, longer than any retention. So whoever deletes files of a table by their age asks here first, and before
@@ -39,8 +39,6 @@ from deltaworks.tables.steps import (
 _STAT_UP_TO = 1_000
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID = 20
-#: Tables of more files than this are not listed, and of more unneeded files than this only so many are measured.
-MOST_LISTED = 100_000
 _STAT_AT_ONCE = 1_000
 _INTERVAL = re.compile(r"^(?:interval\s+)?(\d+)\s+(hour|day|week)s?$", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
@@ -71,11 +69,11 @@ def needed_by(action: Action) -> list[str]:
     needed = [] if "://" in path or path.startswith("/") else [path]
     vector = action.get("deletionVector")
     if vector and vector["storageType"] == "u":
-        needed.append(_vector_path(vector["pathOrInlineDv"]))
+        needed.append(vector_path(vector["pathOrInlineDv"]))
     return needed
 
 
-def _vector_path(encoded: str) -> str:
+def vector_path(encoded: str) -> str:
     """Where a deletion vector lies: its name is a UUID in Z85 behind the folder's name, if that has one."""
     folder, text = encoded[:-_ENCODED_UUID], encoded[-_ENCODED_UUID:]
     data = b""
@@ -88,40 +86,11 @@ def _vector_path(encoded: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreferenced:
-    """Files nothing needs, with their bytes. Not `complete` where there are more than were measured."""
-
-    files: int
-    bytes: int
-    complete: bool
-
-
 def kept_hours(table: DeltaTable) -> int:
     """For how long the log keeps in mind what was removed, by the table's property, in hours."""
     declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
     interval = _INTERVAL.match(declared.strip())
     return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_KEPT_HOURS
-
-
-def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferenced | None:
-    """Count the files below `key` that no version within the table's retention needs; None where it is too large.
-
-    Files that were written within the retention count as needed: a writer may be about to commit them.
-
-    Args:
-        limit: tables of more files are not listed.
-
-    Raises:
-        DeltaError: delta-rs cannot say what this table needs.
-    """
-    table = lake.open(key)
-    if table is None or len(table.file_uris()) > limit:
-        return None
-    unneeded = [path for path in table.vacuum(kept_hours(table), dry_run=True, full=True) if not path.startswith("_")]
-    root = arrow_path(lake.storage, key)
-    sizes = [info.size or 0 for info in file_infos(lake, [f"{root}/{path}" for path in unneeded[:limit]])]
-    return Unreferenced(files=len(sizes), bytes=sum(sizes), complete=len(unneeded) <= limit)
 
 
 def file_infos(lake: Lake, places: Sequence[str]) -> Iterator[fs.FileInfo]:

@@ -76,7 +76,7 @@ def commit_rearranged(
             break
         before_commit()
         if put_commit(objects, key, version + 1, _actions(live, version, user_metadata, parameters)):
-            _keep_checkpoints(lake, key, version + 1)
+            keep_checkpoints(lake, key, version + 1)
             return _outcome(rearranged, live, version + 1)
     return _outcome(rearranged, [], None)
 
@@ -155,7 +155,7 @@ def _metrics(live: Sequence[Rearranged]) -> dict[str, str]:
     }
 
 
-def _keep_checkpoints(lake: Lake, key: str, version: int) -> None:
+def keep_checkpoints(lake: Lake, key: str, version: int) -> None:
     """Write the checkpoint that is due with this version. A reader does without one, so a failure is none of ours."""
     table = lake.open(key)
     if table is None:

@@ -5,14 +5,13 @@ in hand are completed once there is a file STOP. OFF names protections that are 
 between them.
 
 VACUUM keeps a day at least, whatever it is asked for. So that minutes are enough, its process lives in another day: the
-clock that it judges ages by, in Python and in the JVM, is ahead by a day less RETENTION_SECONDS, and nobody else's is.
+clock that it judges ages by is ahead by a day less RETENTION_SECONDS, and nobody else's is.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from deltaworks.control import clock
 from deltaworks.control.job import run_job
@@ -97,12 +96,13 @@ def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
 
 def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
     """VACUUM with a short retention, by explicit override: a few tables at a time, so that OPTIMIZE has its turns."""
-    tomorrow, numbers = _Tomorrow(spark), itertools.count(1)
+    _go_to_tomorrow()
+    numbers = itertools.count(1)
     tables = itertools.cycle(VACUUMED)
 
     def once() -> Counts:
         done = vacuum.vacuum_tables(
-            cast("SparkSession", tomorrow),
+            lambda: spark,
             catalog,
             PIPELINE,
             dry_run=False,
@@ -124,53 +124,17 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
     return once
 
 
-class _Tomorrow:
-    """A Spark session whose VACUUM goes by the clock of another day; all else is today's session."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-        self._ahead = timedelta(hours=KEPT_HOURS) - timedelta(seconds=RETENTION_SECONDS)
-        self._jvm = spark._jvm
-        self._clock = self._jvm.org.apache.spark.util.ManualClock()
-        true_now, true_time = clock.utc_now, time.time
-        vacuum.utc_now = lambda: true_now() + self._ahead
-        # What waits to be committed came on this day: a day of theirs is RETENTION_SECONDS of ours here too.
-        safe = self._ahead + timedelta(seconds=RETENTION_SECONDS / 2)
-        vacuum._waiting_is_safe = lambda hours: safe
-        vacuum.time = SimpleNamespace(  # type: ignore[assignment]
-            time=lambda: true_time() + self._ahead.total_seconds(), monotonic=time.monotonic
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def sql(self, command: str) -> DataFrame:
-        """The command, as Delta runs it, but for its clock."""
-        found = re.fullmatch(r"VACUUM delta\.`(.+)` (FULL|LITE) RETAIN (\d+) HOURS", command)
-        assert found is not None, command
-        jvm, session = self._jvm, self._spark._jsparkSession
-        delta = jvm.org.apache.spark.sql.delta
-        no_options = _module(jvm.scala.collection.immutable, "Map").empty()
-        folder = jvm.org.apache.hadoop.fs.Path(found.group(1))
-        table = _module(delta.catalog, "DeltaTableV2").apply(session, folder, no_options, "VACUUM")
-        SparkSession._get_j_spark_session_class(jvm).setActiveSession(session)
-        self._clock.setTime(int((time.time() + self._ahead.total_seconds()) * 1000))
-        done = _module(delta.commands, "VacuumCommand").gc(
-            session,
-            table,
-            False,
-            jvm.scala.Some(float(found.group(3))),
-            jvm.scala.Option.empty(),
-            jvm.scala.Some(found.group(2)),
-            no_options,
-            self._clock,
-        )
-        return DataFrame(done, self._spark)
-
-
-def _module(package: Any, name: str) -> Any:
-    """A Scala object."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+def _go_to_tomorrow() -> None:
+    """Let VACUUM go by the clock of another day; all else is of today."""
+    ahead = timedelta(hours=KEPT_HOURS) - timedelta(seconds=RETENTION_SECONDS)
+    true_now, true_time = clock.utc_now, time.time
+    vacuum.utc_now = lambda: true_now() + ahead
+    # What waits to be committed came on this day: a day of theirs is RETENTION_SECONDS of ours here too.
+    safe = ahead + timedelta(seconds=RETENTION_SECONDS / 2)
+    vacuum._waiting_is_safe = lambda hours: safe
+    vacuum.time = SimpleNamespace(  # type: ignore[assignment]
+        time=lambda: true_time() + ahead.total_seconds(), monotonic=time.monotonic
+    )
 
 
 def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[], Counts]:

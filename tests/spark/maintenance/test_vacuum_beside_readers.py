@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from collections.abc import Callable
@@ -20,9 +21,13 @@ from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import write_file
-from tests.spark.maintenance.test_vacuum import KEY, PULSE, START, in_metadata, made_at, replaced
+from tests.spark.made_pulse import HEAD
+from tests.unit.maintenance.aged_tables import in_metadata, made_at, replaced
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
+PULSE = HEAD + "tables: [{name: events, catch_all: true, zorder_by: [event_name]}]\n"
+START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
+KEY = paths.table("pulse", "events")
 LIVE = "live: [{name: by_name, reads: events}]\n"
 ROWS = 4
 
@@ -33,16 +38,16 @@ def pulse(make_project: Callable[..., Any]) -> Any:
     project = make_project({"pulse": (PULSE + LIVE, {})})
     for number in range(ROWS):
         project.append("pulse", "events", [{"event_time": START, "event_name": f"e{number}"}])
-    in_metadata(project, createdTime=int((time.time() - 20 * 24 * 3600) * 1000))
+    in_metadata(project.lake, KEY, createdTime=int((time.time() - 20 * 24 * 3600) * 1000))
     for version in range(ROWS + 1):
-        made_at(project, version, hours_ago=72 - version)
+        made_at(project.lake, KEY, version, hours_ago=72 - version)
     return project
 
 
-def shortest(spark: SparkSession, pulse: Any) -> VacuumResult:
+def shortest(pulse: Any) -> VacuumResult:
     """The most that can be deleted: a day is kept, and the folder is listed."""
     (result,) = vacuum_tables(
-        spark,
+        None,
         pulse.catalog,
         "pulse",
         dry_run=False,
@@ -77,11 +82,11 @@ def test_a_slow_reader_gets_every_row_of_files_that_were_replaced_long_ago(
     with pytest.raises(StreamingQueryException, match="the reader dies"):
         read_slowly(spark, pulse, seen, batches=1)
     assert len(seen) == 1
-    gone = replaced(pulse, hours_ago=60)
+    gone = replaced(pulse.lake, KEY, hours_ago=60)
     if not protected:
         monkeypatch.setattr(vacuum, "holds_on", lambda *_: [])
 
-    result = shortest(spark, pulse)
+    result = shortest(pulse)
 
     if not protected:
         assert (result.files, result.retention_hours) == (len(gone), 24)
@@ -92,7 +97,7 @@ def test_a_slow_reader_gets_every_row_of_files_that_were_replaced_long_ago(
     assert "the live table by_name" in result.reason
     read_slowly(spark, pulse, seen)
     assert sorted(seen) == [f"e{number}" for number in range(ROWS)]
-    assert shortest(spark, pulse).files == len(gone)
+    assert shortest(pulse).files == len(gone)
     assert not any(path.exists() for path in gone)
     assert len(pulse.rows("pulse", "events")) == ROWS
 
@@ -113,7 +118,7 @@ def test_a_long_transaction_finds_the_files_it_wrote_a_day_and_a_half_ago(
     if not protected:
         monkeypatch.setattr(vacuum, "holds_on", lambda *_: [])
 
-    result = shortest(spark, pulse)
+    result = shortest(pulse)
     commit(pulse, written)
 
     read = spark.read.format("delta").load(pulse.lake.storage.spark_uri(KEY))

@@ -45,14 +45,13 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     found["quarantine"] = VacuumResult(table="quarantine", dry_run=dry_run, reason="it does not exist yet")
     monkeypatch.setattr(vacuum._Run, "table", lambda _, name: found[name])
     alert_not_vacuumed(PipelineHome(objects, "shop"), "quarantine", reason="as last night")
-    spark: object = None
 
-    vacuum_tables(spark, catalog, "shop", dry_run=dry_run)  # type: ignore[arg-type]
+    vacuum_tables(None, catalog, "shop", dry_run=dry_run)
     assert set(open_alerts(objects)) == ({"shop.quarantine"} if dry_run else {"shop.orders", "shop.quarantine"})
 
     for name in found:
         found[name] = VacuumResult(table=name, dry_run=dry_run, mode="lite")
-    vacuum_tables(spark, catalog, "shop", dry_run=dry_run)  # type: ignore[arg-type]
+    vacuum_tables(None, catalog, "shop", dry_run=dry_run)
     assert set(open_alerts(objects)) == ({"shop.quarantine"} if dry_run else set())
 
 

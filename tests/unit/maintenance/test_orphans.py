@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, re
 from deltaworks.maintenance.unattended import NightBound
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_stage import TABLES, Stage
+from tests.unit.tables.test_removable_files import z85
 
 WEEKS = 40 * 86_400
 
@@ -196,6 +199,34 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Stage, catalog: Ca
 
     assert (results["orders"].files, listed["orders"].files) == (0, 0)
     assert data_files(stage, "orders") == before
+
+
+def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Stage, catalog: Catalog) -> None:
+    stage.land(stage.processor(), 0)
+    vector = mark_a_row(stage, "orders")
+    age(stage)
+
+    result = by_what(remove_orphans(catalog, "shop", dry_run=False))["orders"]
+
+    assert (result.files, result.reason) == (0, "")
+    assert vector.exists()
+
+
+def mark_a_row(stage: Stage, name: str) -> Path:
+    """Delete a row of a table as Spark does where deletion vectors are on; the vector."""
+    log, marked = folder(stage, name) / "_delta_log", uuid.uuid4()
+    commits = sorted(log.glob("*.json"))
+    actions = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
+    (added, *_) = (action["add"] for action in actions if "add" in action)
+    feature = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": feature, "writerFeatures": feature}
+    where = {"storageType": "u", "pathOrInlineDv": z85(marked.bytes), "offset": 1, "sizeInBytes": 9, "cardinality": 1}
+    removed = {"path": added["path"], "deletionTimestamp": int(time.time() * 1000), "dataChange": True}
+    commit = [{"protocol": protocol}, {"remove": removed}, {"add": {**added, "deletionVector": where}}]
+    (log / f"{len(commits):020d}.json").write_text("".join(json.dumps(action) + "\n" for action in commit))
+    vector = folder(stage, name) / f"deletion_vector_{marked}.bin"
+    vector.write_bytes(b"x")
+    return vector
 
 
 def test_staged_files_of_no_batch_are_removed(stage: Stage, catalog: Catalog) -> None:

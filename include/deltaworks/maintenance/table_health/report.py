@@ -26,7 +26,7 @@ from deltaworks.maintenance.zorder_ledger import PipelineOrder, ZOrderState, rea
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import Unreferenced, unreferenced
+from deltaworks.tables.unreferenced import Unreferenced, unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
 _OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine")

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.locks.turn import free_turn
 from deltaworks.errors import DeltaworksError
-from deltaworks.maintenance import vacuum
+from deltaworks.maintenance import vacuum_files
 from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.rework.restore import one_table
@@ -24,7 +23,6 @@ from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
 ORDERS = paths.table("shop", "orders")
 #: The commit of batch 1, the last before the mistake: made two days ago, it cannot be found by the ledger's times.
 REQUEST = TableRestoreRequest(point=RestorePoint(version=2), max_rows=100)
@@ -52,9 +50,9 @@ def stage(tmp_path: Path) -> Stage:
     return made
 
 
-def vacuumed(spark: SparkSession, stage: Stage) -> VacuumResult:
+def vacuumed(stage: Stage) -> VacuumResult:
     (result,) = vacuum_tables(
-        spark, stage.catalog(), "shop", dry_run=False, retention_hours=24, below_minimum="a test", tables=["orders"],
+        None, stage.catalog(), "shop", dry_run=False, retention_hours=24, below_minimum="a test", tables=["orders"],
         mode="full",
     )  # fmt: skip
     return result
@@ -66,7 +64,7 @@ def restore(stage: Stage, fault: Any = lambda point: None) -> None:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
-    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
         monkeypatch.setattr(one_table, "table_files_lock", lambda *_, **__: free_turn("orders"))
@@ -81,19 +79,16 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
 
     thread = threading.Thread(target=restoring)
 
-    def decide_then_delete(run: Any, key: str, name: str, *_: Any, **__: Any) -> tuple[int, int]:
-        """What Delta does in one command, with a restore that comes between its two halves."""
-        with vacuum.session_settings(spark, {**vacuum._SETTINGS, vacuum._CHECKED: "false"}):
-            uri = stage.storage.spark_uri(key)
-            listed = spark.sql(f"VACUUM delta.`{uri}` FULL RETAIN 24 HOURS DRY RUN").collect()
+    delete = vacuum_files.delete_files
+
+    def decide_then_delete(*arguments: Any) -> None:
+        """A restore comes between the two halves of VACUUM."""
         thread.start()
         thread.join(3 if protected else 60)
-        for row in listed:
-            Path(row["path"].removeprefix("file:")).unlink()
-        return len(listed), 0
+        delete(*arguments)
 
-    monkeypatch.setattr(vacuum._Run, "_vacuum", decide_then_delete)
-    assert vacuumed(spark, stage).files == 1
+    monkeypatch.setattr(vacuum_files, "delete_files", decide_then_delete)
+    assert vacuumed(stage).files == 1
     thread.join()
 
     if protected:
@@ -107,14 +102,14 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_what_a_restore_that_was_broken_off_needs_is_not_deleted(
-    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     with pytest.raises(Crash):
         restore(stage, crash_at("planned"))
     if not protected:
         monkeypatch.setattr(holds, "_restores", lambda *_: [])
 
-    result = vacuumed(spark, stage)
+    result = vacuumed(stage)
     restore(stage)
 
     if protected:

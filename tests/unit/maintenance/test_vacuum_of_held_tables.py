@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
@@ -19,7 +18,6 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from tests.unit.engine.hold_stage import Stage
 
-pytestmark = pytest.mark.spark
 WEEKS = 40 * 86_400
 
 
@@ -55,13 +53,13 @@ def hold_for_weeks(stage: Stage) -> None:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_shares_that_wait_are_not_deleted(
-    spark: SparkSession, stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
+    stage: Stage, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     hold_for_weeks(stage)
     if not protected:
         monkeypatch.setattr(vacuum, "uncommitted_files", lambda *_: {})
 
-    (result,) = vacuum_tables(spark, catalog, "shop", dry_run=False, tables=["orders"])
+    (result,) = vacuum_tables(None, catalog, "shop", dry_run=False, tables=["orders"])
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor = stage.processor()
 
@@ -73,10 +71,10 @@ def test_shares_that_wait_are_not_deleted(
         assert [held.table for held in processor.held] == ["orders"], "its files are gone"
 
 
-def test_other_tables_are_treated_meanwhile(spark: SparkSession, stage: Stage, catalog: Catalog) -> None:
+def test_other_tables_are_treated_meanwhile(stage: Stage, catalog: Catalog) -> None:
     hold_for_weeks(stage)
 
-    results = {result.table: result for result in vacuum_tables(spark, catalog, "shop", tables=["orders", "clicks"])}
+    results = {result.table: result for result in vacuum_tables(None, catalog, "shop", tables=["orders", "clicks"])}
 
     assert (results["clicks"].mode, results["clicks"].reason) == ("full", "listed: it has not been listed yet")
     assert results["orders"].reason.startswith("skipped")

@@ -1,0 +1,81 @@
+"""VACUUM of one table by Spark, for tables of which this project cannot say what they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control.provenance import read_user_metadata
+from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.needed_files import file_infos
+from deltaworks.tables.removable_files import LogTooShort
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    # Since Delta 4.1 RETAIN is ignored unless this is off.
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+    # Without it VACUUM leaves no trace in the history of a table on S3.
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+}
+_CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
+#: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+#: Delta's error where the log no longer reaches back to the last VACUUM.
+_NO_LITE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
+
+
+def vacuum_by_spark(
+    spark: SparkSession, lake: Lake, key: str, *, hours: int, full: bool, dry_run: bool, version: int, metadata: str
+) -> tuple[int, int]:
+    """Run the command, with the settings it needs; files and bytes that were deleted, or would be.
+
+    Args:
+        version: of the table before it.
+        metadata: the `userMetadata` of its commits.
+
+    Raises:
+        LogTooShort: as `vacuum_files` raises it.
+    """
+    from deltaworks.tables.spark.session import USER_METADATA, session_settings
+
+    mode = "FULL" if full else "LITE"
+    command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` {mode} RETAIN {hours} HOURS"
+    tasks = str(max(8, 4 * spark.sparkContext.defaultParallelism))
+    checked = str(hours >= MINIMUM_RETENTION_HOURS).lower()
+    settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: tasks, USER_METADATA: metadata}
+    try:
+        with session_settings(spark, settings):
+            if dry_run:
+                return _sizes(lake, [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()])
+            spark.sql(command).collect()
+    except Exception as error:
+        if full or not _NO_LITE.search(str(error)):
+            raise
+        raise LogTooShort from error
+    return _deleted(lake, key, after_version=version, metadata=metadata)
+
+
+def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
+    """The number of files among these, without folders, and their bytes."""
+    # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
+    locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
+    sizes = [info.size or 0 for info in file_infos(lake, locations)]
+    return len(sizes), sum(sizes)
+
+
+def _deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
+    """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
+    opened = lake.open(key)
+    newest = opened.version() if opened else after_version
+    own_metadata = read_user_metadata(metadata)
+    metrics: dict[str, Any] = {}
+    for commit in commit_history(lake, key, newest=newest, limit=newest - after_version):
+        if commit.operation.startswith("VACUUM") and commit.metadata == own_metadata:
+            metrics |= commit.metrics
+    return int(metrics.get("numDeletedFiles", 0)), int(metrics.get("sizeOfDataToDelete", 0))

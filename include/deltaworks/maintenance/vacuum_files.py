@@ -1,0 +1,146 @@
+"""VACUUM of one table in this process: what goes is found in its log, and deleted object by object. Needs no JVM.
+
+It leaves the traces that Spark's VACUUM leaves: a commit before it deletes, one after, and the note by which the next
+one, of either kind, goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError
+from deltaworks.tables.commit import MAX_ATTEMPTS
+from deltaworks.tables.features import has_vectors, reasons_for_spark
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.needed_files import kept_hours
+from deltaworks.tables.rearrangement import keep_checkpoints
+from deltaworks.tables.removable_files import (
+    LeftToSpark,
+    note_vacuumed,
+    reasons_against_removal,
+    removable_by_listing,
+    removable_by_log,
+)
+from deltaworks.tables.restore import put_commit
+
+_DELETERS = 16
+_HOUR_MS = 3_600_000
+
+
+def vacuum_files(
+    lake: Lake,
+    objects: ObjectStore,
+    key: str,
+    *,
+    hours: int,
+    full: bool,
+    dry_run: bool,
+    now: datetime,
+    user_metadata: str,
+) -> tuple[int, int]:
+    """Delete the files of the table at `key` that nothing has needed for so long; files and bytes.
+
+    Idempotent; safe beside writers whose commits take less than `hours`. Who else needs older files, and what waits to
+    be committed, has to be asked before.
+
+    Args:
+        full: list the folder, instead of going by the log alone.
+        dry_run: only count.
+
+    Raises:
+        LeftToSpark: it is not for us to say what this table needs. Nothing was deleted.
+        LogTooShort: not `full`, and the log no longer reaches back to the last VACUUM. Nothing was deleted.
+        ConcurrencyError: COMMIT_CONTENDED, before anything was deleted.
+        TransientError: the storage does not answer; what was deleted stays deleted, and the next run goes on.
+    """
+    table = lake.open(key)
+    if table is None:
+        return 0, 0
+    before_ms = int(now.timestamp() * 1000) - hours * _HOUR_MS
+    removable = (removable_by_listing if full else removable_by_log)(lake, key, table, before_ms=before_ms)
+    counted = len(removable.files), removable.bytes
+    if dry_run:
+        return counted
+    log = _History(lake, objects, key, user_metadata)
+    log.add(
+        "VACUUM START",
+        {
+            "retentionCheckEnabled": str(hours >= kept_hours(table)).lower(),
+            "specifiedRetentionMillis": str(hours * _HOUR_MS),
+            "defaultRetentionMillis": str(kept_hours(table) * _HOUR_MS),
+        },
+        {"numFilesToDelete": counted[0], "sizeOfDataToDelete": counted[1]},
+    )
+    try:
+        delete_files(objects, key, removable.files)
+    except BaseException:
+        log.end("FAILED", {})
+        raise
+    log.end("COMPLETED", {"numDeletedFiles": counted[0], "numVacuumedDirectories": 0})
+    note_vacuumed(lake, objects, key, removable.up_to)
+    return counted
+
+
+def delete_files(objects: ObjectStore, key: str, paths: Iterable[str]) -> None:
+    """Delete these files of a table, one request each: servers beside AWS do not take every client's for many."""
+    with ThreadPoolExecutor(_DELETERS) as pool:
+        for _ in pool.map(lambda path: objects.delete(f"{key}/{path}"), paths):
+            pass
+
+
+class _History:
+    """Adds commits to a table's history that say what was done and change nothing."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, key: str, user_metadata: str) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._key = key
+        self._user_metadata = user_metadata
+
+    def add(self, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]) -> None:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            table = self._lake.open(self._key)
+            if table is None:
+                return
+            # Since it was looked at first, somebody may have asked more of those who commit to it.
+            if reasons := reasons_against_removal(table):
+                raise LeftToSpark(", ".join(reasons))
+            version = table.version() + 1
+            if put_commit(self._objects, self._key, version, [self._info(version, operation, parameters, metrics)]):
+                if not reasons_for_spark(table) and not has_vectors(table):
+                    keep_checkpoints(self._lake, self._key, version)
+                return
+            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
+        raise ConcurrencyError(
+            "COMMIT_CONTENDED",
+            f"{self._key}: {MAX_ATTEMPTS} attempts to commit {operation} all met another writer.",
+            hint="Another job writes this table without pause; let it end, then run this again.",
+        )
+
+    def end(self, status: str, metrics: Mapping[str, int]) -> None:
+        """Say that it is over; not where the table has come to ask for more than we can say."""
+        with contextlib.suppress(LeftToSpark):
+            self.add("VACUUM END", {"status": status}, metrics)
+
+    def _info(
+        self, version: int, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]
+    ) -> dict[str, Any]:
+        info = {
+            "timestamp": int(time.time() * 1000),
+            "operation": operation,
+            "operationParameters": dict(parameters),
+            "readVersion": version - 1,
+            "isolationLevel": "SnapshotIsolation",
+            "isBlindAppend": True,
+            "operationMetrics": {name: str(value) for name, value in metrics.items()},
+            "engineInfo": "deltaworks",
+            "userMetadata": self._user_metadata,
+        }
+        return {"commitInfo": info}

@@ -1,0 +1,44 @@
+"""How much lies in a table's folder that nothing needs, for its health: counted, never deleted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.needed_files import kept_hours
+from deltaworks.tables.removable_files import LeftToSpark, removable_by_listing
+
+#: Tables of more files than this are not listed.
+MOST_LISTED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreferenced:
+    """Files nothing needs, with their bytes."""
+
+    files: int
+    bytes: int
+
+
+def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferenced | None:
+    """Count the files below `key` that no version within the table's retention needs.
+
+    None where there is no table, where it is too large, and where only Spark can say what it needs. Files that were
+    written within the retention count as needed: a writer may be about to commit them.
+
+    Args:
+        limit: tables of more files are not listed.
+
+    Raises:
+        ContractError: the log has lost a commit.
+    """
+    table = lake.open(key)
+    if table is None or len(table.file_uris()) > limit:
+        return None
+    before_ms = int(time.time() * 1000) - kept_hours(table) * 3_600_000
+    try:
+        removable = removable_by_listing(lake, key, table, before_ms=before_ms)
+    except LeftToSpark:
+        return None
+    return Unreferenced(files=len(removable.files), bytes=removable.bytes)

@@ -1,0 +1,79 @@
+"""Tables whose commits and files are as old as a test says."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deltaworks.tables.lake import Lake
+
+
+def _folder(lake: Lake, key: str) -> Path:
+    return Path(lake.storage.prefix) / key
+
+
+def _changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        change(action)
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def commit_file(lake: Lake, key: str, version: int) -> Path:
+    """The commit of a version."""
+    return _folder(lake, key) / "_delta_log" / f"{version:020d}.json"
+
+
+def in_metadata(lake: Lake, key: str, **changes: Any) -> None:
+    """Let the table have been created otherwise."""
+
+    def change(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            action["metaData"] |= changes
+
+    _changed(commit_file(lake, key, 0), change)
+
+
+def made_at(lake: Lake, key: str, version: int, *, hours_ago: float) -> None:
+    """Let a version have been committed so long ago."""
+    path, then = commit_file(lake, key, version), time.time() - hours_ago * 3600
+
+    def change(action: dict[str, Any]) -> None:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] = int(then * 1000)
+
+    _changed(path, change)
+    os.utime(path, (then, then))
+
+
+def orphan(lake: Lake, key: str, name: str, *, age_hours: float) -> Path:
+    """A data file of 1,000 bytes that no commit names, as a crashed writer leaves it."""
+    path = _folder(lake, key) / name
+    path.write_bytes(b"x" * 1000)
+    written_at = time.time() - age_hours * 3600
+    os.utime(path, (written_at, written_at))
+    return path
+
+
+def replaced(lake: Lake, key: str, *, hours_ago: float) -> list[Path]:
+    """All files of the table, which a rewrite has replaced so long ago."""
+    table = lake.open(key)
+    assert table is not None
+    before = {Path(uri.removeprefix("file://")) for uri in table.file_uris()}
+    table.optimize.compact()
+    newest = commit_file(lake, key, table.version())
+    then = int((time.time() - hours_ago * 3600) * 1000)
+
+    def change(action: dict[str, Any]) -> None:
+        if "remove" in action:
+            action["remove"]["deletionTimestamp"] = then
+
+    _changed(newest, change)
+    for path in (*before, *newest.parent.glob("*.json")):
+        os.utime(path, (then / 1000 - 7200, then / 1000 - 7200))
+    assert len(before) > 1
+    return sorted(before)

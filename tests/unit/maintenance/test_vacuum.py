@@ -1,0 +1,242 @@
+"""VACUUM counts first, deletes only what is old enough, and refuses a retention that is too short; without a JVM."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance import unattended
+from deltaworks.maintenance.unattended import NightBound
+from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from tests.unit.maintenance.aged_tables import commit_file, in_metadata, made_at, orphan, replaced
+from tests.unit.maintenance.made_tables import ORDERS, SHOP, append, make, project
+
+KEY = paths.table("shop", "orders")
+DAY = "event_date=2026-01-01"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """A pipeline whose one table has two files of a day, and was created just now."""
+    declared = project(tmp_path, shop=SHOP + ORDERS)
+    lake = Lake(declared.environment.lake)
+    make(lake, "shop", "orders", files=1, days=1)
+    append(lake, KEY, 1)
+    return declared
+
+
+@pytest.fixture
+def lake(catalog: Catalog) -> Lake:
+    return Lake(catalog.environment.lake)
+
+
+@pytest.fixture
+def old(catalog: Catalog, lake: Lake) -> Catalog:
+    """The same with a table that was created twenty days ago."""
+    in_metadata(lake, KEY, createdTime=int((time.time() - 20 * 24 * 3600) * 1000))
+    return catalog
+
+
+def vacuum(catalog: Catalog, **options: Any) -> VacuumResult:
+    (result,) = vacuum_tables(None, catalog, "shop", **{"tables": ["orders"], "dry_run": False, **options})
+    return result
+
+
+def rows(lake: Lake) -> int:
+    found = lake.rows(KEY)
+    assert found is not None
+    return int(found.num_rows)
+
+
+def history(lake: Lake) -> list[Any]:
+    opened = lake.open(KEY)
+    assert opened is not None
+    return list(commit_history(lake, KEY, newest=opened.version()))
+
+
+def test_a_dry_run_counts_files_and_bytes_and_deletes_nothing(old: Catalog, lake: Lake) -> None:
+    dead = orphan(lake, KEY, f"{DAY}/old orphan%20.parquet", age_hours=200)
+    orphan(lake, KEY, f"{DAY}/new.parquet", age_hours=100)
+    before = len(history(lake))
+
+    results = {result.table: result for result in vacuum_tables(None, old, "shop")}
+
+    assert (results["orders"].files, results["orders"].bytes, results["orders"].dry_run) == (1, 1000, True)
+    assert results["quarantine"].reason == "it does not exist yet"
+    assert dead.exists()
+    assert len(history(lake)) == before
+
+
+def test_a_longer_retention_is_honoured_and_commits_name_their_run(old: Catalog, lake: Lake) -> None:
+    older, younger = (orphan(lake, KEY, f"{DAY}/{hours}.parquet", age_hours=hours) for hours in (400, 200))
+    left_out = vacuum(old, retention_hours=300)
+    assert "skipped: 300 h are to be kept, and its log remembers 168 h" in left_out.reason
+    in_metadata(lake, KEY, configuration={"delta.deletedFileRetentionDuration": "interval 300 hours"})
+
+    result = vacuum(old, retention_hours=300)
+
+    assert (result.files, result.bytes) == (1, 1000)
+    assert (older.exists(), younger.exists()) == (False, True)
+    assert rows(lake) == 20
+    end, start, *_ = history(lake)
+    assert (end.operation, start.operation) == ("VACUUM END", "VACUUM START")
+    assert (end.metrics["numDeletedFiles"], start.metrics["sizeOfDataToDelete"]) == ("1", "1000")
+    assert {end.metadata["operation"], start.metadata["operation"]} == {"vacuum"}
+
+
+def test_a_table_younger_than_the_retention_has_nothing_to_delete(catalog: Catalog) -> None:
+    assert vacuum(catalog, dry_run=True).reason == "it was created less than 168 h ago"
+
+
+def test_a_retention_below_seven_days_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
+        vacuum(catalog, retention_hours=167)
+    with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
+        vacuum(catalog, retention_hours=0, below_minimum="it is a test")
+
+
+def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoever_needs_more(
+    old: Catalog, lake: Lake
+) -> None:
+    gone = replaced(lake, KEY, hours_ago=50)
+    young = orphan(lake, KEY, f"{DAY}/young.parquet", age_hours=40)
+    home = PipelineHome(open_objects(old.environment.lake), "shop")
+    home.readers.keep("orders", reader="slow", version=0, hours=1)
+    made_at(lake, KEY, 0, hours_ago=60)
+
+    held = vacuum(old, retention_hours=48, below_minimum="a test")
+    assert (held.files, held.retention_hours) == (0, 63)
+    assert "the reader slow" in held.reason
+    assert all(path.exists() for path in gone)
+
+    home.readers.release("orders", reader="slow")
+    done = vacuum(old, retention_hours=48, below_minimum="a test")
+    assert (done.files, done.retention_hours, done.reason) == (len(gone), 48, "")
+    assert not any(path.exists() for path in gone)
+    assert young.exists()
+    assert rows(lake) == 20
+    assert history(lake)[0].metadata["below_minimum"] == "a test"
+
+
+def test_the_log_alone_does_once_a_folder_has_been_listed_and_where_it_does_not_the_folder_is_listed_again(
+    old: Catalog, lake: Lake
+) -> None:
+    first = vacuum(old)
+    assert (first.mode, first.reason) == ("full", "listed: it has not been listed yet")
+
+    gone = replaced(lake, KEY, hours_ago=200)
+    lost = orphan(lake, KEY, f"{DAY}/lost.parquet", age_hours=200)
+    second = vacuum(old)
+    assert (second.mode, second.files, second.reason) == ("lite", len(gone), "")
+    assert not any(path.exists() for path in gone)
+    assert lost.exists()
+
+    cleaned_up(lake, aged_hours=190)
+    third = vacuum(old)
+    assert (third.mode, third.files) == ("full", 1)
+    assert third.reason == "listed: its log does not reach back to the last VACUUM"
+    assert not lost.exists()
+    assert rows(lake) == 20
+
+
+def cleaned_up(lake: Lake, *, aged_hours: float) -> None:
+    """As Delta cleans a log up: what is older than the last checkpoint goes, and here the note of VACUUM with it."""
+    table = lake.open(KEY)
+    assert table is not None
+    table.create_checkpoint()
+    log = commit_file(lake, KEY, 0).parent
+    for path in (*sorted(log.glob("0*.json"))[:-1], *log.glob("_last_vacuum_info")):
+        path.unlink()
+    aged = time.time() - aged_hours * 3600
+    for path in log.glob("0*"):
+        os.utime(path, (aged, aged))
+
+
+def test_by_the_log_alone_a_table_whose_log_is_too_short_is_left_out(old: Catalog, lake: Lake) -> None:
+    replaced(lake, KEY, hours_ago=200)
+    cleaned_up(lake, aged_hours=190)
+
+    result = vacuum(old, mode="lite")
+
+    assert result.reason == "skipped: its log does not reach back to the last VACUUM, so only mode full does"
+    assert result.skipped
+
+
+def test_a_listing_says_where_the_log_goes_on_though_the_oldest_commits_are_gone(old: Catalog, lake: Lake) -> None:
+    replaced(lake, KEY, hours_ago=200)
+    newest = len(history(lake)) - 1
+    assert vacuum(old).mode == "full"
+    table = lake.open(KEY)
+    assert table is not None
+    table.create_checkpoint()
+    for version in range(newest + 1):
+        commit_file(lake, KEY, version).unlink()
+
+    assert vacuum(old).mode == "lite"
+
+
+def test_what_deletes_and_dies_is_in_the_history_and_done_by_the_next(
+    old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
+
+    def away(self: ObjectStore, key: str) -> None:
+        raise OSError(f"no answer to {key}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjects, "delete", away)
+        with pytest.raises(OSError, match="no answer"):
+            vacuum(old)
+
+    assert [commit.operation for commit in history(lake)[:2]] == ["VACUUM END", "VACUUM START"]
+    assert vacuum(old).files == 1
+    assert not dead.exists()
+
+
+def test_no_more_files_go_than_a_person_has_approved(old: Catalog, lake: Lake) -> None:
+    dead = [orphan(lake, KEY, f"{DAY}/{number}.parquet", age_hours=200) for number in range(2)]
+
+    with pytest.raises(ConfigError, match="VACUUM_TOO_LARGE"):
+        vacuum(old, max_files=1)
+    assert all(path.exists() for path in dead)
+
+    assert vacuum(old, max_files=2).files == 2
+
+
+def test_a_night_leaves_a_table_that_would_lose_most_of_it(
+    old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "FREE_BYTES", 0)
+    dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
+    dead.write_bytes(b"x" * 1_000_000)
+    os.utime(dead, (0, 0))
+
+    result = vacuum(old, bound=NightBound(share=0.5))
+
+    assert result.skipped
+    assert "more than a night removes" in result.reason
+    assert dead.exists()
+    assert vacuum(old, bound=NightBound(share=1)).files == 1
+
+
+def test_a_table_that_asks_for_more_than_is_understood_is_left_to_spark(old: Catalog, lake: Lake) -> None:
+    dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
+    newer = '{"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}}\n'
+    commit_file(lake, KEY, len(history(lake))).write_text(newer)
+
+    result = vacuum(old)
+
+    assert result.skipped
+    assert result.reason == "skipped: only Spark can vacuum it: the feature inCommitTimestamp"
+    assert dead.exists()

@@ -1,0 +1,294 @@
+"""Which files of a table may go, held against a table whose whole life is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control.objects import open_objects
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.removable_files import (
+    LeftToSpark,
+    LogTooShort,
+    note_vacuumed,
+    removable_by_listing,
+    removable_by_log,
+)
+
+KEY = "tables/shop/orders"
+KEPT_HOURS = 168
+VALUES = ("plain", "a b", "x%20y", "ü~:#", "_under", ".dot")
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+def z85(data: bytes) -> str:
+    text = ""
+    for start in range(0, len(data), 4):
+        number, part = int.from_bytes(data[start : start + 4]), ""
+        for _ in range(5):
+            number, digit = divmod(number, 85)
+            part = _Z85[digit] + part
+        text += part
+    return text
+
+
+@dataclass
+class Life:
+    """A table that is written here commit by commit, with what was needed from when to when, in hours ago."""
+
+    root: Path
+    hours_ago: float = 600
+    commits: list[float] = field(default_factory=list)
+    #: Files of the newest version, each with its vector.
+    live: dict[str, tuple[str, str] | None] = field(default_factory=dict)
+    #: Every path with when it was last needed; None while it is.
+    until: dict[str, float | None] = field(default_factory=dict)
+    #: What commits took out, by the commit, with their change feed.
+    taken_out: list[tuple[int, str]] = field(default_factory=list)
+    back: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        schema = {"type": "struct", "fields": [
+            {"name": name, "type": "string", "nullable": True, "metadata": {}} for name in ("id", "_day")
+        ]}  # fmt: skip
+        features = ["deletionVectors"]
+        self.commit(
+            {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features,
+                          "writerFeatures": [*features, "changeDataFeed"]}},
+            {"metaData": {"id": "t", "format": {"provider": "parquet", "options": {}},
+                          "schemaString": json.dumps(schema), "partitionColumns": ["_day"], "configuration": {},
+                          "createdTime": 1}},
+        )  # fmt: skip
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(StorageSpec(root=f"file://{self.root}"))
+
+    @property
+    def folder(self) -> Path:
+        return self.root / KEY
+
+    @property
+    def before_ms(self) -> int:
+        return int((time.time() - KEPT_HOURS * 3600) * 1000)
+
+    def table(self) -> DeltaTable:
+        opened = self.lake.open(KEY)
+        assert opened is not None
+        return opened
+
+    def write(self, path: str, *, hours_ago: float | None = None) -> str:
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"x" * 10)
+        self._age(target, self.hours_ago if hours_ago is None else hours_ago)
+        return path
+
+    def commit(self, *actions: dict[str, Any]) -> None:
+        path = self.folder / "_delta_log" / f"{len(self.commits):020d}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        self._age(path, self.hours_ago)
+        self.commits.append(self.hours_ago)
+
+    def add(self, value: str) -> None:
+        path = self.write(f"_day={quote(value, safe='')}/part-{uuid.uuid4()}.parquet")
+        self.live[path], self.until[path] = None, None
+        self.commit(self._add(path))
+
+    def remove(self, path: str) -> None:
+        self.commit(self._remove(path))
+        self.back.append(path)
+        del self.live[path]
+
+    def mark(self, path: str) -> None:
+        """Delete some of a file's rows, as a deletion vector does."""
+        removal = self._remove(path)
+        name = uuid.uuid4()
+        vector = self.write(f"deletion_vector_{name}.bin")
+        self.live[path], self.until[vector], self.until[path] = (z85(name.bytes), vector), None, None
+        self.commit(self._add(path), removal)
+
+    def change(self) -> None:
+        path = self.write(f"_change_data/cdc-{uuid.uuid4()} %.parquet")
+        self.taken_out.append((len(self.commits), path))
+        self.commit({"cdc": {"path": quote(path), "partitionValues": {}, "size": 10, "dataChange": False}})
+
+    def restore(self, path: str) -> None:
+        self.live[path], self.until[path] = None, None
+        self.commit(self._add(path))
+
+    def _add(self, path: str) -> dict[str, Any]:
+        return {"add": {**self._file(path), "modificationTime": 1}}
+
+    def _remove(self, path: str) -> dict[str, Any]:
+        action = {"remove": {**self._file(path), "deletionTimestamp": self._ms(self.hours_ago)}}
+        vector = self.live[path]
+        for gone in (path, *([vector[1]] if vector else [])):
+            self.until[gone] = self.hours_ago
+            self.taken_out.append((len(self.commits), gone))
+        return action
+
+    def _file(self, path: str) -> dict[str, Any]:
+        vector = self.live[path]
+        value = path.split("/", maxsplit=1)[0].removeprefix("_day=")
+        action = {"path": quote(path), "partitionValues": {"_day": value}, "size": 10, "dataChange": True}
+        if vector is not None:
+            marks = {"storageType": "u", "pathOrInlineDv": vector[0], "offset": 1, "sizeInBytes": 9, "cardinality": 1}
+            action["deletionVector"] = marks
+        return action
+
+    @staticmethod
+    def _ms(hours_ago: float) -> int:
+        return int((time.time() - hours_ago * 3600) * 1000)
+
+    def _age(self, path: Path, hours_ago: float) -> None:
+        then = self._ms(hours_ago) / 1000
+        os.utime(path, (then, then))
+
+    # -- what may go, by what is known ---------------------------------------------------------------------------
+
+    def needed(self, path: str) -> bool:
+        return path in self.until and (self.until[path] is None or (self.until[path] or 0) <= KEPT_HOURS)
+
+    def may_go_by_listing(self, hours: dict[str, float]) -> set[str]:
+        """Of files of these ages."""
+        return {
+            path
+            for path, age in hours.items()
+            if age > KEPT_HOURS and not self.needed(path) and not path.startswith("_tmp/") and "/." not in path
+        }
+
+    def may_go_by_log(self, *, after: int = -1) -> set[str]:
+        old = {path for version, path in self.taken_out if version > after and self.commits[version] > KEPT_HOURS}
+        return {path for path in old if not self.needed(path)}
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "remove", "mark", "change", "restore", "checkpoint"]),
+        st.integers(0, 50),
+        st.sampled_from([0.5, 20.0, 70.0]),
+    ),
+    max_size=14,
+)
+
+
+def live_out(life: Life, steps: list[tuple[str, int, float]]) -> None:
+    for step, number, hours in steps:
+        life.hours_ago = max(1.0, life.hours_ago - hours)
+        files = sorted(life.live)
+        if step == "checkpoint" and len(life.commits) > 1:
+            life.table().create_checkpoint()
+        elif step == "add":
+            life.add(VALUES[number % len(VALUES)])
+        elif step == "change":
+            life.change()
+        elif step == "restore" and life.back:
+            life.restore(life.back.pop(number % len(life.back)))
+        elif step in ("remove", "mark") and files:
+            getattr(life, step)(files[number % len(files)])
+
+
+def ages(life: Life) -> dict[str, float]:
+    listed = (path for path in life.folder.rglob("*") if path.is_file())
+    kept = ((path.relative_to(life.folder).as_posix(), path.stat().st_mtime) for path in listed)
+    return {path: (time.time() - at) / 3600 for path, at in kept if not path.startswith("_delta_log/")}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS)
+def test_what_may_go_is_what_no_version_within_the_retention_has(steps: list[tuple[str, int, float]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        life = Life(Path(folder))
+        live_out(life, steps)
+        for age in (100, 300):
+            for name in (
+                "dead%20.parquet",
+                "_tmp/dead",
+                "_day=a%20b/.dead.crc",
+                "_day=_under/dead",
+                "_change_data/dead",
+            ):
+                life.write(f"{name}{age}", hours_ago=age)
+
+        listed = removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
+        logged = removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
+
+        assert set(listed.files) == life.may_go_by_listing(ages(life))
+        assert set(logged.files) == life.may_go_by_log()
+        assert listed.bytes == 10 * len(listed.files)
+        old = [version for version, hours in enumerate(life.commits) if hours > KEPT_HOURS]
+        assert listed.up_to == logged.up_to == max(old)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+def test_a_vector_stays_while_its_file_has_it_and_goes_after_the_retention(life: Life) -> None:
+    life.add("plain")
+    (path,) = life.live
+    life.mark(path)
+    (first,) = life.folder.glob("*.bin")
+
+    def go() -> set[str]:
+        return set(removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files)
+
+    assert go() == set()
+    life.hours_ago = 300
+    life.mark(path)
+    assert go() == {first.name}
+
+
+def test_by_the_log_it_goes_on_behind_the_last_vacuum_and_needs_the_commits_since(life: Life) -> None:
+    for _ in range(3):
+        life.add("a b")
+    first, second, third = sorted(life.live)
+    objects = open_objects(life.lake.storage)
+    life.remove(first)
+    life.remove(second)
+    note_vacuumed(life.lake, objects, KEY, 4)
+    note_vacuumed(life.lake, objects, KEY, 2)
+
+    assert set(removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
+
+    life.table().create_checkpoint()
+    for version in range(5):
+        (life.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    assert set(removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
+    (life.folder / "_delta_log" / "_last_vacuum_info").write_text("{}")
+    with pytest.raises(LogTooShort):
+        removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
+    assert third not in removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files
+
+
+def test_nothing_is_said_of_a_table_that_asks_for_more_than_is_understood(life: Life) -> None:
+    life.commit({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
+                              "writerFeatures": ["deletionVectors", "inCommitTimestamp"]}})  # fmt: skip
+
+    with pytest.raises(LeftToSpark, match="the feature inCommitTimestamp"):
+        removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
+
+
+@pytest.mark.parametrize("path", ["s3a://other/part.parquet", "file:/other/part.parquet", "/other/part.parquet"])
+def test_nothing_is_said_of_a_table_with_files_of_absolute_paths(life: Life, path: str) -> None:
+    file = {"path": path, "partitionValues": {"_day": "x"}, "size": 1, "modificationTime": 1, "dataChange": True}
+    life.commit({"add": file})
+
+    with pytest.raises(LeftToSpark, match="an absolute path"):
+        removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
