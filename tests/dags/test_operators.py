@@ -20,7 +20,7 @@ import pytest
 from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.endless_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.scheduled_dags import maintenance_dag
+from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
@@ -264,6 +264,45 @@ def test_spark_is_started_where_the_task_before_has_left_something_or_does_not_s
     assert asked[0] == {"task_ids": "compact_tables", "key": "results"}
 
 
+@pytest.mark.parametrize(
+    ("look", "needed"),
+    [
+        ('print(\'[{"table": "a", "for_spark": 0}]\')', False),
+        ('print(\'[{"table": "a", "for_spark": 0}, {"table": "b", "for_spark": 1}]\')', True),
+        ('print(\'[{"table": "a", "for_spark": 0}]\')\nraise SystemExit(3)', True),
+        ("print('nothing is known')", True),
+    ],
+)
+def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
+    project: Path, connect: Any, spark_submit: Any, look: str, needed: bool
+) -> None:
+    connect("local[2]")
+    submitted, instance = spark_submit(""), FakeInstance(pushed={})
+    task = job(project, operation=operation("rebuild_gold"), looks_first="True")
+    asked = submitted.with_name("asked.json")
+    task.application = str(submitted.with_name("look.py"))
+    Path(task.application).write_text(f"import json, sys\njson.dump(sys.argv[1:], open({str(asked)!r}, 'w'))\n{look}\n")
+
+    task.execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+
+    assert submitted.exists() == needed
+    assert json.loads(asked.read_text()) == ["--pipeline", "games", "--no-spark"]
+    assert needed or instance.pushed == {"results": [{"table": "a", "for_spark": 0}]}
+
+
+def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:
+    from jinja2 import Environment
+
+    spec, environment = load_catalog().pipelines["games"], load_catalog().environment
+    by_day = gold_dag(spec, environment).get_task("rebuild_gold").looks_first
+
+    def looks(run_type: str) -> str:
+        return Environment().from_string(by_day).render(dag_run=SimpleNamespace(run_type=run_type))
+
+    assert maintenance_dag(spec, environment).get_task("rebuild_gold").looks_first == "True"
+    assert (looks("scheduled"), looks("manual"), looks("backfill")) == ("True", "False", "False")
+
+
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 
@@ -326,9 +365,9 @@ def test_on_a_machine_they_share_maintenance_gives_way_to_streams(
 
     here = os.nice(0)
     assert niceness(stream_dag(spec, environment).get_task("ingest")) == here
-    for name in ("optimize_tables", "vacuum_tables"):
-        night.get_task(name).values = {}  # templates of a run
-        assert niceness(night.get_task(name)) == min(19, here + MAINTENANCE_NICENESS)
+    night.get_task("optimize_tables").values = {}  # templates of a run
+    assert niceness(night.get_task("optimize_tables")) == min(19, here + MAINTENANCE_NICENESS)
+    assert night.get_task("vacuum_tables")._niceness == MAINTENANCE_NICENESS
 
 
 def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

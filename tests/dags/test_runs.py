@@ -216,17 +216,14 @@ def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) ->
     assert work["run"].split("/")[:2] == ["reprocess__games", done["run_id"]], "the id of the reprocess comes of it"
 
 
-def test_maintenance_submits_nothing_but_gold_where_nothing_else_needs_spark(stage: Stage) -> None:
+def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
     stage.spark_submit("")
 
     done = stage.run("maintenance__games")
 
-    calls = stage.submitted()
     assert done["state"] == "success"
-    jobs = [next(part for part in call["argv"] if part.endswith(".py")) for call in calls]
-    assert [Path(job).stem for job in jobs] == ["rebuild_gold"]
     assert {state for state, _ in done["tasks"].values()} == {"success"}
-    assert calls[0]["argv"][-2:] == ["--pipeline", "games"]
+    assert stage.submitted() == []
 
 
 def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> None:

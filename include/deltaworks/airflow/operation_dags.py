@@ -98,14 +98,20 @@ def rebuild_gold_task(
     *,
     from_form: bool = False,
     values: Mapping[str, str] | None = None,
+    looks_first: str = "False",
 ) -> BaseOperator:
-    """The task that rebuilds gold tables; it announces them as assets when it succeeds."""
+    """The task that rebuilds gold tables; it announces them as assets when it succeeds.
+
+    Args:
+        looks_first: a template of whether it looks for changes before it starts a JVM.
+    """
     return operation_task(
         "rebuild_gold",
         spec.pipeline,
         environment,
         from_form=from_form,
         values=values,
+        looks_first=looks_first,
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
     )
 

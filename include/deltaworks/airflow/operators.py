@@ -89,13 +89,15 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         values: options that the DAG fixes; texts may be templates. They win over the form.
         from_form: whether params of the options' names are taken over.
         only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
+        looks_first: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
+            and is submitted only where the results leave something for Spark (`for_spark`).
         niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "looks_first")
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         driver_memory: str | None = None,
         only_if: str = "True",
+        looks_first: str = "False",
         niceness: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -129,11 +132,12 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.values = dict(values or {})
         self.from_form = from_form
         self.only_if = only_if
+        self.looks_first = looks_first
         self._niceness = niceness
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
-        if self.only_if.strip() == "False":
+        if self.only_if.strip() == "False" or self._sees_nothing_to_do(context):
             self.log.info("Nothing is left that needs Spark: no job is submitted.")
             return
         connection = self._checked_connection()
@@ -151,6 +155,29 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         )
         self._hook = hook
         super().execute(context)
+
+    def _sees_nothing_to_do(self, context: Context) -> bool:
+        """Whether a look without Spark says so. One that fails says nothing: the job will, with its own error."""
+        if self.looks_first.strip() != "True":
+            return False
+        command = [sys.executable, self.application, *(self.application_args or ()), *self.option_arguments(context)]
+        seen: list[Any] = []
+        output = JobOutput(on_results=seen.extend)
+        done = subprocess.run(
+            [*command, "--no-spark"],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            env={**os.environ, **(self.env_vars or {})},
+            check=False,
+            **child_options(niceness=self._niceness),
+        )
+        for line in done.stdout.splitlines():
+            output.hear(line)
+        if done.returncode != 0 or not seen or any(result.get("for_spark", 1) for result in seen):
+            return False
+        context["ti"].xcom_push(key=RESULTS_XCOM, value=seen)
+        return True
 
     def _checked_connection(self) -> Connection:
         """The Spark connection. The provider silently falls back to YARN where there is none."""

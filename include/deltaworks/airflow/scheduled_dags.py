@@ -26,6 +26,9 @@ from deltaworks.specs.relay import CleanSpec, RelaySpec
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
 DATES_OF_RUN = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
+#: Most runs of a schedule find nothing new; one by hand mostly has its reason.
+_ON_SCHEDULE = "{{ dag_run.run_type == 'scheduled' }}"
+
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """The DAG that rebuilds a pipeline's gold tables, on schedule and by hand."""
@@ -40,7 +43,7 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.WITH_BACKFILL
         ),
     ) as dag:
-        rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN})
+        rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN}, looks_first=_ON_SCHEDULE)
     return dag
 
 
@@ -118,7 +121,7 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     steps.append(operation_task("learn_input", pipeline, environment))
     steps.append(operation_task("snapshot_health", pipeline, environment, values={"list_folders": True}))
     if spec.gold.tables:
-        steps.append(rebuild_gold_task(spec, environment))
+        steps.append(rebuild_gold_task(spec, environment, looks_first="True"))
     return steps
 
 

@@ -48,7 +48,7 @@ class GoldTableResult:
     is false for it and for those that read it.
 
     `partitions` are the dates or other values rebuilt, None for the whole table; `version` is the commit, None where
-    there was none.
+    there was none. `for_spark` is 1 where a look that builds nothing has seen work.
     """
 
     table: str
@@ -62,6 +62,7 @@ class GoldTableResult:
     seconds: float = 0.0
     broken: tuple[str, ...] = ()
     sound: bool = True
+    for_spark: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

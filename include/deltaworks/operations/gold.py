@@ -19,21 +19,23 @@ class BuildOptions(Options):
         None, description="Only these dates: 2026-01-01..2026-01-07, or with commas; without it what has changed."
     )
     full: bool = Field(False, description="Build every partition, touched or not.")
+    spark: bool = Field(True, description="Off: only say what is to be built, which needs no Spark.")
 
 
 def build(context: OperationContext, options: BuildOptions) -> Report:
     """Bring gold tables up to date. Idempotent; safe beside appends to their inputs."""
     from deltaworks.gold.build import rebuild_gold
+    from deltaworks.gold.pending import pending_gold
     from deltaworks.gold.plan import dates_of
 
     dates = dates_of(options.dates) if options.dates else None
+    tables = list(options.tables) or None
+    if not options.spark:
+        return Report(
+            results=pending_gold(context.catalog, context.subject, tables=tables, full=options.full, dates=dates)
+        )
     result = rebuild_gold(
-        context.spark(),
-        context.catalog,
-        context.subject,
-        tables=list(options.tables) or None,
-        full=options.full,
-        dates=dates,
+        context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
     )
     return Report(results=result.tables)
 
