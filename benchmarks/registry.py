@@ -26,6 +26,7 @@ from benchmarks import (
     single_table,
     small_upkeep,
     trigger,
+    vacuum,
 )
 from benchmarks.harness import Benchmark
 
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         layout,
         night,
         small_upkeep,
+        vacuum,
         ingest_beside_optimize,
         health_scan,
         freshness,

@@ -1,0 +1,165 @@
+"""`vacuum`: a night's VACUUM of small tables in this project's own process, against Spark's command.
+
+Thirty-one tables whose five files a compaction has replaced ten days ago. Either side is a process of its own, as a
+night starts it, so that the start of the JVM counts where there is one; both delete the same files of copies of the
+same lake. Noted: the processor's seconds of that process with all it started, and the files that went.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from deltaworks.tables.lake import Lake
+
+_TABLES, _FILES, _ROWS = 31, 5, 1_000
+_AGE_SECONDS = 10 * 86_400
+_KEPT_HOURS = 168
+
+
+def run(options: Options) -> list[Figure]:
+    """Make a lake once, and give each repetition a copy."""
+    with _template(options) as template:
+        comparison = Comparison(
+            metric="vacuum_in_process_vs_spark",
+            ours=Side("vacuum_in_process", _Vacuum("ours", template)),
+            other=Side("vacuum_by_spark", _Vacuum("spark", template)),
+            sizes={"tables": _TABLES, "files": _TABLES * _FILES},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+@contextmanager
+def _template(options: Options) -> Iterator[Path]:
+    from benchmarks.games_files import bench_folder
+
+    root = bench_folder() / "vacuum"
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        options.progress(f"vacuum: {_TABLES} tables of {_FILES} replaced files each")
+        for number in range(_TABLES):
+            _replace(root / _key(number))
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _key(number: int) -> str:
+    return f"tables/bench/events_{number:02d}"
+
+
+def _replace(folder: Path) -> None:
+    """Write a table whose files are replaced by one, and let all of it be old."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, write_deltalake
+
+    for _ in range(_FILES):
+        write_deltalake(str(folder), pa.table({"player": pa.array(range(_ROWS))}), mode="append")
+    table = DeltaTable(str(folder))
+    table.optimize.compact()
+    then = time.time() - _AGE_SECONDS
+    newest = folder / "_delta_log" / f"{table.version():020d}.json"
+    actions = [json.loads(line) for line in newest.read_text().splitlines()]
+    for action in actions:
+        if "remove" in action:
+            action["remove"]["deletionTimestamp"] = int(then * 1000)
+    newest.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacuum:
+    """One night, as a process."""
+
+    how: str
+    template: Path
+
+    def __call__(self, clock: Clock) -> None:
+        root = self.template.parent / f"vacuum-{uuid.uuid4().hex[:8]}"
+        try:
+            shutil.copytree(self.template, root)  # with the files' ages
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            with clock:
+                done = subprocess.run(
+                    [sys.executable, "-m", "benchmarks.vacuum", self.how, str(root)],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        files = int(done.stdout.splitlines()[-1])
+        if files != _TABLES * _FILES:
+            raise RuntimeError(f"{self.how} deleted {files} files")
+        cpu = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+        clock.note(cpu_seconds=cpu, files=files)
+
+
+def main(how: str, root: str) -> int:
+    """The process of one side; its last line is the number of files that went."""
+    from deltaworks.specs.storage import StorageSpec
+    from deltaworks.tables.lake import Lake
+
+    lake = Lake(StorageSpec(root=f"file://{root}"))
+    print(_by_spark(lake) if how == "spark" else _in_process(lake))
+    return 0
+
+
+def _in_process(lake: Lake) -> int:
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.objects import open_objects
+    from deltaworks.maintenance.vacuum_files import vacuum_files
+
+    objects = open_objects(lake.storage)
+    return sum(
+        vacuum_files(
+            lake, objects, _key(number), hours=_KEPT_HOURS, full=True, dry_run=False, now=utc_now(), user_metadata="{}"
+        )[0]
+        for number in range(_TABLES)
+    )
+
+
+def _by_spark(lake: Lake) -> int:
+    from benchmarks import sides
+    from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
+
+    spark = sides.session()
+    files = 0
+    for number in range(_TABLES):
+        files += vacuum_by_spark(
+            spark, lake, _key(number), hours=_KEPT_HOURS, full=True, dry_run=False, version=0, metadata="{}"
+        )[0]
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    # Waited for here, its time is counted as this process's.
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()
+        process.wait()
+    return files
+
+
+BENCHMARK = Benchmark(
+    name="vacuum",
+    summary="a night's VACUUM of small tables in a process, against Spark's command: seconds, processor's seconds",
+    run=run,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

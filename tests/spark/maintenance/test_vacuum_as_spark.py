@@ -1,0 +1,136 @@
+"""What VACUUM deletes without a JVM is what Spark's VACUUM says it would delete."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
+from deltaworks.maintenance.vacuum_files import vacuum_files
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.removable_files import removable_by_listing, removable_by_log
+
+pytestmark = pytest.mark.spark
+KEY = "tables/shop/orders"
+HOURS = 24
+#: As old as everything is that was written.
+OLD_HOURS = 100
+VALUES = ("plain", "a b", "x%20y", "ü~:#?", "_under", "a=b/c")
+PART_SIZE = "spark.databricks.delta.checkpoint.partSize"
+CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+@pytest.fixture
+def uri(spark: SparkSession, lake: Lake) -> str:
+    """A table with a change feed, vectors, partitions of awkward names and a checkpoint of several parts."""
+    uri = lake.storage.spark_uri(KEY)
+    spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id INT, day STRING) USING delta PARTITIONED BY (day) TBLPROPERTIES "
+        "('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
+        "'delta.checkpointInterval' = '3', 'delta.deletedFileRetentionDuration' = 'interval 1 day')"
+    )
+    # To every partition three rows in a file, twice.
+    for first in (0, 3):
+        rows = [(first + number, value) for value in VALUES for number in range(3)]
+        spark.createDataFrame(rows, "id INT, day STRING").coalesce(1).write.format("delta").mode("append").save(uri)
+    spark.conf.set(PART_SIZE, "5")
+    try:
+        spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 1")
+        spark.sql(f"UPDATE delta.`{uri}` SET id = 40 WHERE id = 4")
+        spark.sql(f"DELETE FROM delta.`{uri}` WHERE day IN ('a b', 'x%20y')")
+    finally:
+        spark.conf.unset(PART_SIZE)
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 0")
+    log = folder(lake) / "_delta_log"
+    assert len(list(log.glob("*.checkpoint.*.parquet"))) > 1
+    assert list((folder(lake) / "_change_data").rglob("*.parquet"))
+    return uri
+
+
+def folder(lake: Lake) -> Path:
+    return Path(lake.storage.prefix) / KEY
+
+
+def age(lake: Lake, *, hours: float, below: str = "") -> None:
+    then = time.time() - hours * 3600
+    for path in (folder(lake) / below).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def leave_orphans(lake: Lake) -> None:
+    for name in ("dead %20.parquet", "day=plain/.dead.crc", "_tmp/dead", "_change_data/dead", ".hidden/dead"):
+        path = folder(lake) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (folder(lake) / f"deletion_vector_{uuid.uuid4()}.bin").write_bytes(b"x")
+
+
+def by_spark(spark: SparkSession, uri: str, mode: str, hours: int = HOURS) -> set[str]:
+    spark.conf.set(CHECKED, "false")
+    try:
+        listed = spark.sql(f"VACUUM delta.`{uri}` {mode} RETAIN {hours} HOURS DRY RUN").collect()
+    finally:
+        spark.conf.set(CHECKED, "true")
+    root = uri.removeprefix("file://")
+    paths = (row["path"].removeprefix("file:").removeprefix(f"{root}/") for row in listed)
+    return {path for path in paths if Path(root, path).is_file()}
+
+
+def ours(lake: Lake, how: Any, hours: float = HOURS) -> set[str]:
+    table = lake.open(KEY)
+    assert table is not None
+    return set(how(lake, KEY, table, before_ms=int((time.time() - hours * 3600) * 1000)).files)
+
+
+def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: Lake, uri: str) -> None:
+    leave_orphans(lake)
+    age(lake, hours=OLD_HOURS)
+    # By the retention nothing of this has been taken out for long enough: only orphans go, and the change feed.
+    kept = ours(lake, removable_by_listing)
+    assert kept == by_spark(spark, uri, "FULL")
+    assert {path.split("/")[0] for path in kept} >= {"_change_data", "dead %20.parquet"}
+
+    # Nothing is kept for what was taken out: the newest version alone is needed.
+    gone = ours(lake, removable_by_listing, hours=0)
+    assert gone == by_spark(spark, uri, "FULL", hours=0)
+    assert ours(lake, removable_by_log, hours=0) == by_spark(spark, uri, "LITE", hours=0)
+    assert any(path.endswith(".bin") for path in gone)
+    assert sum(path.startswith("day=") for path in gone) > 2
+
+
+def test_after_either_the_other_goes_on_where_it_ended_and_the_rows_are_the_same(
+    spark: SparkSession, lake: Lake, uri: str
+) -> None:
+    rows = sorted(spark.read.format("delta").load(uri).collect())
+    leave_orphans(lake)
+    age(lake, hours=OLD_HOURS)
+    options: dict[str, Any] = {"hours": HOURS, "dry_run": False}
+
+    deleted, _ = vacuum_files(
+        lake, open_objects(lake.storage), KEY, full=True, now=utc_now(), user_metadata="{}", **options
+    )
+
+    assert deleted > 0
+    assert by_spark(spark, uri, "FULL") == ours(lake, removable_by_listing) == set()
+    assert by_spark(spark, uri, "LITE") == ours(lake, removable_by_log)
+    table = lake.open(KEY)
+    assert table is not None
+    vacuum_by_spark(spark, lake, KEY, full=False, version=table.version(), metadata="{}", **options)
+    assert ours(lake, removable_by_log) == set()
+    operations = [row["operation"] for row in spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 4").collect()]
+    assert operations == ["VACUUM END", "VACUUM START"] * 2
+    assert sorted(spark.read.format("delta").load(uri).collect()) == rows
