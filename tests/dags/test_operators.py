@@ -24,6 +24,7 @@ from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
 from tests.dags.test_mutation_dags import option_arguments
@@ -301,6 +302,16 @@ def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:
 
     assert maintenance_dag(spec, environment).get_task("rebuild_gold").looks_first == "True"
     assert (looks("scheduled"), looks("manual"), looks("backfill")) == ("True", "False", "False")
+
+
+def test_schedules_can_be_left_out_of_all_dags_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, environment = load_catalog().pipelines["games"], load_catalog().environment
+    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
+    by_hand = [make(spec, environment).schedule for make in (gold_dag, maintenance_dag)]
+    monkeypatch.delenv(SCHEDULES_VARIABLE)
+
+    assert by_hand == [None, None]
+    assert None not in [make(spec, environment).schedule for make in (gold_dag, maintenance_dag)]
 
 
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:

@@ -10,6 +10,7 @@ from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
 from deltaworks.specs.catalog import project_root
+from deltaworks.specs.schedules import schedules_hold
 from deltaworks.specs.storage import StorageSpec
 
 POOL_STREAMS: Final = "streams"
@@ -44,7 +45,7 @@ def cron(expression: str | None) -> CronTriggerTimetable | None:
     """A schedule in UTC that begins with the next time it names: a DAG seen for the first time does not run at once
     for a time that has passed, when there may be nothing to build or keep yet. The DAG must have no start date, with
     which Airflow runs the last time passed all the same."""
-    if expression is None:
+    if expression is None or not schedules_hold():
         return None
     return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NOT_FOR_THE_PAST)
 

@@ -22,6 +22,7 @@ from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
+from deltaworks.specs.schedules import schedules_hold
 
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
 DATES_OF_RUN = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
@@ -60,7 +61,7 @@ def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
 
 
 def _timetable(expression: str | None) -> GoldTimetable | None:
-    if expression is None:
+    if expression is None or not schedules_hold():
         return None
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NOT_FOR_THE_PAST)
 

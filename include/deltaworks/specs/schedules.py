@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
+#: `off`: gold, maintenance, mutations and cleaning run by hand only, whatever is declared.
+SCHEDULES_VARIABLE: Final = "DELTAWORKS_SCHEDULES"
 #: Airflow's names of expressions.
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 _PARTS = 5
@@ -26,6 +29,11 @@ _BOUNDS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _ITEM = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 _EXAMPLE = "*/15 * * * *"
 _RANGES = "it has a minute of 0 to 59, an hour of 0 to 23, a day of 1 to 31, a month of 1 to 12, a weekday of 0 to 7"
+
+
+def schedules_hold() -> bool:
+    """Whether jobs run by the schedules that are declared, as this process's variables have it."""
+    return os.environ.get(SCHEDULES_VARIABLE, "") != "off"
 
 
 @functools.lru_cache(maxsize=256)

@@ -55,6 +55,7 @@ def up(
     home: StackHome | None = None,
     foreground: bool = False,
     pipelines: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
     progress: Progress = quiet,
 ) -> StackAddresses:
     """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
@@ -65,6 +66,7 @@ def up(
     Args:
         foreground: stay until SIGINT or SIGTERM, then stop the stack.
         pipelines: those that run, with the stores they need; by default those DELTAWORKS_PIPELINES names, or all.
+        variables: of its processes, over those that a stack has.
         progress: called with one line per step.
 
     Raises:
@@ -78,7 +80,7 @@ def up(
         supervisor = Supervisor(home)
         already_running = supervisor.pid() is not None
         if not already_running:
-            _prepare(home, supervisor, progress, pipelines)
+            _prepare(home, supervisor, progress, pipelines, variables or {})
         addresses = _addresses(home, already_running=already_running)
         _start_programs(home, supervisor, progress)
     progress(f"Airflow: {addresses.airflow_url}  login: {addresses.airflow_user} {addresses.airflow_password}")
@@ -88,7 +90,13 @@ def up(
     return addresses
 
 
-def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipelines: Sequence[str] | None) -> None:
+def _prepare(
+    home: StackHome,
+    supervisor: Supervisor,
+    progress: Progress,
+    pipelines: Sequence[str] | None,
+    own_variables: Mapping[str, str],
+) -> None:
     refuse_leftovers(home)
     progress("Checking Python, Java and memory")
     # Maven is asked for where it is needed: a set of jars that is up to date does without.
@@ -104,7 +112,7 @@ def _prepare(home: StackHome, supervisor: Supervisor, progress: Progress, pipeli
     variables = stack_variables(
         home, ports=ports, keys=keys, java_home=machine.java.home, with_broker=with_broker, pipelines=pipelines
     )
-    write_env(home, variables)
+    write_env(home, variables | own_variables)
     programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
     progress("Starting the process supervisor")
     supervisor.launch(programs, environment=process_environment(home))
