@@ -210,8 +210,7 @@ def _facts(report: TableReport, health: TableHealth) -> Listing:
     if report.unordered_share is not None:
         facts["not in Z-order"] = f"{report.unordered_share:.0%} of the bytes"
     if report.unreferenced is not None:
-        more = "" if report.unreferenced.complete else ", at least"
-        facts["unneeded"] = f"{report.unreferenced.files:,} files, {readable_bytes(report.unreferenced.bytes)}{more}"
+        facts["unneeded"] = f"{report.unreferenced.files:,} files, {readable_bytes(report.unreferenced.bytes)}"
     listing = Listing(tuple(facts), layout="blocks")
     listing.add(*facts.values())
     return listing

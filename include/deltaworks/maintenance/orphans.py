@@ -170,8 +170,8 @@ def _of_table(
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
     try:
         removable = removable_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
-    except LeftToSpark as reason:
-        return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {reason}")
+    except LeftToSpark as problem:
+        return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
     # Files that no version within the retention needs, less those the log has named: the rest was never in it.
     unnamed = removable.files.keys() - removable.taken_out - protected
     candidates = sorted(path for path in unnamed if not path.startswith("_"))

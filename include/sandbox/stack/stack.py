@@ -112,7 +112,7 @@ def _prepare(
     variables = stack_variables(
         home, ports=ports, keys=keys, java_home=machine.java.home, with_broker=with_broker, pipelines=pipelines
     )
-    write_env(home, variables | own_variables)
+    write_env(home, {**variables, **own_variables})
     programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
     progress("Starting the process supervisor")
     supervisor.launch(programs, environment=process_environment(home))

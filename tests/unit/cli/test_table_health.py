@@ -54,7 +54,7 @@ def test_the_same_is_given_as_data() -> None:
     assert orders["health"]["files"] == 18
     assert orders["health"]["skew"] > 0
     assert orders["choice"]["files_saved"] == 15
-    assert orders["unreferenced"] == {"files": 0, "bytes": 0, "complete": True}
+    assert orders["unreferenced"] == {"files": 0, "bytes": 0}
     assert sum(part["weight"] for part in orders["score"]["parts"]) == 100
 
 
