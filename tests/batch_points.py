@@ -25,8 +25,8 @@ Fault = Callable[[str], None]
 _FAULTS: dict[int | None, Fault] = {}
 
 
-def at_points_of(epoch: int, fault: Fault | None) -> None:
-    """From now on, call `fault` with every point that the owner of this epoch reaches; None ends that."""
+def at_points_of(epoch: int | None, fault: Fault | None) -> None:
+    """From now on, call `fault` with every point that this owner, or for None any owner, reaches; None ends that."""
     _install()
     if fault is None:
         _FAULTS.pop(epoch, None)

@@ -21,7 +21,7 @@ def main() -> int:
     from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.spark.session import build_session
-    from tests.batch_points import at_points
+    from tests.batch_points import at_points_of
 
     catalog = load_catalog()
     pipeline, available_now = os.environ["DELTAWORKS_TEST_PIPELINE"], "--available-now" in sys.argv
@@ -31,8 +31,9 @@ def main() -> int:
         fan_out.write_payloads = injection.write_and_die_once  # type: ignore[assignment]
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
     fault("session")
-    with at_points(fault):
-        result = IngestRun(spark, catalog, pipeline, available_now=available_now).run()
+    # Not only while it runs: a thread that outlives its run is what some tests look for.
+    at_points_of(None, fault)
+    result = IngestRun(spark, catalog, pipeline, available_now=available_now).run()
     fault("ended")
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0
