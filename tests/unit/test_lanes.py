@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def test_the_output_of_a_part_comes_whole(capsys: pytest.CaptureFixture[str]) ->
 
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.split()[1:] and line[0] in "fs"]
     assert shown[:100] in (["first"] * 50 + ["second"] * 50, ["second"] * 50 + ["first"] * 50)
+
+
+def test_a_part_gives_way_only_where_it_is_to(capsys: pytest.CaptureFixture[str]) -> None:
+    niceness = (sys.executable, "-c", "import os; print('niceness', os.nice(0))")
+
+    run([Part("goes first", niceness, False, gives_way=False), Part("fills in", niceness, False)], lanes=1)
+
+    lines = capsys.readouterr().out.splitlines()
+    first, filling = (int(line.split()[1]) for line in lines if line.startswith("niceness"))
+    assert (first, filling) == (os.nice(0), min(19, os.nice(0) + 5))
 
 
 def test_every_folder_of_tests_is_in_a_part_or_marked_as_longer() -> None:
