@@ -215,9 +215,24 @@ def test_28_a_storage_that_denies_is_told_apart_from_one_that_is_away(
     bucket_stage.put("in/good-0")
     bucket_stage.relay()
     status, code = refusal
-    proxy.faults = [Fault(action=Action.REFUSE, method="GET", path="in/good", status=status, code=code)]
+    proxy.faults = [Fault(action=Action.REFUSE, method="GET", path="/in/", status=status, code=code)]
     with bucket_stage.driver(off=["long_patience"]) as driver:
         ended = driver.wait()
     said, message = driver.last_words()
     tell_line(f"28 storage answers {status}", said, f"exit code {ended}", message[:80])
     assert (said, ended) == expected
+
+
+def test_28_an_object_that_is_denied_while_its_neighbours_are_not_stops_nothing(
+    bucket_stage: BucketStage, proxy: FaultProxy, tell_line: Say
+) -> None:
+    bucket_stage.put("in/denied", is_owed=False)
+    bucket_stage.put("in/good-0")
+    bucket_stage.relay()
+    proxy.faults = [Fault(action=Action.REFUSE, method="GET", path="/in/denied", status=403, code="AccessDenied")]
+    with bucket_stage.driver() as driver:
+        driver.run_to_end()
+    verdict = bucket_stage.judge()
+    told(tell_line, "28 one object answers 403", verdict)
+    assert verdict.is_exact
+    assert verdict.whole == {"in/denied": ["object_unreadable"]}
