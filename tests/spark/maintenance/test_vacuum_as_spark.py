@@ -18,6 +18,7 @@ from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.removable_files import removable_by_listing, removable_by_log
+from deltaworks.tables.spark.session import session_settings
 
 pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
@@ -27,6 +28,8 @@ OLD_HOURS = 100
 VALUES = ("plain", "a b", "x%20y", "ü~:#?", "_under", "a=b/c")
 PART_SIZE = "spark.databricks.delta.checkpoint.partSize"
 CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
+#: Spark lists folders in 10,000 tasks otherwise: a minute on two cores.
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 @pytest.fixture
@@ -47,13 +50,10 @@ def uri(spark: SparkSession, lake: Lake) -> str:
     for first in (0, 3):
         rows = [(first + number, value) for value in VALUES for number in range(3)]
         spark.createDataFrame(rows, "id INT, day STRING").coalesce(1).write.format("delta").mode("append").save(uri)
-    spark.conf.set(PART_SIZE, "5")
-    try:
+    with session_settings(spark, {PART_SIZE: "5"}):
         spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 1")
         spark.sql(f"UPDATE delta.`{uri}` SET id = 40 WHERE id = 4")
         spark.sql(f"DELETE FROM delta.`{uri}` WHERE day IN ('a b', 'x%20y')")
-    finally:
-        spark.conf.unset(PART_SIZE)
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 0")
     log = folder(lake) / "_delta_log"
     assert len(list(log.glob("*.checkpoint.*.parquet"))) > 1
@@ -80,11 +80,8 @@ def leave_orphans(lake: Lake) -> None:
 
 
 def by_spark(spark: SparkSession, uri: str, mode: str, hours: int = HOURS) -> set[str]:
-    spark.conf.set(CHECKED, "false")
-    try:
+    with session_settings(spark, {CHECKED: "false", LISTING_TASKS: "2"}):
         listed = spark.sql(f"VACUUM delta.`{uri}` {mode} RETAIN {hours} HOURS DRY RUN").collect()
-    finally:
-        spark.conf.set(CHECKED, "true")
     root = uri.removeprefix("file://")
     paths = (row["path"].removeprefix("file:").removeprefix(f"{root}/") for row in listed)
     return {path for path in paths if Path(root, path).is_file()}
