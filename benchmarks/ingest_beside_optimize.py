@@ -35,7 +35,7 @@ _FILES_A_DAY = 20
 def run(options: Options) -> list[Figure]:
     """Measure appends beside OPTIMIZE, which gives way or does not, and alone."""
     from benchmarks import sides
-    from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
+    from deltaworks.specs.shares import MAINTENANCE_NICENESS
 
     spark = sides.session()
     sizes = {"rows": options.events // 2, "closed_rows": options.events // 2, "commits": _COMMITS}

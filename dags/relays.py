@@ -10,7 +10,7 @@ from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog(tolerant=True)
 for relay in catalog.relays.values():
-    dag = relay_dag(relay)
+    dag = relay_dag(relay, catalog.environment)
     globals()[dag.dag_id] = dag
     if relay.clean is not None:
         dag = clean_dag(relay, relay.clean, catalog.environment)

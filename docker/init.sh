@@ -18,9 +18,11 @@ with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encod
 PYTHON
 
 airflow db migrate
-airflow pools set streams "${DELTAWORKS_STREAM_SLOTS:-8}" "One slot per endless stream."
-airflow pools set relays "${DELTAWORKS_RELAY_SLOTS:-4}" "One slot per relay."
-airflow pools set spark_jobs "${DELTAWORKS_JOB_SLOTS:-1}" "Batch jobs on Spark: one at a time beside the streams."
+# A pool for each class of job, as the environment's shares declare them.
+pools="$(mktemp "${TMPDIR:-/tmp}/pools-XXXXXXXX.json")"
+python -m deltaworks.cli pipelines pools > "${pools}"
+airflow pools import "${pools}"
+rm "${pools}"
 
 # The Spark connection comes as AIRFLOW_CONN_SPARK_DEFAULT: a connection in a variable needs no row in the database.
 python - <<'PYTHON'

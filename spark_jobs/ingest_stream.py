@@ -11,6 +11,7 @@ from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.share_conf import stream_share
 from deltaworks.tables.spark.session import build_session
 
 
@@ -20,10 +21,10 @@ def main() -> int:
     parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
     arguments = parser.parse_args()
     catalog = load_catalog(tolerant=True)
-    catalog.pipeline(arguments.pipeline)
+    share = stream_share(catalog.pipeline(arguments.pipeline), catalog.environment)
     objects = open_objects(catalog.environment.lake)
     with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).around():
-        spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True)
+        spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True, share=share)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         result = IngestRun(spark, catalog, arguments.pipeline, available_now=arguments.available_now).run()
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")

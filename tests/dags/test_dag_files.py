@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import REPOSITORY, run_python
 from tests.dags.test_mutation_dags import option_arguments
 
@@ -115,16 +117,23 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
             assert ("backfill" in allowed) == dag.dag_id.startswith("gold__"), dag.dag_id
 
 
+def pool_of(dag_id: str, task_id: str) -> str:
+    """The pool of a task by its class: of an operation that is its own, in whatever DAG it runs."""
+    shares = load_catalog().environment.shares
+    kind = dag_id.partition("__")[0]
+    if kind == "relay":
+        return "relays"
+    if kind == "stream":
+        return "streams"
+    name = {"compact_tables": "optimize_tables"}.get(task_id, task_id)
+    return shares.of((OPERATIONS.get(name) or OPERATIONS[kind]).job_class).pool
+
+
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
-    pools = {
-        "relay": "relays",
-        "stream": "streams",
-        "stream_health": "default_pool",
-    }
     for dag in bag.dags.values():
-        kind = dag.dag_id.partition("__")[0]
         for task in dag.tasks:
-            assert task.pool == pools.get(kind, "spark_jobs"), (dag.dag_id, task.task_id)
+            expected = "default_pool" if dag.dag_id == "stream_health" else pool_of(dag.dag_id, task.task_id)
+            assert task.pool == expected, (dag.dag_id, task.task_id)
             if dag.dag_id != "stream_health":
                 assert task.retries >= 1, (dag.dag_id, task.task_id)
                 assert task.retry_policy is not None, (dag.dag_id, task.task_id)

@@ -88,7 +88,7 @@ def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> No
     assert dag.schedule.expression == "*/10 * * * *"
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert "backfill" not in {run_type.value for run_type in dag.allowed_run_types}
-    assert (task.pool, task.retries) == ("spark_jobs", 3)
+    assert (task.pool, task.retries) == ("mutations", 3)
     assert task.application.endswith("spark_jobs/mutate_tables.py")
     for part in ("When red", "MUTATIONS_BEHIND", "`activities`"):
         assert part in dag.doc_md

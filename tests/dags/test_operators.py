@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.endless_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
@@ -25,6 +24,8 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
+from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.shares import MAINTENANCE_NICENESS, ClusterShares, Share
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
 from tests.dags.test_mutation_dags import option_arguments
@@ -76,7 +77,12 @@ def job(project: Path, **options: Any) -> SparkJobOperator:
     spark = environment.spark.model_copy(update={"protected": False})
     environment = environment.model_copy(update={"spark": spark})
     defaults = {"task_id": "t", "job": "rebuild_gold", "pipeline": "games", "environment": environment}
-    return SparkJobOperator(**{**defaults, **options})
+    share = environment.shares.of("gold")
+    return SparkJobOperator(**{**defaults, "share": share, **options})
+
+
+def share_of(**declared: Any) -> Share:
+    return ClusterShares.model_validate({"gold": declared}).of("gold")
 
 
 def command_of(operator: SparkJobOperator, params: dict[str, Any] | None = None) -> list[str]:
@@ -101,11 +107,15 @@ def option(command: list[str], name: str) -> str:
     return command[command.index(name) + 1]
 
 
+def conf_of(command: list[str]) -> dict[str, str]:
+    return dict(part.split("=", 1) for flag, part in pairwise(command) if flag == "--conf")
+
+
 @pytest.mark.parametrize("master", ["local[2]", "local[*]", "spark://spark.example:7077", "yarn"])
 def test_the_master_is_whatever_the_connection_says(project: Path, connect: Any, master: str) -> None:
     connect(master)
 
-    command = command_of(job(project, driver_memory="700m"))
+    command = command_of(job(project, share=share_of(driver_memory="700m")))
 
     assert option(command, "--master") == master
     assert option(command, "--driver-memory") == "700m"
@@ -147,11 +157,37 @@ def test_settings_that_the_jvm_needs_at_start_are_on_the_command_line_and_no_sec
     command = command_of(job(project))
 
     expected = submit_conf(load_catalog().environment, project)
-    given = dict(part.split("=", 1) for flag, part in pairwise(command) if flag == "--conf")
+    given = conf_of(command)
     expected.pop("spark.driver.memory")
     assert given == expected
     assert "log4j2.configurationFile=file:" in given["spark.driver.extraJavaOptions"]
     assert not any("the-secret-of-the-lake" in part for part in command)
+
+
+@pytest.mark.parametrize("master", ["spark://spark.example:7077", "yarn"])
+def test_a_job_is_submitted_with_its_share_of_the_cluster(project: Path, connect: Any, master: str) -> None:
+    connect(master)
+    share = share_of(executors=2, executor_cores=3, executor_memory="5g")
+
+    command = command_of(job(project, share=share))
+
+    launch = launch_of(share, master, load_catalog().environment)
+    assert launch.conf.items() <= conf_of(command).items()
+    assert conf_of(command)["spark.executor.memory"] == "5g"
+
+
+def test_a_master_of_one_machine_has_the_cores_of_the_share(project: Path, connect: Any) -> None:
+    connect("local[8]")
+
+    assert option(command_of(job(project, share=share_of(executor_cores=3))), "--master") == "local[3]"
+    assert option(command_of(job(project)), "--master") == "local[8]"
+
+
+def test_the_queue_of_a_class_wins_over_the_connections(project: Path, connect: Any) -> None:
+    connect("yarn", {"queue": "everybody"})
+
+    assert option(command_of(job(project, share=share_of(queue="night"))), "--queue") == "night"
+    assert option(command_of(job(project)), "--queue") == "everybody"
 
 
 @pytest.mark.parametrize("master", sorted(CLUSTER_EXTRA))
@@ -412,8 +448,10 @@ from deltaworks.specs.project import load_catalog
 if sys.argv[1] == "process":
     operator = ProcessOperator(task_id="relay", module="sleeper")
 else:
+    environment = load_catalog().environment
+    share = environment.shares.of("gold")
     operator = SparkJobOperator(
-        task_id="t", job="rebuild_gold", pipeline="games", environment=load_catalog().environment
+        task_id="t", job="rebuild_gold", pipeline="games", environment=environment, share=share
     )
 operator.execute({"params": {}, "ti": None})
 """

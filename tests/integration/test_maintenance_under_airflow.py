@@ -21,6 +21,8 @@ NIGHT = names.maintenance_dag_id("clicks")
 VACUUM, BACK = (names.operation_dag_id(name, "clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
 REASON = {"allow_below_minimum": "the disk is full"}
+#: What waits its turn on one machine, of whatever class it is.
+POOL = "spark_jobs"
 SHORT = {"tables": ["clicks"], "retention_hours": 48, "dry_run": False}
 #: A night without OPTIMIZE is two JVMs and four processes, one after another; a VACUUM is a JVM that counts and one
 #: that deletes.
@@ -120,7 +122,7 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert f"| clicks | True | {len(aged.deletable)} | {aged.size} |" in body
     assert "| 48 |" in body
     assert "the disk is full" in body
-    wait(lambda: people.occupied(names.POOL_SPARK_JOBS) == (0, 1), "what waits for a person holds the slot", 120)
+    wait(lambda: people.occupied(POOL) == (0, 1), "what waits for a person holds the slot", 120)
     assert people.dag_run(VACUUM, "second").state == "queued"
     assert data_files(stage) == before
 
@@ -140,7 +142,7 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert second.start >= first.end
     assert before - data_files(stage) == aged.deletable, "the second run only counts"
     slots = [slot for run in ("first", "second") for slot in people.slots(VACUUM, run) if slot.task_id != ASKS]
-    assert {slot.pool for slot in slots} == {names.POOL_SPARK_JOBS}
+    assert {slot.pool for slot in slots} == {POOL}
     assert in_turn(slots)
 
 
@@ -149,7 +151,7 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
 def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: int) -> None:
     night, back = f"night-{slots}", f"back-{slots}"
     form = {"table": "clicks", "to_batch": 0, "repair": "none", "dry_run": False}
-    people.resize(names.POOL_SPARK_JOBS, slots)
+    people.resize(POOL, slots)
     try:
         people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id=night)
         wait(lambda: state_of(people, NIGHT, night, "vacuum_tables") == "running", "the night does not begin", 120)
@@ -159,7 +161,7 @@ def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: in
         for dag_id, run_id in ((NIGHT, night), (BACK, back)):
             assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
     finally:
-        people.resize(names.POOL_SPARK_JOBS, 1)
+        people.resize(POOL, 1)
 
     taken = [
         *people.slots(NIGHT, night),

@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 122, 22),
-    Walk("batch", "deltaworks.engine.batches", 124, 19),
-    Walk("stream", "deltaworks.engine.runner", 136, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 71, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 124, 22),
+    Walk("batch", "deltaworks.engine.batches", 126, 19),
+    Walk("stream", "deltaworks.engine.runner", 138, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 73, 13),
 )
 
 

@@ -16,8 +16,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import RetryDecision
 from airflow.sdk.bases.notifier import BaseNotifier
 
-from deltaworks.airflow import names
-from deltaworks.airflow.job_settings import JobRetryPolicy
+from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
 from deltaworks.airflow.operators import RESULTS_XCOM
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
@@ -76,10 +75,11 @@ class OperationApproval(ApprovalOperator):
     ) -> None:
         if settings.pop("defaults", None) is not None:
             raise ValueError(f"{settings.get('task_id')}: an approval has no default answer")
+        share = environment.shares.of(operation.job_class)
         super().__init__(
             response_timeout=answer_within,
             notifiers=list(notifiers),
-            pool=names.POOL_SPARK_JOBS,
+            **pool_settings(share.pool, priority=share.priority),
             retries=2,
             retry_delay=timedelta(seconds=30),
             retry_exponential_backoff=2.0,

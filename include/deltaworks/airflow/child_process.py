@@ -15,8 +15,6 @@ from typing import Any
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError
 
-#: Where maintenance shares a machine with streams, a stream that has work gets nine tenths of a core they both want.
-MAINTENANCE_NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 ERROR_PREFIX = "DELTAWORKS_ERROR "
 UI_PREFIX = "DELTAWORKS_UI "

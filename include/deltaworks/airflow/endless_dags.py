@@ -5,16 +5,19 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries
+from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import relay_runbook, stream_runbook
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.share_conf import stream_share
+from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY
 
 
-def relay_dag(relay: RelaySpec) -> DAG:
+def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
     """The DAG of one relay."""
+    pool = environment.shares.relay.pool or RELAY_POOL
     with DAG(
         dag_id=names.relay_dag_id(relay.relay),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
@@ -25,7 +28,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
             task_id="relay",
             module="deltaworks.sources.objects.relay",
             arguments=["--relay", relay.relay],
-            pool=names.POOL_RELAYS,
+            **pool_settings(pool, priority=RELAY_PRIORITY),
             **endless_retries(),
         )
     return dag
@@ -33,6 +36,7 @@ def relay_dag(relay: RelaySpec) -> DAG:
 
 def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """The DAG of one pipeline's stream. Its task has no time-out: the job ends itself."""
+    share = stream_share(spec, environment)
     with DAG(
         dag_id=names.stream_dag_id(spec.pipeline),
         description=spec.description,
@@ -44,9 +48,9 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             job="ingest_stream",
             pipeline=spec.pipeline,
             environment=environment,
+            share=share,
             name="{{ dag.dag_id }}",
-            driver_memory=spec.stream.driver_memory,
-            pool=names.POOL_STREAMS,
+            **pool_settings(share.pool, priority=share.priority),
             execution_timeout=None,
             **endless_retries(),
         )

@@ -16,6 +16,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.child_process import error_of
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.control.backoff import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, SETTLED_SECONDS, wait_seconds
+from deltaworks.specs.shares import Share
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,10 +72,16 @@ class EndlessRetryPolicy(JobRetryPolicy):
         return (datetime.now(UTC) - started).total_seconds() if started else 0.0
 
 
-def job_settings() -> dict[str, Any]:
+def pool_settings(pool: str, *, priority: int) -> dict[str, Any]:
+    """The pool of a task, and its rank where tasks of several classes wait for one slot: in a pool that classes share,
+    or for room in the scheduler. The rank is the class's own, however many tasks follow in the DAG."""
+    return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
+
+
+def job_settings(share: Share) -> dict[str, Any]:
     """Pool and retries of a Spark job that ends."""
     return {
-        "pool": names.POOL_SPARK_JOBS,
+        **pool_settings(share.pool, priority=share.priority),
         "retries": 3,
         "retry_delay": timedelta(seconds=30),
         "retry_exponential_backoff": 2.0,
@@ -86,9 +93,9 @@ def job_settings() -> dict[str, Any]:
     }
 
 
-def process_settings() -> dict[str, Any]:
+def process_settings(share: Share) -> dict[str, Any]:
     """The same for a task that starts no Spark job, to which `durable` does not apply."""
-    return {name: value for name, value in job_settings().items() if name != "durable"}
+    return {name: value for name, value in job_settings(share).items() if name != "durable"}
 
 
 def endless_retries() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The names of DAGs, tasks, pools and assets, and the defaults every DAG shares."""
+"""The names of DAGs, tasks and assets, and the defaults every DAG shares."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_hold
 from deltaworks.specs.storage import StorageSpec
 
-POOL_STREAMS: Final = "streams"
-POOL_RELAYS: Final = "relays"
-POOL_SPARK_JOBS: Final = "spark_jobs"
 SPARK_CONNECTION: Final = "spark_default"
 HEALTH_DAG_ID: Final = "stream_health"
 #: How the health check reaches Airflow itself, to restart hung streams: an HTTP connection with a login.

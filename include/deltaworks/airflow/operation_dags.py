@@ -19,7 +19,6 @@ from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.child_process import MAINTENANCE_NICENESS
 from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_settings
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator, SparkJobOperator
@@ -71,24 +70,24 @@ def operation_task(
     """
     declared = operation(name)
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
-    niceness = MAINTENANCE_NICENESS if declared.family == "maintenance" else 0
+    share = environment.shares.of(declared.job_class)
     if declared.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
             job=name,
             pipeline=subject,
             environment=environment,
-            niceness=niceness,
+            share=share,
             **options,
-            **{**job_settings(), **settings},
+            **{**job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,
         job=name,
         arguments=[f"--{declared.scope}", subject],
-        niceness=niceness,
+        niceness=share.niceness,
         **options,
-        **{**process_settings(), **settings},
+        **{**process_settings(share), **settings},
     )
 
 
@@ -173,10 +172,10 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
 
 def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     """Counted, approved by a person, and done within what was approved, to which the job holds itself."""
-    subject = spec.pipeline
+    subject, share = spec.pipeline, environment.shares.of(declared.job_class)
     return [
         operation_task(declared.name, subject, environment, task_id=COUNT, values={"dry_run": True}, from_form=True),
-        ShortCircuitOperator(task_id=REQUESTED, python_callable=_is_requested, **process_settings()),
+        ShortCircuitOperator(task_id=REQUESTED, python_callable=_is_requested, **process_settings(share)),
         OperationApproval(
             task_id=APPROVE,
             subject=f"{declared.command} {subject}?",

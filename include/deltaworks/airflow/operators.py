@@ -21,6 +21,8 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.options import arguments_of, read_options
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.share_conf import Launch, launch_of, master_kind
+from deltaworks.specs.shares import Share
 from deltaworks.specs.spark_conf import check_master, submit_conf
 
 if TYPE_CHECKING:
@@ -59,6 +61,12 @@ class SparkJobHook(SparkSubmitHook):
     output: JobOutput | None = None
     niceness: int = 0
 
+    def launch_with(self, launch: Launch) -> None:
+        """Take over how the job gives way and, of a master of one machine, how many cores it has."""
+        self.niceness = launch.niceness
+        if master_kind(launch.master) == "local":
+            self._connection["master"] = launch.master
+
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job to its end.
 
@@ -91,7 +99,8 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
         looks_first: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
             and is submitted only where the results leave something for Spark (`for_spark`).
-        niceness: by how much spark-submit, and a master that is `local`, give way to other processes of the machine.
+        share: what it takes of the cluster. With a master of one machine: its cores, and by how much it gives way to
+            other processes.
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED.
@@ -105,16 +114,15 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         job: str,
         pipeline: str,
         environment: EnvironmentSpec,
+        share: Share,
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
         from_form: bool = False,
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
-        driver_memory: str | None = None,
         only_if: str = "True",
         looks_first: str = "False",
-        niceness: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -123,7 +131,6 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             env_vars={RUN_VARIABLE: RUN_TEMPLATE},
             conn_id=conn_id,
             name=name,
-            driver_memory=driver_memory or environment.spark.driver_memory,
             **kwargs,
         )
         self.pipeline = pipeline
@@ -133,7 +140,8 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.from_form = from_form
         self.only_if = only_if
         self.looks_first = looks_first
-        self._niceness = niceness
+        self.share = share
+        self._launch: Launch | None = None
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
@@ -142,13 +150,14 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             return
         connection = self._checked_connection()
         self._follow(connection)
-        check_master(self._environment, _master_of(connection))
-        settings = submit_conf(self._environment, project_root())
-        settings.pop("spark.driver.memory", None)  # given as --driver-memory, which may differ by job
+        master = _master_of(connection)
+        check_master(self._environment, master)
+        self._launch = launch_of(self.share, master, self._environment)
+        settings = submit_conf(self._environment, project_root(), self._launch)
+        self._driver_memory = settings.pop("spark.driver.memory")  # as an option, which wins over the connection's
         self.conf = {**settings, **(self.conf or {})}
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
         hook = self._get_hook()
-        hook.niceness = self._niceness
         hook.output = JobOutput(
             on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
             on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results),
@@ -170,7 +179,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             errors="backslashreplace",
             env={**os.environ, **(self.env_vars or {})},
             check=False,
-            **child_options(niceness=self._niceness),
+            **child_options(niceness=self.share.niceness),
         )
         for line in done.stdout.splitlines():
             output.hear(line)
@@ -225,7 +234,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             )
 
     def _get_hook(self) -> SparkJobHook:
-        return SparkJobHook(
+        hook = SparkJobHook(
             conf=self.conf,
             conn_id=self._conn_id,
             name=self.name,
@@ -235,7 +244,11 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             status_poll_interval=self._status_poll_interval,
             track_driver_via_k8s_api=self._track_driver_via_k8s_api,
             yarn_track_via_rm_api=self._yarn_track_via_rm_api,
+            yarn_queue=self._launch.queue if self._launch else None,
         )
+        if self._launch is not None:
+            hook.launch_with(self._launch)
+        return hook
 
 
 def _master_of(connection: Connection) -> str:

@@ -86,6 +86,15 @@ def schema() -> None:
     data(pipeline_json_schema())
 
 
+@app.command()
+def pools() -> None:
+    """Print the pools that the DAGs of this environment use, as `airflow pools import` reads them."""
+    from deltaworks.specs.project import load_catalog
+    from deltaworks.specs.shares import pools_for_import
+
+    data(pools_for_import(load_catalog(tolerant=True, only=()).environment.shares))
+
+
 app.command("infer")(infer)
 app.command("new")(new)
 

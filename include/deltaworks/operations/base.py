@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.listing import Listing, listing_of
+from deltaworks.specs.shares import JobClass
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Scope = Literal["pipeline", "relay"]
 #: The jobs of a pipeline that an operation may run beside.
 Neighbour = Literal["stream", "maintenance", "mutations", "gold"]
+#: The class of job by the family of an operation; of others it is `maintenance`.
+_JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
 ALL_JOBS: tuple[Neighbour, ...] = ("stream", "maintenance", "mutations", "gold")
 
 
@@ -81,6 +84,11 @@ class Operation:
         model: type[Options] = inspect.getmodule(function).__dict__[parameter.annotation]
         return model
 
+    @property
+    def job_class(self) -> JobClass:
+        """By which class its jobs have their share of the cluster and their pool."""
+        return _JOB_CLASSES.get(self.family, "maintenance")
+
     def neighbours(self) -> str:
         """What it may run beside, as a sentence."""
         if self.beside == ALL_JOBS:
@@ -136,5 +144,7 @@ class OperationContext:
             from deltaworks.tables.spark.session import build_session
 
             name = f"{self.operation.name}.{self.subject}"
-            self._session = build_session(self.catalog.environment, app_name=name)
+            environment = self.catalog.environment
+            share = environment.shares.of(self.operation.job_class)
+            self._session = build_session(environment, app_name=name, share=share)
         return self._session

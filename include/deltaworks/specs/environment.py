@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
+from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 Severity = Literal["info", "warning", "critical"]
@@ -128,6 +129,7 @@ class EnvironmentSpec(Spec):
     landing: StorageSpec
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec.defaults()
+    shares: ClusterShares = ClusterShares.defaults()
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event_time import EventTimeSpec
@@ -17,6 +17,7 @@ from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
+from deltaworks.specs.shares import StreamShareSpec
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
@@ -39,6 +40,7 @@ _LIVE_TABLES = NamedItems(
     added=Edit(Effect.RESTART, "It counts from the beginning of {name}'s input, from the stream's next start."),
     removed=Edit(Effect.RESTART, "It stays as it is and is counted no further."),
 )
+_SHARE = Presence(NEXT_START)
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
@@ -99,6 +101,9 @@ class StreamSpec(Spec):
     )
     deaths_per_object: Annotated[int, NEXT_START] = Field(
         default=2, ge=1, description="an object that tasks died on so often is quarantined"
+    )
+    share: Annotated[StreamShareSpec | None, _SHARE] = later_key(
+        None, description="what it takes of a cluster instead of what streams of its environment do"
     )
 
     @property

@@ -59,8 +59,9 @@ def load_catalog(
         declared = read_declared(path, overrides=overrides_of(env, env_file, "pipelines", folder))
         spec = parse_spec(PipelineSpec, declared)
         check_secrets(spec, path, environment=name)
+        wrong = catalog.wrong_relays()
         mistakes = list(
-            surrounding_mistakes(spec, declared, relays=catalog.relays, wrong_relays=catalog.wrong_relays())
+            surrounding_mistakes(spec, declared, relays=catalog.relays, wrong_relays=wrong, shares=env.shares)
         )
         if mistakes:
             raise spec_invalid([mistake for _, mistake in mistakes])

@@ -6,10 +6,12 @@ line through `submit_conf`; everything else, keys of storages among it, is set b
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.share_conf import Launch
 
 LOG_STORE_S3A = "io.deltaworks.storage.ConditionalPutLogStore"
 LOG_STORE_FILE = "io.deltaworks.storage.CreateNewLogStore"
@@ -82,6 +84,8 @@ PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.network.crypto.saslFallback": ("false", "no weaker handshake for whoever asks for one"),
     "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
 }
+#: What clusters start drivers by.
+_OF_SUBMISSION = ("spark.kubernetes.", "spark.yarn.")
 SPARK_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 
 
@@ -90,19 +94,40 @@ def project_paths(root: Path) -> tuple[Path, Path]:
     return root / "include" / "jars" / "target" / "jars", root / "include" / "spark" / "log4j2.properties"
 
 
-def submit_conf(environment: EnvironmentSpec, root: Path) -> dict[str, str]:
-    """Settings that must be known when the driver's JVM starts. Holds no secrets: it ends on a command line."""
+def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None = None) -> dict[str, str]:
+    """Settings that must be known when the driver's JVM starts. Holds no secrets: it ends on a command line.
+
+    Args:
+        launch: what the job takes of the cluster; without it Spark's own defaults.
+    """
     jars, log4j = project_paths(root)
     # WARN from the first line: at INFO a batch writes 170 KB of log.
     java = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC {environment.spark.java_options}".rstrip()
-    return protection_conf(environment) | {
-        # One folder on both class paths: nothing is downloaded or copied at each submit.
-        "spark.driver.extraClassPath": f"{jars}/*",
-        "spark.executor.extraClassPath": f"{jars}/*",
-        "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC",
-        "spark.executor.extraJavaOptions": java,
-        "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
-        "spark.driver.memory": environment.spark.driver_memory,
+    shared = dict(launch.conf) if launch is not None else {}
+    return (
+        _cluster_conf(environment)
+        | shared
+        | protection_conf(environment)
+        | {
+            # One folder on both class paths: nothing is downloaded or copied at each submit.
+            "spark.driver.extraClassPath": f"{jars}/*",
+            "spark.executor.extraClassPath": f"{jars}/*",
+            "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC",
+            "spark.executor.extraJavaOptions": java,
+            "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
+            "spark.driver.memory": launch.driver_memory if launch is not None else environment.spark.driver_memory,
+        }
+    )
+
+
+def _cluster_conf(environment: EnvironmentSpec) -> dict[str, str]:
+    """Of the environment's own settings those by which YARN or Kubernetes starts a driver, such as its image: the
+    driver, which sets the others, is not there yet. What holds a secret is left to it."""
+    secret = re.compile(SESSION_SETTINGS["spark.redaction.regex"][0])
+    return {
+        name: value
+        for name, value in environment.spark.conf.items()
+        if name.startswith(_OF_SUBMISSION) and not secret.search(name)
     }
 
 

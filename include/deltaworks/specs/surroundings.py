@@ -1,4 +1,4 @@
-"""What a pipeline has to agree with outside of its declaration: its folder, its relay, the files it names."""
+"""What a pipeline has to agree with outside of its declaration: its folder, its relay, its files, the cluster."""
 
 from __future__ import annotations
 
@@ -9,15 +9,30 @@ from deltaworks.specs.base import Place, nearest_of
 from deltaworks.specs.declared_mistakes import Declared
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 
 def surrounding_mistakes(
-    spec: PipelineSpec, declared: Declared, *, relays: Collection[str], wrong_relays: Mapping[str, ConfigError]
+    spec: PipelineSpec,
+    declared: Declared,
+    *,
+    relays: Collection[str],
+    wrong_relays: Mapping[str, ConfigError],
+    shares: ClusterShares,
 ) -> Iterator[tuple[Place, Mistake]]:
     """Everything about a pipeline that does not agree with what is around it, by its place."""
-    for place, text in _problems(spec, declared, relays, wrong_relays):
+    for place, text in (*_problems(spec, declared, relays, wrong_relays), *_share_problems(spec, shares)):
         yield place, declared.mistake(place, text)
+
+
+def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[Place, str]]:
+    """A share of its own that no cluster of the environment can give."""
+    own = spec.stream.share
+    excess = shares.excess(shares.of_stream(own, live=bool(spec.live))) if own is not None else None
+    if excess is not None:
+        key, text = excess
+        yield ("stream", "share", key), text
 
 
 def _problems(

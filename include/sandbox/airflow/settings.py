@@ -14,16 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.shares import pools_for_import
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, write_private
 from sandbox.stack.state import StackState
 
-POOLS = {
-    "streams": (8, "One slot per endless stream."),
-    "relays": (4, "One slot per relay."),
-    "spark_jobs": (1, "Batch jobs on Spark: one at a time beside the streams."),
-}
 _DEFAULT_MASTER = "local[2]"
 # These write a line per heartbeat, request or parsed file.
 _QUIET = " ".join(
@@ -160,12 +157,10 @@ class AirflowHome:
         return state.replace(migrated_for=installed, pools_imported="")
 
     def import_pools(self, state: StackState) -> StackState:
-        """Bring the pools to what is declared here, when that changed since the last import."""
-        declared = {
-            name: {"slots": slots, "description": text, "include_deferred": False}
-            for name, (slots, text) in POOLS.items()
-        }
-        content = json.dumps(declared, indent=2)
+        """Bring the pools to what the environment declares, when that changed since the last import."""
+        name = self.environment.get("DELTAWORKS_ENVIRONMENT")
+        declared = load_catalog(name, root=self.home.project, tolerant=True, only=()).environment
+        content = json.dumps(pools_for_import(declared.shares), indent=2)
         digest = hashlib.sha256(content.encode()).hexdigest()
         if state.pools_imported == digest:
             return state

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import queue
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pyspark
 import pytest
 
@@ -72,6 +77,15 @@ class Daemon:
         except queue.Empty:
             pytest.fail(f"{self._name} did not start:\n" + self.output)
 
+    def kill(self) -> None:
+        """End it as a machine that is lost ends it."""
+        self._process.kill()
+
+    @property
+    def executors(self) -> list[psutil.Process]:
+        """The processes it has started."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
     def close(self) -> None:
         """End the process."""
         self._process.terminate()
@@ -81,16 +95,38 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master with its workers, one core each."""
+    """A master with its workers."""
 
     address: str
     master: Daemon
-    workers: tuple[Daemon, ...]
+    workers: list[Daemon]
+    start_worker: Callable[[], Daemon]
+
+    def add_worker(self) -> Daemon:
+        """One more worker, once the master knows it."""
+        worker = self.start_worker()
+        worker.wait()
+        self.workers.append(worker)
+        return worker
+
+    def state(self) -> dict[str, Any]:
+        """What the master says of its workers and applications."""
+        page = re.search(r"MasterWebUI.* at (http://\S+)", self.master.output)
+        assert page is not None, self.master.output
+        with urllib.request.urlopen(f"{page[1]}/json/", timeout=10) as answer:
+            state: dict[str, Any] = json.load(answer)
+        return state
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, *, workers: int = 2, secret: str = "") -> Iterator[Cluster]:
-    """A cluster for the time of a block; with a secret, master and workers run as they do in containers."""
+def standalone_cluster(
+    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", secret: str = ""
+) -> Iterator[Cluster]:
+    """A cluster for the time of a block; with a secret, master and workers run as they do in containers.
+
+    Args:
+        cores, memory: of each worker.
+    """
     local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
 
@@ -103,14 +139,16 @@ def standalone_cluster(folder: Path, *, workers: int = 2, secret: str = "") -> I
 
         master = start("master", *local, ready=r"Starting Spark master at (spark://\S+)")
         address = master.wait()
-        started = []
-        for number in range(1, workers + 1):
-            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker{number}"))
-            ready = r"Successfully registered with master (\S+)"
-            started.append(start("worker", *local, *work, address, ready=ready))
+        numbers = itertools.count(1)
+
+        def start_worker() -> Daemon:
+            offers = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folder / f"worker{next(numbers)}"))
+            return start("worker", *local, *offers, address, ready=r"Successfully registered with master (\S+)")
+
+        started = [start_worker() for _ in range(workers)]
         for worker in started:
             worker.wait()
-        yield Cluster(address, master, tuple(started))
+        yield Cluster(address, master, started, start_worker)
 
 
 def run_driver(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from deltaworks.airflow.names import AIRFLOW_CONNECTION, POOL_RELAYS, POOL_SPARK_JOBS, POOL_STREAMS, SPARK_CONNECTION
+from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
+from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.known_secrets import weakness
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -315,12 +316,36 @@ def test_no_secret_that_is_made_is_weak(secrets: dict[str, str]) -> None:
     assert {name: weakness(value) for name, value in secrets.items() if weakness(value)} == {}
 
 
+@pytest.mark.parametrize("name", ["compose", "aws"])
+def test_the_declared_cluster_is_that_of_the_containers(name: str) -> None:
+    cluster = load_catalog(name, root=ROOT, only=()).environment.shares.cluster
+    workers = [service["command"] for service in SERVICES.values() if "worker" in service.get("command", ())]
+
+    def default(command: list[str], option: str) -> str:
+        return re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", command[command.index(option) + 1])
+
+    assert cluster is not None
+    assert len(workers) == cluster.workers
+    for command in workers:
+        assert default(command, "--cores") == str(cluster.worker_cores)
+        assert default(command, "--memory") == cluster.worker_memory
+
+
+@pytest.mark.parametrize("name", ["compose", "aws"])
+def test_every_stream_and_a_job_of_each_class_fit_the_containers_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAWORKS_PIPELINES", "")
+
+    assert [remark for remark in check_project(name, root=ROOT).remarks if "shares" in remark.key] == []
+
+
 def test_the_init_script_makes_every_pool_the_dags_use() -> None:
     script = (ROOT / "docker" / "init.sh").read_text()
 
-    made = set(re.findall(r"^airflow pools set (\w+)", script, re.MULTILINE))
-
-    assert made == {POOL_STREAMS, POOL_RELAYS, POOL_SPARK_JOBS}
+    printed = re.search(r'^python -m deltaworks.cli pipelines pools > "(\S+)"$', script, re.MULTILINE)
+    assert printed is not None
+    assert f'airflow pools import "{printed[1]}"' in script
     assert re.search(r"^airflow db migrate$", script, re.MULTILINE)
     assert script.count("set -euo pipefail") == 1
     assert script.index("python -m deltaworks.airflow.deployment") < script.index("airflow db migrate")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Place, Spec, nearest_of
 from deltaworks.specs.catalog import project_root
+from deltaworks.specs.checks.cluster_sums import cluster_warnings
 from deltaworks.specs.checks.every_mistake import WholeReading, whole_reading
 from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
 from deltaworks.specs.checks.paths_of_events import path_mistakes
@@ -28,6 +29,7 @@ from deltaworks.specs.overrides import Overrides, aimless_overrides, overrides_o
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import pipeline_files, selected_pipelines
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.surroundings import surrounding_mistakes
@@ -61,6 +63,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
     checker.check_relays()
     checker.check_pipelines()
     checker.check_overrides()
+    checker.check_cluster()
     return checker.result
 
 
@@ -128,9 +131,17 @@ class _Checker:
                 mistake = Mistake(self._file, 1, aimless.variable, aimless.text)
             (self.result.mistakes if aimless.slip else self.result.remarks).append(self._shown(mistake))
 
+    def check_cluster(self) -> None:
+        """Whether the cluster holds what runs on it: a remark where jobs would wait."""
+        if self._environment is None:
+            return
+        for place, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
+            self.result.remarks.append(self._shown(read_declared(self._file).mistake(place, text)))
+
     def _surroundings(self, spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
         """What a pipeline does not agree with; the mistakes of a relay itself are listed already."""
-        yield from surrounding_mistakes(spec, declared, relays=self._relay_files, wrong_relays={})
+        shares = self._environment.shares if self._environment is not None else ClusterShares.defaults()
+        yield from surrounding_mistakes(spec, declared, relays=self._relay_files, wrong_relays={}, shares=shares)
         yield from path_mistakes(spec, declared)
         yield from self._source_mistakes(spec, declared)
 

@@ -23,6 +23,8 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, project_root
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.shares import Share
 from deltaworks.specs.spark_conf import check_log_store, check_master, project_paths, session_conf, submit_conf
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -33,7 +35,12 @@ CONFLICT = "DELTA_CONFLICT"
 
 
 def build_session(
-    environment: EnvironmentSpec, *, app_name: str, master: str | None = None, ui: bool = False
+    environment: EnvironmentSpec,
+    *,
+    app_name: str,
+    master: str | None = None,
+    ui: bool = False,
+    share: Share | None = None,
 ) -> SparkSession:
     """The session of this process, created on first use.
 
@@ -42,6 +49,8 @@ def build_session(
     Args:
         master: used where spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
         ui: serve Spark's own pages on a free port.
+        share: what the job takes of the cluster, used where spark-submit was given none; without it what the master
+            gives, which of a standalone one is everything.
 
     Raises:
         ConfigError: JARS_MISSING; LOG_STORE_UNSAFE when the lake is shared and its log store is not ours;
@@ -57,8 +66,10 @@ def build_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
         check_master(environment, master)
+        launch = launch_of(share, master, environment) if share is not None else None
+        master = launch.master if launch is not None else master
         builder = builder.master(master)
-        conf = submit_conf(environment, root) | conf
+        conf = submit_conf(environment, root, launch) | conf
         if master.startswith("local"):
             # The driver may have found this package by other ways than the PYTHONPATH its workers inherit.
             conf["spark.executorEnv.PYTHONPATH"] = str(PROJECT_ROOT / "include")

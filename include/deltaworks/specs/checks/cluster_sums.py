@@ -1,0 +1,71 @@
+"""Whether a cluster holds what runs on it: the streams, which give nothing back, and a job of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from deltaworks.specs.base import Place
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.share_conf import stream_share
+from deltaworks.specs.shares import ClusterSpec, JobClass, Share
+
+_PLACE: Place = ("shares", "cluster")
+
+
+def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[Place, str]]:
+    """What waits, by its place in the environment's file; nothing where no cluster is declared.
+
+    A stream holds its executors for ever. So a job that gets no executor beside all of them waits for ever, and one
+    that gets none beside all streams and one job of each other class waits for such a job's end.
+    """
+    cluster, stream = environment.shares.cluster, environment.shares.of("stream")
+    slots = environment.shares.pools()[stream.pool].slots
+    if len(pipelines) > slots:
+        number = f"{len(pipelines)} streams need as many slots, and the pool {stream.pool!r} has {slots}"
+        yield ("shares", "stream", "slots"), f"{number}; some streams wait for ever"
+    if cluster is None:
+        return
+    streams = {f"stream__{spec.pipeline}": stream_share(spec, environment) for spec in pipelines}
+    jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _classes(pipelines)}
+    if (text := _without_room(cluster, streams, {})) is not None:
+        yield _PLACE, f"the streams do not fit: {text}; some wait for ever"
+        return
+    stuck = {name: _without_room(cluster, streams, {name: _least(share)}) for name, share in jobs.items()}
+    for name, text in stuck.items():
+        if text is not None:
+            yield _PLACE, f"{text}; a {name} job waits for ever"
+    if not any(stuck.values()) and (text := _without_room(cluster, streams, jobs)) is not None:
+        yield _PLACE, f"{text}; jobs of one class wait for those of another"
+
+
+def _classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
+    """The classes of jobs that these pipelines have, beside their streams."""
+    if any(spec.gold.tables for spec in pipelines):
+        yield "gold"
+    if any(spec.mutations is not None for spec in pipelines):
+        yield "mutation"
+    yield from ("maintenance", "reprocess")
+
+
+def _least(share: Share) -> Share:
+    """With what a job begins: one executor is enough."""
+    return replace(share, executors=1)
+
+
+def _without_room(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
+    """The sum that is too large, with figures; None where all of them fit at once."""
+    shares = streams | jobs
+    cores = {name: share.cores for name, share in shares.items()}
+    if sum(cores.values()) > cluster.cores:
+        return f"{_listed(cores)} are {sum(cores.values())} cores, and the cluster has {cluster.cores}"
+    memory = {name: share.memory_bytes >> 20 for name, share in shares.items()}
+    if sum(memory.values()) > cluster.memory_bytes >> 20:
+        have = cluster.memory_bytes >> 20
+        return f"{_listed(memory)} are {sum(memory.values())} MB of executors, and the cluster has {have}"
+    return None
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return " + ".join(f"{name} {number}" for name, number in parts.items())

@@ -1,0 +1,274 @@
+"""Shares of a cluster: what each class of job takes of it, and the pool of Airflow that bounds how many run at once.
+
+A class is declared as far as it differs; the rest follows from the class and fits the workers that are declared. How a
+share becomes settings of Spark is in `deltaworks.specs.share_conf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from deltaworks.specs.base import Name, Problem, Spec, raise_located
+from deltaworks.specs.effects import NEXT_START
+
+JobClass = Literal["stream", "gold", "maintenance", "mutation", "reprocess"]
+JOB_CLASSES: Final[tuple[JobClass, ...]] = get_args(JobClass)
+#: Memory as the JVM reads it: `512m`, `2g`.
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[mg]$")]
+#: Where maintenance shares a machine with streams, a stream that has work gets nine tenths of a core they both want.
+MAINTENANCE_NICENESS = 10
+
+
+def memory_bytes(text: str) -> int:
+    """`512m` or `2g` as a number of bytes."""
+    return int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
+
+
+class ClusterSpec(Spec):
+    """The workers there are, against which shares are checked."""
+
+    workers: int = Field(ge=1)
+    worker_cores: int = Field(ge=1, description="what a worker offers to executors")
+    worker_memory: Memory
+
+    @property
+    def cores(self) -> int:
+        """The cores of all workers."""
+        return self.workers * self.worker_cores
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of all workers."""
+        return self.workers * memory_bytes(self.worker_memory)
+
+
+class PoolSpec(Spec):
+    """A pool of Airflow: how many run at once."""
+
+    pool: Name | None = Field(default=None, description="classes may share one; without it one of the class's own")
+    slots: int | None = Field(default=None, ge=1, description="how many of them run at once")
+
+
+class StreamShareSpec(Spec):
+    """What the stream of one pipeline takes instead of what its class does."""
+
+    executors: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
+    executor_cores: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
+    executor_memory: Annotated[Memory | None, NEXT_START] = None
+
+
+class ShareSpec(PoolSpec):
+    """What one job of a class takes."""
+
+    executors: int | None = Field(default=None, ge=1, description="where they come and go: the most")
+    executor_cores: int | None = Field(default=None, ge=1)
+    executor_memory: Memory | None = Field(default=None, description="heap of an executor's JVM")
+    python_memory: Memory | None = Field(
+        default=None, description="beside the heap, for Python workers; part of the container on YARN and Kubernetes"
+    )
+    driver_memory: Memory | None = Field(default=None, description="without it `spark.driver_memory`")
+    dynamic: bool | None = Field(default=None, description="executors come and go with the work")
+    queue: str = Field(default="", description="of YARN; without it the connection's")
+
+
+class LiveShareSpec(Spec):
+    """What live tables add to the stream in whose driver they run."""
+
+    executors: int = Field(default=1, ge=0, description="more executors of a stream that has live tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one job takes, with nothing left open.
+
+    Args:
+        sized: the size is declared, and not a default that a master of one machine has better ones for.
+        driver_memory: empty where that of the environment holds.
+        priority: which task of a pool, or of a scheduler with no room left, comes first; the higher.
+        niceness: by how much it gives way to other processes of the machine where it runs beside them.
+    """
+
+    job_class: JobClass
+    executors: int
+    executor_cores: int
+    executor_memory: str
+    python_memory: str
+    driver_memory: str = ""
+    dynamic: bool
+    queue: str = ""
+    pool: str
+    slots: int
+    priority: int
+    niceness: int = 0
+    sized: bool = False
+
+    @property
+    def cores(self) -> int:
+        """The cores of all its executors."""
+        return self.executors * self.executor_cores
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether its executors come and go: one is kept, so that there have to be more."""
+        return self.dynamic and self.executors > 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """The heaps of all its executors."""
+        return self.executors * memory_bytes(self.executor_memory)
+
+
+def _default(job_class: JobClass, *, pool: str, priority: int, **more: int | bool) -> Share:
+    values: dict[str, int | bool] = {"executors": 1, "slots": 1, "dynamic": True, **more}
+    sizes = {"executor_cores": 2, "executor_memory": "2g", "python_memory": "1g"}
+    return Share(job_class=job_class, pool=pool, priority=priority, **sizes, **values)  # type: ignore[arg-type]
+
+
+#: An endless job keeps its executors: between two batches it would give them up and wait for new ones.
+DEFAULTS: Final[Mapping[JobClass, Share]] = {
+    "stream": _default("stream", pool="streams", priority=100, slots=8, dynamic=False),
+    "gold": _default("gold", pool="gold", priority=50),
+    "mutation": _default("mutation", pool="mutations", priority=40),
+    "reprocess": _default("reprocess", pool="reprocess", priority=20, executors=2),
+    "maintenance": _default("maintenance", pool="maintenance", priority=10, niceness=MAINTENANCE_NICENESS),
+}
+RELAY_POOL, RELAY_SLOTS = "relays", 4
+#: A relay is no job of Spark's; where a scheduler has no room left it comes first, as streams do.
+RELAY_PRIORITY = DEFAULTS["stream"].priority
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of Airflow as it is to be."""
+
+    slots: int
+    description: str
+
+
+class ClusterShares(Spec):
+    """What each class of job takes of the cluster."""
+
+    cluster: ClusterSpec | None = Field(default=None, description="what there is; without it nothing is checked")
+    relay: PoolSpec = PoolSpec.defaults()
+    stream: ShareSpec = ShareSpec.defaults()
+    live: LiveShareSpec = LiveShareSpec.defaults()
+    gold: ShareSpec = ShareSpec.defaults()
+    maintenance: ShareSpec = ShareSpec.defaults()
+    mutation: ShareSpec = ShareSpec.defaults()
+    reprocess: ShareSpec = ShareSpec.defaults()
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        raise_located([*self._size_problems(), *self._pool_problems()])
+        return self
+
+    def of(self, job_class: JobClass) -> Share:
+        """What a job of the class takes."""
+        declared: ShareSpec = getattr(self, job_class)
+        default = self._fitted(DEFAULTS[job_class])
+        values = {name: value for name, value in declared if value not in (None, "")}
+        return replace(default, **values, sized=is_sized(declared))
+
+    def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:
+        """What a stream takes.
+
+        Args:
+            own: what its pipeline declares instead of the class.
+            live: it keeps live tables, too.
+        """
+        share = self.of("stream")
+        if own is not None:
+            values = {name: value for name, value in own if value is not None}
+            share = replace(share, **values, sized=share.sized or is_sized(own))
+        return replace(share, executors=share.executors + self.live.executors) if live else share
+
+    def pools(self) -> dict[str, Pool]:
+        """Every pool by its name. One that classes share has the slots that any of them declares."""
+        users: dict[str, list[tuple[str, int]]] = {}
+        for name, pool, slots in self._uses():
+            users.setdefault(pool, []).append((name, slots))
+        return {
+            pool: Pool(
+                max(slots for _, slots in uses),
+                f"One slot a job of the class {' or '.join(name for name, _ in uses)}.",
+            )
+            for pool, uses in users.items()
+        }
+
+    def excess(self, share: Share) -> tuple[str, str] | None:
+        """The key by which a share does not fit the cluster and what is wrong there; None where it fits."""
+        cluster = self.cluster
+        if cluster is None:
+            return None
+        if share.executor_cores > cluster.worker_cores:
+            here = f"a worker has {cluster.worker_cores} (shares.cluster.worker_cores)"
+            return "executor_cores", f"no worker can start an executor of {share.executor_cores} cores: {here}"
+        if memory_bytes(share.executor_memory) > memory_bytes(cluster.worker_memory):
+            here = f"a worker has {cluster.worker_memory} (shares.cluster.worker_memory)"
+            return "executor_memory", f"no worker can start an executor of {share.executor_memory}: {here}"
+        if share.cores > cluster.cores:
+            sum_of = f"{share.executors} executors of {share.executor_cores} cores are {share.cores}"
+            return "executors", f"{sum_of}, and the cluster has {cluster.cores} cores (shares.cluster)"
+        return None
+
+    def _fitted(self, share: Share) -> Share:
+        """A default no larger than the workers that are declared."""
+        cluster = self.cluster
+        if cluster is None:
+            return share
+        cores = min(share.executor_cores, cluster.worker_cores)
+        memory = min(share.executor_memory, cluster.worker_memory, key=memory_bytes)
+        return replace(
+            share,
+            executors=min(share.executors, max(1, cluster.cores // cores)),
+            executor_cores=cores,
+            executor_memory=memory,
+        )
+
+    def _uses(self) -> Iterator[tuple[str, str, int]]:
+        """Class, pool and slots."""
+        yield "relay", self.relay.pool or RELAY_POOL, self.relay.slots or RELAY_SLOTS
+        for job_class in JOB_CLASSES:
+            share = self.of(job_class)
+            declared = [
+                spec.slots
+                for name in JOB_CLASSES
+                if (spec := getattr(self, name)).slots and self.of(name).pool == share.pool
+            ]
+            yield job_class, share.pool, declared[0] if declared else share.slots
+
+    def _size_problems(self) -> Iterator[Problem]:
+        for job_class in JOB_CLASSES:
+            if (excess := self.excess(self.of(job_class))) is not None:
+                key, text = excess
+                yield (job_class, key), text
+
+    def _pool_problems(self) -> Iterator[Problem]:
+        slots: dict[str, tuple[str, int]] = {}
+        for name in ("relay", *JOB_CLASSES):
+            spec: PoolSpec = getattr(self, name)
+            default = RELAY_POOL if name == "relay" else self.of(name).pool
+            pool = spec.pool or default
+            if spec.slots is None:
+                continue
+            other, number = slots.setdefault(pool, (name, spec.slots))
+            if number != spec.slots:
+                text = f"the pool {pool!r} has {number} slots by shares.{other}.slots: say so once, or use another pool"
+                yield (name, "slots"), text
+
+
+def pools_for_import(shares: ClusterShares) -> dict[str, dict[str, Any]]:
+    """The pools as `airflow pools import` takes them. What waits for a person holds no slot."""
+    return {
+        name: {"slots": pool.slots, "description": pool.description, "include_deferred": False}
+        for name, pool in shares.pools().items()
+    }
+
+
+def is_sized(declared: ShareSpec | StreamShareSpec) -> bool:
+    """Whether a declaration says how many cores a job takes."""
+    return declared.executors is not None or declared.executor_cores is not None

@@ -1,0 +1,188 @@
+"""Shares on a real standalone cluster: what three streams leave to a gold job, and what follows a lost worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.spark.engine.standalone import Cluster, standalone_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+STREAMS = 3
+#: A driver is a JVM and a Python process; several start beside one another.
+STARTED_WITHIN_SECONDS = 120.0
+#: Many times what the master takes to hand out an executor.
+WAIT_SECONDS = 20.0
+DRIVER = """
+import sys, time
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.tables.spark.session import build_session
+
+root, master, name, job_class = sys.argv[1:]
+one = {"executors": 1, "executor_cores": 1, "executor_memory": "512m"}
+here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+environment = EnvironmentSpec.model_validate({
+    "environment": "tests", "lake": {"root": f"file://{root}/lake"}, "landing": {"root": f"file://{root}/landing"},
+    "messaging": {}, "spark": {"conf": here, "driver_memory": "512m", "protected": False},
+    "shares": {"cluster": {"workers": 2, "worker_cores": 3, "worker_memory": "2g"}, "stream": one, "gold": one},
+})
+share = None if job_class == "none" else environment.shares.of(job_class)
+spark = build_session(environment, app_name=name, master=master, share=share)
+print("STARTED", flush=True)
+if name.startswith("gold"):
+    print("ANSWER", spark.range(0, 1000, 1, 2).groupBy("id").count().count(), flush=True)
+    sys.exit(0)
+rows = spark.readStream.format("rate").option("rowsPerSecond", 1).load().groupBy().count()
+query = rows.writeStream.format("noop").outputMode("complete").trigger(processingTime="1 second").start()
+landed = 0
+while query.isActive:
+    progress = query.lastProgress
+    if progress is not None and progress["batchId"] >= landed:
+        landed = progress["batchId"] + 1
+        print("BATCH", flush=True)
+    time.sleep(0.2)
+"""
+
+
+def comes(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Whether something holds within some seconds; what says that it never does has to wait for all of them."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver in a process of its own."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def said(self, word: str) -> int:
+        """How many lines begin with a word."""
+        return sum(line.split()[:1] == [word] for line in self.log.read_text(errors="replace").splitlines())
+
+    def moves_on(self) -> bool:
+        """Whether it ends another batch."""
+        before = self.said("BATCH")
+        return comes(lambda: self.said("BATCH") > before + 1, seconds=60)
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Starts drivers on a cluster, with their shares or without."""
+
+    folder: Path
+    cluster: Cluster
+    shares: bool
+
+    @contextmanager
+    def driver(self, name: str, job_class: str) -> Iterator[Driver]:
+        """A driver for the time of a block; it has been given to the master when the block begins."""
+        script, log = self.folder / "driver.py", self.folder / f"{name}.log"
+        script.write_text(DRIVER)
+        path = os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)])
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, script, self.folder, self.cluster.address, name, job_class if self.shares else "none"],
+                env=os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+                cwd=self.folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        driver = Driver(name, log, process)
+        try:
+            assert comes(lambda: driver.said("STARTED") == 1, seconds=STARTED_WITHIN_SECONDS), log.read_text()
+            yield driver
+        finally:
+            jvms = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            process.terminate()
+            process.wait(timeout=30)
+            _, alive = psutil.wait_procs(jvms, timeout=30)
+            assert not alive
+
+    @contextmanager
+    def streams(self, number: int) -> Iterator[list[Driver]]:
+        """Streams that have each ended a batch."""
+        if number == 0:
+            yield []
+            return
+        with self.streams(number - 1) as others, self.driver(f"stream{number}", "stream") as stream:
+            assert comes(lambda: stream.said("BATCH") > 0, seconds=STARTED_WITHIN_SECONDS), stream.log.read_text()
+            yield [*others, stream]
+
+    def cores_of(self, name: str) -> int:
+        """The cores that an application has from the master."""
+        return sum(app["cores"] for app in self.cluster.state()["activeapps"] if app["name"] == name)
+
+
+@contextmanager
+def jobs_on_a_cluster(folder: Path, *, shares: bool) -> Iterator[Jobs]:
+    with standalone_cluster(folder, workers=2, cores=3, memory="2g") as cluster:
+        yield Jobs(folder, cluster, shares)
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    with jobs_on_a_cluster(tmp_path_factory.mktemp("shares"), shares=True) as jobs:
+        yield jobs
+
+
+@pytest.fixture(scope="module")
+def streams(jobs: Jobs) -> Iterator[list[Driver]]:
+    with jobs.streams(STREAMS) as streams:
+        yield streams
+
+
+def test_gold_gets_its_cores_at_once_beside_three_streams(jobs: Jobs, streams: list[Driver]) -> None:
+    with jobs.driver("gold1", "gold") as gold:
+        assert comes(lambda: gold.said("ANSWER") == 1, seconds=60), gold.log.read_text()
+
+    assert {stream.name: jobs.cores_of(stream.name) for stream in streams} == {
+        f"stream{number}": 1 for number in range(1, STREAMS + 1)
+    }
+    assert all(stream.moves_on() for stream in streams)
+
+
+def test_without_shares_one_stream_has_the_whole_cluster_and_gold_waits(tmp_path: Path) -> None:
+    with (
+        jobs_on_a_cluster(tmp_path, shares=False) as jobs,
+        jobs.streams(1),
+        jobs.driver("gold1", "gold") as gold,
+    ):
+        assert jobs.cores_of("stream1") == jobs.cluster.state()["cores"] == 6
+        assert not comes(lambda: gold.said("ANSWER") == 1 or jobs.cores_of("gold1") > 0, seconds=WAIT_SECONDS)
+
+
+def test_executors_of_a_lost_worker_are_replaced_and_a_worker_that_is_added_is_used(
+    jobs: Jobs, streams: list[Driver]
+) -> None:
+    busiest = max(jobs.cluster.workers, key=lambda worker: len(worker.executors))
+    lost = busiest.executors
+    assert lost
+
+    busiest.kill()
+
+    assert comes(lambda: jobs.cluster.state()["aliveworkers"] == 1, seconds=60)
+    assert not psutil.wait_procs(lost, timeout=60)[1], "executors end with their worker"
+    assert comes(lambda: all(jobs.cores_of(stream.name) == 1 for stream in streams), seconds=60)
+    assert all(stream.moves_on() for stream in streams)
+
+    with jobs.driver("gold2", "gold") as gold:
+        assert not comes(lambda: jobs.cores_of("gold2") > 0, seconds=5), "the worker that is left is full"
+        jobs.cluster.add_worker()
+        assert comes(lambda: gold.said("ANSWER") == 1, seconds=60), gold.log.read_text()

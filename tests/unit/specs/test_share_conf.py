@@ -1,0 +1,229 @@
+"""One share, rendered for each kind of master: what holds for all of them, and what each is bounded by."""
+
+from __future__ import annotations
+
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.share_conf import launch_of, master_kind, stream_share
+from deltaworks.specs.shares import JOB_CLASSES, JobClass
+from deltaworks.specs.spark_conf import submit_conf
+
+JARS = Path(pyspark.__file__).parent / "jars"
+CLUSTERS = {"standalone": "spark://spark-master:7077", "yarn": "yarn", "kubernetes": "k8s://https://kubernetes.default"}
+MASTERS = {"local": "local[4]", **CLUSTERS}
+on_each_master = pytest.mark.parametrize("master", MASTERS.values(), ids=MASTERS)
+on_each_cluster = pytest.mark.parametrize("master", CLUSTERS.values(), ids=CLUSTERS)
+of_each_class = pytest.mark.parametrize("job_class", JOB_CLASSES)
+SPEC: dict[str, Any] = {
+    "pipeline": "shop",
+    "description": "orders",
+    "owner": "tests",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+    "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+    "tables": [{"name": "orders", "catch_all": True}],
+}
+#: Where Spark says by which names it is configured.
+SETTINGS_OF = ("spark-core_", "spark-kubernetes_", "spark-yarn_")
+
+
+def environment(spark: dict[str, Any] | None = None, **shares: Any) -> EnvironmentSpec:
+    return EnvironmentSpec.model_validate(
+        {
+            "environment": "tests",
+            "lake": {"root": "file:///lake"},
+            "landing": {"root": "file:///landing"},
+            "messaging": {},
+            "spark": spark or {},
+            "shares": shares,
+        }
+    )
+
+
+def conf_of(job_class: JobClass, master: str, **shares: Any) -> dict[str, str]:
+    declared = environment(**shares)
+    return dict(launch_of(declared.shares.of(job_class), master, declared).conf)
+
+
+@cache
+def names_of_spark() -> bytes:
+    """Every class file that declares settings, one after the other."""
+    parts = []
+    for jar in (path for path in JARS.glob("*.jar") if path.name.startswith(SETTINGS_OF)):
+        with zipfile.ZipFile(jar) as archive:
+            names = [name for name in archive.namelist() if "config" in name.lower() and name.endswith(".class")]
+            parts += [archive.read(name) for name in names]
+    return b"".join(parts)
+
+
+@on_each_cluster
+@of_each_class
+def test_a_job_on_a_cluster_takes_its_share_and_no_more(master: str, job_class: JobClass) -> None:
+    share = environment().shares.of(job_class)
+    conf = conf_of(job_class, master)
+
+    assert conf["spark.executor.cores"] == str(share.executor_cores)
+    assert conf["spark.executor.memory"] == share.executor_memory
+    bounds = {
+        int(conf["spark.cores.max"]) // share.executor_cores
+        if "spark.cores.max" in conf
+        else int(conf.get("spark.executor.instances") or conf["spark.dynamicAllocation.maxExecutors"])
+    }
+    assert bounds == {share.executors}
+
+
+@on_each_cluster
+@of_each_class
+def test_whether_executors_come_and_go_is_said_whatever_the_clusters_defaults_are(
+    master: str, job_class: JobClass
+) -> None:
+    conf = conf_of(job_class, master, **{job_class: {"executors": 3, "dynamic": job_class != "stream"}})
+
+    assert conf["spark.dynamicAllocation.enabled"] == str(job_class != "stream").lower()
+    if job_class != "stream":
+        assert conf["spark.dynamicAllocation.shuffleTracking.enabled"] == "true", "there is no shuffle service"
+        assert conf["spark.dynamicAllocation.minExecutors"] == "1", "a job keeps its place"
+        assert conf["spark.dynamicAllocation.maxExecutors"] == "3"
+        assert "spark.executor.instances" not in conf
+
+
+@on_each_cluster
+def test_a_single_executor_stays(master: str) -> None:
+    assert conf_of("gold", master)["spark.dynamicAllocation.enabled"] == "false"
+
+
+@on_each_master
+@of_each_class
+def test_every_name_is_one_of_sparks(master: str, job_class: JobClass) -> None:
+    conf = conf_of(job_class, master, **{job_class: {"executors": 3, "dynamic": True}})
+
+    assert [name for name in conf if name.encode() not in names_of_spark()] == []
+
+
+def test_a_name_that_spark_lacks_would_be_noticed() -> None:
+    assert b"spark.cores.maximum" not in names_of_spark()
+
+
+@on_each_master
+@of_each_class
+def test_driver_memory_and_niceness_are_the_same_wherever_it_runs(master: str, job_class: JobClass) -> None:
+    declared = environment({"driver_memory": "3g"}, gold={"driver_memory": "5g"})
+    launch = launch_of(declared.shares.of(job_class), master, declared)
+
+    assert launch.driver_memory == ("5g" if job_class == "gold" else "3g")
+    assert (launch.niceness > 0) == (job_class == "maintenance")
+
+
+@on_each_cluster
+def test_the_master_is_left_as_it_is(master: str) -> None:
+    declared = environment(gold={"executor_cores": 1})
+
+    assert launch_of(declared.shares.of("gold"), master, declared).master == master
+
+
+@on_each_cluster
+def test_settings_of_the_environment_win(master: str) -> None:
+    declared = environment({"conf": {"spark.executor.memory": "7g", "spark.sql.ansi.enabled": "false"}})
+    launch = launch_of(declared.shares.of("gold"), master, declared)
+
+    assert launch.conf["spark.executor.memory"] == "7g"
+    assert "spark.sql.ansi.enabled" not in launch.conf, "what is no part of the share is set by the session"
+
+
+@pytest.mark.parametrize(
+    ("master", "share", "rendered"),
+    [
+        ("local[4]", {}, "local[4]"),
+        ("local[*]", {}, "local[*]"),
+        ("local[4]", {"executor_cores": 2}, "local[2]"),
+        ("local[4]", {"executors": 2, "executor_cores": 1}, "local[2]"),
+        ("local[4]", {"executor_cores": 16}, "local[4]"),
+        ("local[*]", {"executor_cores": 3}, "local[3]"),
+        ("local[4,2]", {"executor_cores": 1}, "local[1,2]"),
+        ("local", {"executor_cores": 3}, "local[1]"),
+    ],
+)
+def test_on_one_machine_a_job_has_the_masters_cores_or_fewer_where_the_share_says_so(
+    master: str, share: dict[str, Any], rendered: str
+) -> None:
+    declared = environment(gold=share)
+    launch = launch_of(declared.shares.of("gold"), master, declared)
+
+    assert launch.master == rendered
+    assert launch.conf == {}
+
+
+def test_a_standalone_cluster_is_never_taken_whole() -> None:
+    conf = conf_of("stream", CLUSTERS["standalone"], stream={"executors": 2, "executor_cores": 3})
+
+    assert (conf["spark.cores.max"], conf["spark.executor.cores"]) == ("6", "3")
+
+
+def test_a_queue_of_yarn_is_that_of_the_class() -> None:
+    declared = environment(maintenance={"queue": "night"})
+
+    assert launch_of(declared.shares.of("maintenance"), "yarn", declared).queue == "night"
+    assert launch_of(declared.shares.of("maintenance"), "k8s://https://k", declared).queue == ""
+    assert launch_of(declared.shares.of("gold"), "yarn", declared).queue == ""
+
+
+@pytest.mark.parametrize("master", [CLUSTERS["yarn"], CLUSTERS["kubernetes"]])
+def test_containers_have_room_for_python_beside_the_heap(master: str) -> None:
+    assert conf_of("stream", master, stream={"python_memory": "3g"})["spark.executor.memoryOverhead"] == "3g"
+
+
+def test_kubernetes_asks_for_what_it_may_take() -> None:
+    conf = conf_of("gold", CLUSTERS["kubernetes"], gold={"executor_cores": 4})
+
+    assert conf["spark.kubernetes.executor.request.cores"] == "4"
+    assert conf["spark.kubernetes.executor.limit.cores"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("master", "kind"), [*((url, kind) for kind, url in MASTERS.items()), ("local-cluster[2,1,1024]", "other")]
+)
+def test_a_master_is_known_by_its_url(master: str, kind: str) -> None:
+    assert master_kind(master) == kind
+
+
+def test_what_is_submitted_holds_the_share_and_by_what_the_cluster_starts_a_driver() -> None:
+    own = {"spark.kubernetes.container.image": "lake:1", "spark.kubernetes.authenticate.oauthToken": "hidden"}
+    declared = environment({"conf": own, "driver_memory": "3g"})
+    launch = launch_of(declared.shares.of("gold"), CLUSTERS["kubernetes"], declared)
+    conf = submit_conf(declared, Path("/checkout"), launch)
+
+    assert launch.conf.items() <= conf.items()
+    assert conf["spark.driver.memory"] == "3g"
+    assert conf["spark.kubernetes.container.image"] == "lake:1"
+    assert "hidden" not in conf.values(), "it ends on a command line"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "share", "memory"),
+    [
+        ({}, {}, "1g"),
+        ({}, {"driver_memory": "3g"}, "3g"),
+        ({"driver_memory": "2g"}, {"driver_memory": "3g"}, "2g"),
+        ({"driver_memory": "2g"}, {}, "2g"),
+    ],
+)
+def test_a_streams_driver_has_the_memory_of_its_pipeline_then_of_its_class(
+    pipeline: dict[str, str], share: dict[str, str], memory: str
+) -> None:
+    spec = PipelineSpec.model_validate({**SPEC, "stream": pipeline})
+
+    assert stream_share(spec, environment(stream=share)).driver_memory == memory
+
+
+def test_a_stream_has_its_own_share_and_what_its_live_tables_add() -> None:
+    live = [{"name": "orders_live", "reads": "orders"}]
+    spec = PipelineSpec.model_validate({**SPEC, "live": live, "stream": {"share": {"executors": 2}}})
+
+    assert stream_share(spec, environment(stream={"executor_cores": 1})).cores == 3
