@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import (
     bucket_growth,
     cli,
+    cluster,
     demo,
     fan_out,
     file_sizes,
@@ -57,5 +58,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         freshness,
         cli,
         demo,
+        cluster,
     )
 }
