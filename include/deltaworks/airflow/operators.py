@@ -154,7 +154,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         check_master(self._environment, master)
         self._launch = launch_of(self.share, master, self._environment)
         settings = submit_conf(self._environment, project_root(), self._launch)
-        self._driver_memory = settings.pop("spark.driver.memory")  # as an option, which wins over the connection's
+        self._driver_memory = settings.pop("spark.driver.memory")  # an option of its own
         self.conf = {**settings, **(self.conf or {})}
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
         hook = self._get_hook()
