@@ -188,13 +188,13 @@ class ClusterShares(Spec):
 
     def pools(self) -> dict[str, Pool]:
         """Every pool by its name. One that classes share has the slots that any of them declares."""
-        users: dict[str, list[tuple[str, int]]] = {}
-        for name, pool, slots in self._uses():
-            users.setdefault(pool, []).append((name, slots))
+        users: dict[str, list[tuple[str, int, bool]]] = {}
+        for name, pool, slots, declared in self._uses():
+            users.setdefault(pool, []).append((name, slots, declared))
         return {
             pool: Pool(
-                max(slots for _, slots in uses),
-                f"One slot a job of the class {' or '.join(name for name, _ in uses)}.",
+                slots=next((slots for _, slots, declared in uses if declared), max(slots for _, slots, _ in uses)),
+                description=f"One slot a job of the class {' or '.join(name for name, _, _ in uses)}.",
             )
             for pool, uses in users.items()
         }
@@ -229,17 +229,13 @@ class ClusterShares(Spec):
             executor_memory=memory,
         )
 
-    def _uses(self) -> Iterator[tuple[str, str, int]]:
-        """Class, pool and slots."""
-        yield "relay", self.relay.pool or RELAY_POOL, self.relay.slots or RELAY_SLOTS
+    def _uses(self) -> Iterator[tuple[str, str, int, bool]]:
+        """Class, pool, slots, and whether these are declared."""
+        relay = self.relay
+        yield "relay", relay.pool or RELAY_POOL, relay.slots or RELAY_SLOTS, relay.slots is not None
         for job_class in JOB_CLASSES:
-            share = self.of(job_class)
-            declared = [
-                spec.slots
-                for name in JOB_CLASSES
-                if (spec := getattr(self, name)).slots and self.of(name).pool == share.pool
-            ]
-            yield job_class, share.pool, declared[0] if declared else share.slots
+            share, spec = self.of(job_class), getattr(self, job_class)
+            yield job_class, share.pool, share.slots, spec.slots is not None
 
     def _size_problems(self) -> Iterator[Problem]:
         for job_class in JOB_CLASSES:
@@ -249,14 +245,11 @@ class ClusterShares(Spec):
 
     def _pool_problems(self) -> Iterator[Problem]:
         slots: dict[str, tuple[str, int]] = {}
-        for name in ("relay", *JOB_CLASSES):
-            spec: PoolSpec = getattr(self, name)
-            default = RELAY_POOL if name == "relay" else self.of(name).pool
-            pool = spec.pool or default
-            if spec.slots is None:
+        for name, pool, own, declared in self._uses():
+            if not declared:
                 continue
-            other, number = slots.setdefault(pool, (name, spec.slots))
-            if number != spec.slots:
+            other, number = slots.setdefault(pool, (name, own))
+            if number != own:
                 text = f"the pool {pool!r} has {number} slots by shares.{other}.slots: say so once, or use another pool"
                 yield (name, "slots"), text
 
