@@ -51,7 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", default="engagement.activities")
     arguments, catalog = parser.parse_args(), load_catalog(tolerant=True)
-    count_days(build_session(catalog.environment, app_name=f"count.{READER}"), catalog, arguments.table)
+    share = catalog.environment.shares.of("gold")
+    spark = build_session(catalog.environment, app_name=f"count.{READER}", share=share)
+    count_days(spark, catalog, arguments.table)
     return 0
 
 
