@@ -17,10 +17,10 @@ import pytest
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.spark.engine.standalone import Cluster, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 STREAMS = 3
 #: A driver is a JVM and a Python process; several start beside one another.
-STARTED_WITHIN_SECONDS = 120.0
+STARTED_WITHIN_SECONDS = 240.0
 #: Many times what the master takes to hand out an executor.
 WAIT_SECONDS = 20.0
 DRIVER = """
@@ -83,7 +83,7 @@ class Driver:
     def moves_on(self) -> bool:
         """Whether it ends another batch."""
         before = self.said("BATCH")
-        return comes(lambda: self.said("BATCH") > before + 1, seconds=60)
+        return comes(lambda: self.said("BATCH") > before + 1, seconds=120)
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,9 @@ def test_executors_of_a_lost_worker_are_replaced_and_a_worker_that_is_added_is_u
 
     busiest.kill()
 
-    assert comes(lambda: jobs.cluster.state()["aliveworkers"] == 1, seconds=60)
+    assert comes(lambda: jobs.cluster.state()["aliveworkers"] == 1, seconds=120)
     assert not psutil.wait_procs(lost, timeout=60)[1], "executors end with their worker"
-    assert comes(lambda: all(jobs.cores_of(stream.name) == 1 for stream in streams), seconds=60)
+    assert comes(lambda: all(jobs.cores_of(stream.name) == 1 for stream in streams), seconds=120)
     assert all(stream.moves_on() for stream in streams)
 
     with jobs.driver("gold2", "gold") as gold:
