@@ -24,7 +24,7 @@ import pytest
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 SPARK_HOME = Path(pyspark.__file__).parent
-STARTED_WITHIN_SECONDS = 60.0
+STARTED_WITHIN_SECONDS = 180.0
 SECRET_VARIABLE = "DELTAWORKS_SPARK_SECRET"
 
 
