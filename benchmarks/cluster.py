@@ -169,7 +169,7 @@ class _Gold:
             raise RuntimeError(f"gold counts {counted} events of {date}, not {self.rows}")
 
     def _catalog(self) -> Catalog:
-        from deltaworks.specs.catalog import load_catalog
+        from deltaworks.specs.project import load_catalog
 
         return load_catalog("local", root=self.root)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 
 
