@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    archive,
     bucket_growth,
     cli,
     cluster,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         single_table,
         fan_out,
         growth,
+        archive,
         bucket_growth,
         file_sizes,
         trigger,

@@ -27,8 +27,8 @@ class Walk:
 
 WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 124, 22),
-    Walk("batch", "deltaworks.engine.batches", 126, 19),
-    Walk("stream", "deltaworks.engine.runner", 138, 21),
+    Walk("batch", "deltaworks.engine.batches", 128, 19),
+    Walk("stream", "deltaworks.engine.runner", 140, 21),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 73, 13),
 )
 

@@ -41,6 +41,7 @@ from deltaworks.events.evolution import Evolved, as_records
 from deltaworks.events.parse import BatchStamp
 from deltaworks.sources.base import Slice
 from deltaworks.sources.deaths import Care
+from deltaworks.sources.spans import initial_offset
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 
@@ -212,7 +213,10 @@ class BatchProcessor:
     ) -> PreparedBatch:
         spec = self._spec
         before = spark_batch_id - 1
-        start = self._end_of(self._generations, before) if spark_batch_id else self._generations.current.start
+        if spark_batch_id:
+            start: dict[str, Any] | None = self._end_of(self._generations, before)
+        else:
+            start = self._generations.current.start or initial_offset(self._home, self._generations) or None
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp, care)
         return self._home.prepared.fix(

@@ -18,19 +18,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.engine.announcements import with_announcements
+from deltaworks.engine.archive import ArchiveWriter
 from deltaworks.engine.canary import CANARY_SECONDS, read_canary
 from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
 from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.engine.task_limits import TaskLimits
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.events.archive import ARCHIVE_PARTITION
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_PARTITION
-from deltaworks.sources.base import Slice
+from deltaworks.sources.base import RecordSlice, Slice
 from deltaworks.sources.deaths import Care, TaskFailed, death_in
 from deltaworks.sources.task_output import TaskOutput, in_task_order
+from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import WrittenFile
 
@@ -167,6 +170,8 @@ def fan_out(
             for part in Parser(pipeline, evolved=evolved).parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 
+    if spec.archive is not None and isinstance(source, RecordSlice):
+        source.archive_by(partial(ArchiveWriter, target, stamp))
     if care is not None:
         care.canary = partial(read_canary, spark, spec, prove)
     outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
@@ -243,5 +248,6 @@ def with_new_columns(one_pass: Callable[[Evolved], Written], spec: PipelineSpec,
 
 
 def partitioning(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
-    """The partition columns of every bronze table and of quarantine."""
-    return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION}
+    """The partition columns of every bronze table, of quarantine and of the archive."""
+    archive = {} if spec.archive is None else {ARCHIVE: ARCHIVE_PARTITION}
+    return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION} | archive

@@ -20,8 +20,10 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.announcements import announced
 from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA
 from deltaworks.events.evolution import Evolved, EvolvedColumn, evolved_columns
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner, raise_owner, refresh
@@ -63,8 +65,10 @@ class TableSet:
         self._declared = {
             table.name: (arrow_schema(table.column_types()), table.partition_by) for table in spec.tables
         } | {QUARANTINE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
+        if spec.archive is not None:
+            self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
-        self.writer_by_table[QUARANTINE] = "fan_out"
+        self.writer_by_table |= dict.fromkeys(spec.own_tables, "fan_out")
         #: By notification table, the table whose rows have to be there before it announces them.
         self.announced = announced(spec)
         self.handles: dict[str, DeltaTable] = {}
@@ -137,7 +141,8 @@ class TableSet:
         )
 
     def _refuse_dropped(self, name: str) -> None:
-        if self._had_rows(name):
+        # Payloads of an archive are in no other place: one that is gone begins anew.
+        if name != ARCHIVE and self._had_rows(name):
             raise ContractError(
                 "TABLE_DROPPED",
                 f"Table {name!r} of {self._spec.pipeline!r} is gone, and the ledger knows batches of it.",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
+from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -87,7 +88,7 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
         OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live)) for live in spec.live
     ]
     tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
-    tables.append(OptimizedTable(name="quarantine"))
+    tables += [OptimizedTable(name=own, only_closed=own == ARCHIVE) for own in spec.own_tables]
     return {table.name: table for table in tables}
 
 

@@ -99,7 +99,8 @@ def remove_orphans(
             f"Files younger than {MINIMUM_AGE_HOURS} h may belong to a batch or a version that is still needed.",
             hint=f"Use {MINIMUM_AGE_HOURS} h or more.",
         )
-    removable = [*(table.name for table in spec.tables), *(keyed.name for keyed in spec.keyed_tables), "quarantine"]
+    removable = [*(table.name for table in spec.tables), *(keyed.name for keyed in spec.keyed_tables)]
+    removable += spec.own_tables
     unknown = sorted(set(tables or ()) - set(removable))
     if unknown:
         raise ConfigError(

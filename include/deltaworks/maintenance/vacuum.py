@@ -337,7 +337,7 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names += [live.name for live in spec.live]
     names += [gold.name for gold in spec.gold.tables]
     names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
-    names.append("quarantine")
+    names += spec.own_tables
     unknown = sorted(set(tables or ()) - set(names))
     if unknown:
         raise ConfigError(

@@ -117,13 +117,13 @@ def control_tables(context: OperationContext, options: ControlTableOptions) -> R
 
 
 class ExpiryOptions(Options):
-    """Options of the expiry of quarantine."""
+    """Options of the expiry of quarantine and archive."""
 
     dry_run: bool = Field(True, description="Only count.")
 
 
 def expire(context: OperationContext, options: ExpiryOptions) -> Report:
-    """Remove rows that lay in quarantine for longer than declared, open ones too. Idempotent."""
+    """Remove rows in quarantine and payloads in the archive that are older than declared. Idempotent."""
     from deltaworks.rework.quarantine.expire import expire_quarantine
 
     dry_run, bound = tonight(context, dry_run=options.dry_run)

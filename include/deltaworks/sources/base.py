@@ -6,19 +6,17 @@ Everything after that, from parsing to the ledger, is the same for all sources.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from deltaworks.control import paths
-from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.generations import Generations
 from deltaworks.errors import DeltaworksError
+from deltaworks.events.archive import ToArchive
 from deltaworks.events.parse import Payload
 from deltaworks.sources.careful import (
     RecordWindows,
@@ -30,6 +28,7 @@ from deltaworks.sources.careful import (
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.records import ReadFacts, Record
 from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
+from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,9 +40,6 @@ Task = Callable[[Iterable[Payload]], TaskOutput]
 PayloadOpener = Callable[[Any], Payload]
 #: Turns the rows of a task, as they come, into payloads.
 PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
-#: The offsets between which a batch lies: start and end, as Spark wrote them for a query of the source.
-Span = tuple[dict[str, Any], dict[str, Any]]
-
 #: How many ranges of lost records the ledger names.
 MOST_LOST_NAMED = 5
 _OUTPUT_SCHEMA = "output binary"
@@ -174,17 +170,37 @@ class LossCheck:
     expired: Callable[[Exception], DeltaworksError | None] = _not_expired
 
 
+class Archiver(Protocol):
+    """Keeps the records of a task as they came."""
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, kept on their way."""
+
+    def files(self) -> Mapping[str, tuple[WrittenFile, ...]]:
+        """The files written, by table."""
+
+
 @dataclass(slots=True)
 class RecordSlice:
-    """Records of a stream, as the rows of a batch's DataFrame; `reader` makes payloads of them inside a task."""
+    """Records of a stream, as the rows of a batch's DataFrame; `reader` makes payloads of them inside a task.
+
+    `to_archive` makes rows of the pipeline's archive of them, where it has one.
+    """
 
     frame: DataFrame
     reader: PayloadReader
     losses: LossCheck = field(default_factory=LossCheck)
     metadata: dict[str, Any] = field(default_factory=dict)
+    to_archive: ToArchive | None = None
+    _archiver: Callable[[], Archiver] | None = None
 
     def is_empty(self) -> bool:
         return False
+
+    def archive_by(self, make: Callable[[ToArchive], Archiver]) -> None:
+        """Keep all records as they come, from the next pass on. `make` is called in every task."""
+        if self.to_archive is not None:
+            self._archiver = partial(make, self.to_archive)
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         """See Slice.
@@ -228,16 +244,18 @@ class RecordSlice:
         return [*outputs, replace(task(lost), task=1 + max((output.task for output in outputs), default=-1))]
 
     def _outputs(self, task: Task, tasks: int) -> list[TaskOutput]:
-        reader, make_seen = self.reader, self.losses.seen
+        reader, make_seen, make_archiver = self.reader, self.losses.seen, self._archiver
 
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
             facts, seen = ReadFacts(), make_seen()
-            written = task(facts.note(reader(seen.through(batches))))
+            archiver = None if make_archiver is None else make_archiver()
+            written = task(facts.note(reader(seen.through(batches if archiver is None else archiver.through(batches)))))
             context = TaskContext.get()
             number = 0 if context is None else context.partitionId()
-            output = replace(written, task=number, read=facts, seen=tuple(seen.ranges()))
+            files = {**written.files, **({} if archiver is None else archiver.files())}
+            output = replace(written, task=number, read=facts, seen=tuple(seen.ranges()), files=files)
             yield pa.RecordBatch.from_pydict({"output": pa.array([output.encode()], pa.binary())})
 
         # A task for every partition of a topic would write a file into every table each.
@@ -255,31 +273,6 @@ def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> lis
         shares[min(int(middle * len(shares) / total), len(shares) - 1)].append(reference)
         before += size
     return [share for share in shares if share]
-
-
-def batch_span(home: PipelineHome, batch_id: int) -> Span:
-    """Between which offsets a batch lies, as Spark's own checkpoint has them. `batch_id` is ours, of the one in use.
-
-    Raises:
-        TransientError: OFFSET_LOG_UNREADABLE.
-    """
-    generations = home.generations.effective()
-    spark_batch_id = batch_id - generations.current.first_batch
-    end = home.generations.end_offset(generations, spark_batch_id)
-    if spark_batch_id:
-        return home.generations.end_offset(generations, spark_batch_id - 1), end
-    return generations.current.start or _initial_offset(home, generations), end
-
-
-def _initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:
-    """Where Kafka's topics began when the query did, which Spark's source notes; nothing for other sources."""
-    folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
-    note = home.objects.get(f"{folder}/sources/0/0")
-    if note is None or b"{" not in note.data:
-        return {}
-    # A byte and a version stand before it.
-    offset = json.loads(note.data[note.data.index(b"{") :])
-    return offset if isinstance(offset, dict) else {}
 
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
 from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.environment import Approvers
@@ -43,6 +44,13 @@ _LIVE_TABLES = NamedItems(
 _SHARE = Presence(NEXT_START)
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
+)
+_ARCHIVE = Presence(
+    Edit(
+        Effect.RESTART,
+        "Holds from the stream's next start. What landed before is in no archive; one that is declared no more stays "
+        "as it is, until its folder is deleted.",
+    )
 )
 
 
@@ -164,6 +172,9 @@ class PipelineSpec(Spec):
     event: EventSpec
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
+    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = later_key(
+        None, description="keep payloads as they came, in a table of their own"
+    )
     stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec.defaults()
@@ -178,7 +189,8 @@ class PipelineSpec(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        raise_located([*_source_problems(self), *table_problems(self), *_mutation_problems(self)])
+        problems = [*_source_problems(self), *archive_problems(self), *table_problems(self), *_mutation_problems(self)]
+        raise_located(problems)
         return self
 
     @property
@@ -190,6 +202,11 @@ class PipelineSpec(Spec):
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
         """The tables of the newest row of each key, beside the bronze tables that declare them."""
         return tuple(keyed for table in self.tables if (keyed := KeyedTable.of(table)) is not None)
+
+    @property
+    def own_tables(self) -> tuple[str, ...]:
+        """The tables that every batch may land in though nobody declares them: quarantine, and the archive if any."""
+        return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
     def table(self, name: str) -> TableSpec:
         """The bronze table called `name`.

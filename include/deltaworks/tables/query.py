@@ -43,7 +43,7 @@ def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
         declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
         declared += [keyed.name for keyed in spec.keyed_tables]
-        declared += [table.name for table in spec.gold.tables] + ["quarantine"]
+        declared += [table.name for table in spec.gold.tables] + [*spec.own_tables]
         declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
         keys = {name: paths.table(pipeline, name) for name in declared}
         keys |= {name: paths.pipeline_control(pipeline, name) for name in LEDGER_TABLES}

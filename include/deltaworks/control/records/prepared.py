@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.specs.archive import ARCHIVE
 
 
 class PreparedTable(Part):
@@ -52,8 +53,8 @@ class PreparedBatch(Record):
 
     @property
     def rows(self) -> int:
-        """Rows over all tables, quarantine excepted."""
-        return sum(table.rows for table in self.tables if table.table != "quarantine")
+        """Rows over all tables, quarantine and archive excepted: these hold no events that landed."""
+        return sum(table.rows for table in self.tables if table.table not in ("quarantine", ARCHIVE))
 
     @property
     def quarantined(self) -> int:

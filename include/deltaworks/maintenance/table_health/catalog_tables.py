@@ -17,6 +17,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
@@ -109,18 +110,7 @@ def error_text(problem: Exception) -> str:
 
 def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec]] = {
-            "bronze": spec.tables,
-            "keyed": spec.keyed_tables,
-            "live": spec.live,
-            "gold": spec.gold.tables,
-        }
-        for kind, tables in kinds.items():
-            for table in tables:
-                yield name, table.name, kind, paths.table(name, table.name)
-        for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
-            yield name, kept, "mutations", paths.table(name, kept)
-        yield name, "quarantine", "quarantine", paths.table(name, "quarantine")
+        yield from _of_pipeline(name, spec)
     if not control:
         return
     for name in catalog.relays:
@@ -129,3 +119,19 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
     for name in catalog.pipelines:
         for table_name in CONTROL_TABLES:
             yield name, table_name, "control", paths.pipeline_control(name, table_name)
+
+
+def _of_pipeline(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
+    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec]] = {
+        "bronze": spec.tables,
+        "keyed": spec.keyed_tables,
+        "live": spec.live,
+        "gold": spec.gold.tables,
+    }
+    for kind, tables in kinds.items():
+        for table in tables:
+            yield name, table.name, kind, paths.table(name, table.name)
+    for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
+        yield name, kept, "mutations", paths.table(name, kept)
+    for own in spec.own_tables:
+        yield name, own, own, paths.table(name, own)

@@ -29,7 +29,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.unreferenced import Unreferenced, unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
-_OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine")
+_OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine", "archive")
 #: How many commits of one table are looked at where it is the only one.
 COMMITS_OF_ONE = 200
 

@@ -1,9 +1,9 @@
-"""Removes what has lain in quarantine for longer than is declared: rows that did not fit, and messages of no use.
+"""Removes what has lain for longer than is declared: rows that did not fit, messages of no use, archived payloads.
 
 Raw values are kept for a replay, and may say more of people than any column does. After `quarantine.retain_days` a row
 goes, whether it was landed by a replay, or is open still: a promise to forget does not depend on somebody's work. How
-many open ones went is told. The rows can be read by time travel until a VACUUM after the table's retention; the table
-of messages is vacuumed here, which no other job does.
+many open ones went is told. Of the archive whole dates go, after `archive.retain_days`. The rows can be read by time
+travel until a VACUUM after the table's retention; the table of messages is vacuumed here, which no other job does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.sources.objects.log import message_quarantine_key
+from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
@@ -57,7 +58,7 @@ def expire_quarantine(
     now: dt.datetime | None = None,
     bound: NightBound | None = None,
 ) -> list[ExpiryResult]:
-    """Remove what is older than declared from a pipeline's quarantine, and from the message quarantine of its relay.
+    """Remove what is older than declared from a pipeline's quarantine, its archive, and its relay's message quarantine.
 
     Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
 
@@ -73,8 +74,10 @@ def expire_quarantine(
     relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
 
     def results() -> list[ExpiryResult]:
-        of_rows = run.rows(spec.quarantine.retain_days)
-        return [of_rows] if relay is None else [of_rows, run.messages(relay.relay, relay.messages_retain_days)]
+        of_tables = [run.rows(QUARANTINE, spec.quarantine.retain_days)]
+        if spec.archive is not None:
+            of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
+        return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.messages_retain_days)]
 
     if dry_run:
         return results()
@@ -93,24 +96,27 @@ class _Expiry:
         self._bound = bound
         self._home = PipelineHome.open(lake.storage, pipeline)
 
-    def rows(self, days: int | None) -> ExpiryResult:
-        started = time.monotonic()
-        table = self._lake.open(self._home.table(QUARANTINE))
+    def rows(self, name: str, days: int | None) -> ExpiryResult:
+        """Rows of the quarantine or of the archive."""
+        started, column = time.monotonic(), f"{name}_date"
+        table = self._lake.open(self._home.table(name))
         if table is None or days is None:
-            return self._left(QUARANTINE, days)
+            return self._left(name, days)
         # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
         before = (self._now - dt.timedelta(days=days)).date()
-        old = rows_of(table, columns=["quarantine_date"], filters=pc.field("quarantine_date") < before)
-        bounded = self._bounded(QUARANTINE, table, old.column("quarantine_date").to_pylist(), before)
+        old = rows_of(table, columns=[column], filters=pc.field(column) < before)
+        bounded = self._bounded(name, table, old.column(column).to_pylist(), before)
         if bounded != before:
             before = bounded
-            old = old.filter(pc.field("quarantine_date") < before)
-        older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
-        still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows if old.num_rows else 0
+            old = old.filter(pc.field(column) < before)
+        still_open = 0
+        if name == QUARANTINE and old.num_rows:
+            older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
+            still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows
         if old.num_rows and not self._dry_run:
-            self._delete(table, f"quarantine_date < CAST('{before.isoformat()}' AS DATE)", before.isoformat())
+            self._delete(table, f"{column} < CAST('{before.isoformat()}' AS DATE)", before.isoformat())
         return ExpiryResult(
-            table=QUARANTINE,
+            table=name,
             dry_run=self._dry_run,
             rows=old.num_rows,
             open=still_open,

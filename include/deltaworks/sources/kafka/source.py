@@ -10,7 +10,8 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -19,7 +20,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice, batch_span
+from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
+from deltaworks.sources.kafka.archived import kafka_to_archive
 from deltaworks.sources.kafka.brokers import KafkaBrokers, client_properties
 from deltaworks.sources.kafka.offsets import (
     OffsetsSeen,
@@ -31,6 +33,7 @@ from deltaworks.sources.kafka.offsets import (
     unread_offsets,
 )
 from deltaworks.sources.records import Record, record_payload, text_of, unreadable
+from deltaworks.sources.spans import batch_span
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -55,6 +58,7 @@ class KafkaSource:
         self._source = spec.source
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
+        self._archives = spec.archive is not None
         self._tasks = spec.stream.tasks_per_batch
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._topics = TopicIds(self._home)
@@ -78,7 +82,7 @@ class KafkaSource:
             "maxOffsetsPerTrigger": str(source.max_records_per_batch),
             "minPartitions": str(self._tasks),
             "failOnDataLoss": str(not source.allow_data_loss).lower(),
-            "includeHeaders": str(self._with_fields).lower(),
+            "includeHeaders": str(self._with_fields or self._archives).lower(),
             "kafka.isolation.level": "read_committed",
             **{f"kafka.{name}": value for name, value in client.items()},
         }
@@ -86,9 +90,7 @@ class KafkaSource:
         return spark.readStream.format("kafka").options(**options).load()
 
     def _client(self) -> dict[str, str]:
-        security = self._source.security
-        servers = {"bootstrap.servers": resolve_text(self._source.bootstrap_servers)}
-        return servers | (client_properties(security) if security else {})
+        return client_of(self._source)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
         """The batch's records; the driver sees none of them.
@@ -99,14 +101,8 @@ class KafkaSource:
         source, spark = self._source, batch.sparkSession
         brokers = KafkaBrokers(self._client())
         self._topics.check(brokers.topic_ids(spark, source.topics))
-        columns = [*_COLUMNS, *(("key", "headers") if self._with_fields else ())]
-        reader = KafkaReader(
-            topics=source.topics,
-            tombstones_are_events=source.tombstones == "event",
-            with_fields=self._with_fields,
-            compression=source.compression,
-            max_bytes=source.max_event_bytes,
-        )
+        columns = [*_COLUMNS, *(("key", "headers") if self._with_fields or self._archives else ())]
+        reader = KafkaReader.of(source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
             start, end = batch_span(self._home, batch_id)
@@ -115,7 +111,8 @@ class KafkaSource:
 
         # Where it is not allowed, Spark ends the query instead.
         losses = LossCheck(seen=OffsetsSeen, lost=lost) if source.allow_data_loss else LossCheck()
-        return RecordSlice(batch.select(*columns), reader, losses)
+        to_archive = partial(kafka_to_archive, source.topics) if self._archives else None
+        return RecordSlice(batch.select(*columns), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Records that the brokers had when the query last looked and that no batch has read, and since when the
@@ -152,6 +149,16 @@ class KafkaSource:
         return KafkaBrokers(self._client() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
 
 
+def client_of(source: KafkaSourceSpec) -> dict[str, str]:
+    """The properties of a Java client of the source's brokers. They hold secrets.
+
+    Raises:
+        ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
+    """
+    servers = {"bootstrap.servers": resolve_text(source.bootstrap_servers)}
+    return servers | (client_properties(source.security) if source.security else {})
+
+
 def _offsets(reported: Any) -> dict[str, dict[str, int]]:
     offsets = json.loads(reported) if isinstance(reported, str) else reported
     return offsets if isinstance(offsets, dict) else {}
@@ -166,6 +173,17 @@ class KafkaReader:
     with_fields: bool
     compression: Compression
     max_bytes: int
+
+    @classmethod
+    def of(cls, source: KafkaSourceSpec, *, with_fields: bool) -> Self:
+        """As a pipeline's source declares it."""
+        return cls(
+            topics=source.topics,
+            tombstones_are_events=source.tombstones == "event",
+            with_fields=with_fields,
+            compression=source.compression,
+            max_bytes=source.max_event_bytes,
+        )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         numbers = {topic: number for number, topic in enumerate(self.topics)}

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -20,13 +21,15 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
-from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice, batch_span
+from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
+from deltaworks.sources.kinesis.archived import kinesis_to_archive
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import options_of
 from deltaworks.sources.kinesis.positions import Gap, Offset
 from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
+from deltaworks.sources.spans import batch_span
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -37,7 +40,7 @@ from deltaworks.specs.storage import StorageSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
+COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
 
 
 class KinesisSource:
@@ -50,6 +53,7 @@ class KinesisSource:
         self._environment = catalog.environment
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
+        self._archives = spec.archive is not None
         self._retention = CachedLookup(self._retention_seconds, what=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
@@ -78,12 +82,7 @@ class KinesisSource:
 
     def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
         """The batch's records; the driver sees none of them."""
-        reader = KinesisReader(
-            stream=self._source.stream,
-            with_fields=self._with_fields,
-            compression=self._source.compression,
-            max_bytes=self._source.max_event_bytes,
-        )
+        reader = KinesisReader.of(self._source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
             end = batch_span(PipelineHome.open(self._environment.lake, self._pipeline), batch_id)[1]
@@ -91,7 +90,8 @@ class KinesisSource:
             return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 
         losses = LossCheck(lost=lost) if self._source.allow_data_loss else LossCheck()
-        return RecordSlice(batch.select(*_COLUMNS), reader, losses)
+        to_archive = partial(kinesis_to_archive, self._source.stream) if self._archives else None
+        return RecordSlice(batch.select(*COLUMNS), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Since when the record waits that the slowest shard comes to next; Kinesis does not tell how many wait."""
@@ -114,6 +114,16 @@ class KinesisReader:
     with_fields: bool
     compression: Compression
     max_bytes: int
+
+    @classmethod
+    def of(cls, source: KinesisSourceSpec, *, with_fields: bool) -> Self:
+        """As a pipeline's source declares it."""
+        return cls(
+            stream=source.stream,
+            with_fields=with_fields,
+            compression=source.compression,
+            max_bytes=source.max_event_bytes,
+        )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         for batch in batches:

@@ -16,6 +16,8 @@ from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
+from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
+from deltaworks.events.parse import BatchStamp
 from deltaworks.maintenance import unattended
 from deltaworks.maintenance.unattended import NightBound
 from deltaworks.rework.quarantine.expire import ExpiryResult, expire_quarantine
@@ -150,3 +152,28 @@ def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     assert left is not None
     assert sorted(left.column("message_id").to_pylist()) == [str(at) for at, age in enumerate(ages) if age <= days]
     assert counted.rows == done.rows == len(ages) - left.num_rows
+
+
+KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
+
+
+@given(ages=st.lists(st.integers(0, 6), min_size=1, max_size=5), days=st.integers(1, 5))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_archived_payloads_go_by_whole_dates(
+    tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
+) -> None:
+    stage, key = Stage(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
+    table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
+    for batch, age in enumerate(ages):
+        columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
+        rows = archive_rows(columns, BatchStamp(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
+        stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
+    catalog = stage.catalog(shop(orders("int"), source=KAFKA, archive={"retain_days": days}))
+
+    counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
+    done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
+
+    left = stage.lake.rows(key)
+    assert left is not None
+    assert sorted(left.column("_seq").to_pylist()) == [batch for batch, age in enumerate(ages) if age <= days]
+    assert (done.table, counted.rows, done.rows) == ("archive", len(ages) - left.num_rows, counted.rows)

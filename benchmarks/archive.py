@@ -1,0 +1,152 @@
+"""`archive`: what keeping payloads as they came costs a task that lands them.
+
+Both sides read the same records of Kafka as Spark hands them to a task, parse them and write the files of their table;
+ours archives them too, in the same pass. Parts are CPU seconds and bytes on disk, of the table and of the archive, for
+an event.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltaworks.specs.pipeline import PipelineSpec
+    from deltaworks.specs.storage import StorageSpec
+
+_RECORDS_PER_BATCH = 10_000
+_TOPIC = "activities"
+_COLUMNS = {
+    "org_id": "string",
+    "engagement_id": "string",
+    "contact_id": "string",
+    "activity_type": "string",
+    "template_id": "string",
+    "channel": "string",
+    "duration_seconds": "int",
+}
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparison."""
+    from benchmarks import places
+
+    batches = list(_batches(options.events))
+    payload_bytes = sum(batch.column("value").nbytes for batch in batches)
+    with places.local_disk().new_root() as storage:
+        ours = partial(_land, storage, _spec(archive=True), batches)
+        other = partial(_land, storage, _spec(archive=False), batches)
+        comparison = Comparison(
+            metric="archive_vs_none",
+            ours=Side("with_archive", ours),
+            other=Side("without", other),
+            sizes={"events": options.events, "tables": 1, "payload_bytes": payload_bytes},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+def _spec(*, archive: bool) -> PipelineSpec:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+    declared: dict[str, Any] = {
+        "pipeline": "bench",
+        "description": "activities",
+        "owner": "benchmarks",
+        "source": {"kind": "kafka", "bootstrap_servers": "nowhere:1", "topics": [_TOPIC], "compression": "none"},
+        "event": {"name": {"path": "kind"}, "time": {"path": "at", "unit": "iso8601"}, "id": "event_id"},
+        "tables": [
+            {
+                "name": "activities",
+                "when": {"kind": "activity"},
+                "columns": [{"name": name, "path": name, "type": kind} for name, kind in _COLUMNS.items()],
+            }
+        ],
+    }
+    return PipelineSpec.model_validate(declared | ({"archive": {"retain_days": 30}} if archive else {}))
+
+
+def _batches(events: int) -> Iterator[pa.RecordBatch]:
+    """Records as Spark's connector gives them: activities of a thousand organisations."""
+    import pyarrow as pa
+
+    drawn, at_us = random.Random(7), 1_767_225_600_000_000
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    for first in range(0, events, _RECORDS_PER_BATCH):
+        count = min(_RECORDS_PER_BATCH, events - first)
+        values = [_event(drawn, first + number) for number in range(count)]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "topic": pa.array([_TOPIC] * count, pa.string()),
+                "partition": pa.array([0] * count, pa.int32()),
+                "offset": pa.array(range(first, first + count), pa.int64()),
+                "timestamp": pa.array([at_us + first + n for n in range(count)], pa.int64()).cast(
+                    pa.timestamp("us", tz="UTC")
+                ),
+                "value": pa.array([json.dumps(value).encode() for value in values], pa.binary()),
+                "key": pa.array([value["org_id"].encode() for value in values], pa.binary()),
+                "headers": pa.nulls(count, pa.list_(header)),
+            }
+        )
+
+
+def _event(drawn: random.Random, number: int) -> dict[str, Any]:
+    return {
+        "kind": "activity",
+        "event_id": f"{drawn.getrandbits(96):024x}",
+        "at": f"2026-01-01T{number % 24:02}:{number % 60:02}:00.{number % 1000:03}Z",
+        "org_id": f"org-{drawn.randrange(1_000):05}",
+        "engagement_id": f"{drawn.getrandbits(64):016x}",
+        "contact_id": f"contact-{drawn.randrange(100_000):07}",
+        "activity_type": drawn.choice(["email_open", "email_click", "call", "meeting", "form"]),
+        "template_id": f"template-{drawn.randrange(200)}",
+        "channel": drawn.choice(["email", "phone", "web"]),
+        "duration_seconds": drawn.randrange(3_600),
+    }
+
+
+def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch], clock: Clock) -> None:
+    """The work of a task over all records, without Spark around it."""
+    from deltaworks.engine.archive import ArchiveWriter
+    from deltaworks.engine.fan_out import partitioning, write_payloads
+    from deltaworks.engine.table_files import FileTarget
+    from deltaworks.events.parse import BatchStamp
+    from deltaworks.sources.kafka.archived import kafka_to_archive
+    from deltaworks.sources.kafka.source import KafkaReader
+    from deltaworks.specs.sources.records import KafkaSourceSpec
+
+    if not isinstance(spec.source, KafkaSourceSpec):
+        raise TypeError(spec.source.kind)
+    folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
+    reader = KafkaReader.of(spec.source, with_fields=False)
+    archiver = ArchiveWriter(target, stamp, partial(kafka_to_archive, spec.source.topics))
+    cpu = time.process_time()
+    with clock:
+        read = batches if spec.archive is None else archiver.through(batches)
+        output = write_payloads((record.payload for record in reader(read)), spec, stamp, target)
+        archived = {} if spec.archive is None else archiver.files()
+    events = sum(batch.num_rows for batch in batches)
+    landed = sum(file.rows for file in output.files["activities"])
+    if landed != events or (archived and sum(file.rows for file in archived["archive"]) != events):
+        raise RuntimeError(f"{landed} of {events} events landed, archived: {archived}")
+    clock.note(
+        cpu_microseconds_per_event=(time.process_time() - cpu) * 1e6 / events,
+        table_bytes_per_event=sum(file.size for file in output.files["activities"]) / events,
+        archive_bytes_per_event=sum(file.size for files in archived.values() for file in files) / events,
+    )
+
+
+BENCHMARK = Benchmark(
+    name="archive",
+    summary="a task that lands records of Kafka and archives them as they came, against one that only lands them",
+    run=run,
+)

@@ -1,0 +1,38 @@
+"""Writes the payloads that a task reads into the archive, in the same pass that lands their rows.
+
+The files are a share of the batch like those of every table: prepared, committed and completed with it, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from deltaworks.engine.table_files import FileTarget, TableWriters
+from deltaworks.events.archive import ToArchive, archive_rows
+from deltaworks.events.parse import BatchStamp
+from deltaworks.specs.archive import ARCHIVE
+from deltaworks.tables.files import WrittenFile
+
+
+class ArchiveWriter:
+    """Archives the records of one task. Used by one thread."""
+
+    def __init__(self, target: FileTarget, stamp: BatchStamp, to_archive: ToArchive) -> None:
+        self._writers = TableWriters(target)
+        self._stamp = stamp
+        self._to_archive = to_archive
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, archived on their way: before anything of them is read."""
+        for batch in batches:
+            if batch.num_rows:
+                self._writers.add(ARCHIVE, archive_rows(self._to_archive(batch), self._stamp))
+            yield batch
+
+    def files(self) -> dict[str, tuple[WrittenFile, ...]]:
+        """The files of the archive, complete once everything has been read."""
+        self._writers.flush()
+        files = tuple(file for _, file in self._writers.files)
+        return {ARCHIVE: files} if files else {}

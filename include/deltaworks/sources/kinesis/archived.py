@@ -1,0 +1,46 @@
+"""Records of Kinesis as rows of a pipeline's archive, and back as our reader gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from deltaworks.sources.kinesis.shards import row_seq
+from deltaworks.sources.records import ORDINAL_BITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def kinesis_to_archive(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Columns of the archive.
+
+    Raises:
+        ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
+    """
+    shards, ordinals = batch.column("shard_id"), batch.column("ordinal")
+    seqs = [row_seq(shard, ordinal) for shard, ordinal in zip(shards.to_pylist(), ordinals.to_pylist(), strict=True)]
+    return {
+        "stream": pa.repeat(pa.scalar(stream), batch.num_rows),
+        "partition": shards,
+        "position": batch.column("sequence_number"),
+        "arrived_at_us": batch.column("approximate_arrival_timestamp").cast(pa.int64()),
+        "_seq": pa.array(seqs, pa.int64()),
+        "record_key": batch.column("partition_key").cast(pa.binary()),
+        "value": batch.column("data"),
+    }
+
+
+def kinesis_from_archive(rows: DataFrame) -> DataFrame:
+    """Rows of the archive with the columns that our reader gives."""
+    from pyspark.sql import functions as F
+
+    return rows.select(
+        F.col("partition").alias("shard_id"),
+        F.col("position").alias("sequence_number"),
+        F.col("record_key").cast("string").alias("partition_key"),
+        F.col("value").alias("data"),
+        F.timestamp_micros("arrived_at_us").alias("approximate_arrival_timestamp"),
+        F.col("_seq").bitwiseAND(F.lit((1 << ORDINAL_BITS) - 1)).alias("ordinal"),
+    )

@@ -1,0 +1,46 @@
+"""The archive of a pipeline: payloads as they came, kept for a time, so that they can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from deltaworks.specs.base import Problem, Spec
+from deltaworks.specs.effects import NEXT_UPKEEP
+from deltaworks.specs.sources.payload import RecordSourceSpec
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: The name of its table.
+ARCHIVE = "archive"
+
+
+class ArchiveSpec(Spec):
+    """For how long payloads are kept as they came. There is no default: what is kept raw may name people."""
+
+    retain_days: Annotated[int, NEXT_UPKEEP] = Field(
+        ge=1, le=36_500, description="after which maintenance removes payloads, by whole dates"
+    )
+
+
+def archive_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not go with an archive."""
+    if pipeline.archive is None:
+        return
+    if not isinstance(pipeline.source, RecordSourceSpec):
+        kept = "the table it reads keeps rows" if pipeline.source.kind == "delta" else "the bucket keeps objects"
+        yield (
+            ("archive",),
+            f"an archive is of records, which kafka and kinesis let go of; {kept}: take `archive` out",
+        )
+    declared = [("tables", table) for table in pipeline.tables] + [("live", table) for table in pipeline.live]
+    for index, (kind, table) in enumerate(declared):
+        if table.name == ARCHIVE:
+            at = index if kind == "tables" else index - len(pipeline.tables)
+            yield (kind, at, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"
+    for index, gold in enumerate(pipeline.gold.tables):
+        if gold.name == ARCHIVE:
+            yield ("gold", "tables", index, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"

@@ -1,0 +1,69 @@
+"""Records of Kafka as rows of the archive: what they say and where they stood, whatever is in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.errors import ContractError
+from deltaworks.events.archive import ARCHIVE_SCHEMA, archive_rows
+from deltaworks.events.parse import BatchStamp
+from deltaworks.sources.kafka.archived import kafka_to_archive
+from deltaworks.sources.kafka.offsets import PARTITION_BITS, partition_seq
+
+AT_US = 1_767_225_600_000_000
+STAMP = BatchStamp(7, AT_US, "spec")
+TOPICS = ("orders", "refunds")
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+
+def records(*places: tuple[str, int, int], micros: int = 0, value: bytes | None = b"x") -> pa.RecordBatch:
+    count = len(places)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([topic for topic, _, _ in places], pa.string()),
+            "partition": pa.array([partition for _, partition, _ in places], pa.int32()),
+            "offset": pa.array([offset for _, _, offset in places], pa.int64()),
+            "timestamp": pa.array([micros] * count, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+            "value": pa.array([value] * count, pa.binary()),
+            "key": pa.array([b"\xff"] * count, pa.binary()),
+            "headers": pa.array([[{"key": "a", "value": b"\x00"}]] * count, pa.list_(HEADER)),
+        }
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(TOPICS), st.integers(0, (1 << PARTITION_BITS) - 1), st.integers(0, (1 << 44) - 1)),
+        min_size=1,
+    )
+)
+def test_a_row_has_the_place_of_its_record_and_the_seq_of_what_it_came_to(places: list[tuple[str, int, int]]) -> None:
+    rows = archive_rows(kafka_to_archive(TOPICS, records(*places)), STAMP)
+
+    assert rows.schema == ARCHIVE_SCHEMA
+    assert rows.column("_seq").to_pylist() == [
+        partition_seq(TOPICS.index(topic), partition, offset) for topic, partition, offset in places
+    ]
+    listed = zip(*(rows.column(name).to_pylist() for name in ("stream", "partition", "position")), strict=True)
+    assert list(listed) == [(topic, str(partition), str(offset)) for topic, partition, offset in places]
+    assert set(rows.column("archive_date").to_pylist()) == {dt.date(2026, 1, 1)}
+    assert set(rows.column("_batch_id").to_pylist()) == {7}
+
+
+@pytest.mark.parametrize("micros", [-1_000, 0, AT_US, 1_700_000_000_000_000_000])
+def test_a_time_is_kept_that_no_calendar_has(micros: int) -> None:
+    rows = archive_rows(kafka_to_archive(TOPICS, records(("orders", 0, 1), micros=micros, value=None)), STAMP)
+
+    assert rows.to_pylist()[0]["arrived_at_us"] == micros
+    assert rows.to_pylist()[0]["value"] is None
+    assert rows.to_pylist()[0]["headers"] == [{"key": "a", "value": b"\x00"}]
+
+
+def test_a_partition_that_has_no_seq_is_refused() -> None:
+    with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):
+        kafka_to_archive(TOPICS, records(("orders", 1 << PARTITION_BITS, 1)))

@@ -1,0 +1,71 @@
+"""An archive is declared with its retention, for a source that lets go of its records, and for no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.changes import classify
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.rework.replay_stage import orders, shop
+
+KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
+KINESIS = {"kind": "kinesis", "stream": "events"}
+
+
+def declared(source: dict[str, Any] = KAFKA, **more: Any) -> PipelineSpec:
+    return shop(orders("int"), source=source, **more)
+
+
+@pytest.mark.parametrize("source", [KAFKA, KINESIS])
+def test_records_are_archived_for_as_long_as_is_declared(source: dict[str, Any]) -> None:
+    spec = declared(source, archive={"retain_days": 90})
+
+    assert spec.archive is not None
+    assert spec.archive.retain_days == 90
+    assert spec.own_tables == ("quarantine", "archive")
+    assert declared(source).own_tables == ("quarantine",)
+
+
+def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
+    assert "archive" not in declared().model_dump_json()
+    assert declared().fingerprint() != declared(archive={"retain_days": 1}).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"archive": {}}, "retain_days"),
+        ({"archive": {"retain_days": 0}}, "retain_days"),
+        (
+            {"archive": {"retain_days": 1}, "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}},
+            "the bucket keeps objects",
+        ),
+        (
+            {"archive": {"retain_days": 1}, "tables": [{**orders("int"), "name": "archive"}]},
+            "the archive is a table called 'archive'",
+        ),
+    ],
+)
+def test_what_is_no_archive_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PipelineSpec.model_validate(declared().model_dump(mode="json") | more)
+
+
+def test_a_table_may_be_called_archive_where_nothing_is_archived() -> None:
+    spec = PipelineSpec.model_validate(
+        declared().model_dump(mode="json") | {"tables": [{**orders("int"), "name": "archive"}]}
+    )
+
+    assert spec.own_tables == ("quarantine",)
+
+
+def test_to_declare_one_holds_from_the_next_start_and_its_retention_at_once() -> None:
+    def effects(before: PipelineSpec, after: PipelineSpec) -> list[Effect]:
+        return [change.effect for change in classify(before, after)]
+
+    assert effects(declared(), declared(archive={"retain_days": 1})) == [Effect.RESTART]
+    assert effects(declared(archive={"retain_days": 1}), declared(archive={"retain_days": 9})) == [Effect.SAFE]
