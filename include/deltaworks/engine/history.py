@@ -113,6 +113,14 @@ class BatchHistory:
             return []
         return self._between(first, newest if last is None else min(last, newest))
 
+    def facts(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
+        """By complete batch what is on record of its source: records, bytes, when they arrived."""
+        newest = self.last_completed()
+        if newest is None:
+            return {}
+        rows = self._rows(CHECKPOINT_STORE, first, newest if last is None else min(last, newest))
+        return {row["batch_id"]: json.loads(row["source_metadata"] or "{}") for row in rows}
+
     def detail(self, batch_id: int) -> BatchDetail:
         """One batch.
 

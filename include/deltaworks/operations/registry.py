@@ -71,7 +71,7 @@ _OPERATIONS = (
     Operation(
         name="expire_quarantine",
         command="quarantine expire",
-        summary="Remove rows and messages that have lain in quarantine for longer than is declared.",
+        summary="Remove rows in quarantine, messages of no use and archived payloads that are older than declared.",
         run="deltaworks.operations.upkeep:expire",
         destructive=True,
         unattended=True,
@@ -118,7 +118,7 @@ _OPERATIONS = (
     Operation(
         name="reprocess",
         command="reprocess",
-        summary="Read landed objects again with the declaration as it is now, and replace their rows.",
+        summary="Read landed objects or records again with the declaration as it is now, and replace their rows.",
         run="deltaworks.operations.reprocess:reprocess",
         needs_spark=True,
         destructive=True,

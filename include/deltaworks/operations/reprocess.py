@@ -1,8 +1,9 @@
-"""Reading landed objects again, in place or into shadow tables."""
+"""Reading landed objects, or records of streams, again, in place or into shadow tables."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,8 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
 if TYPE_CHECKING:
-    from deltaworks.rework.reprocess.plan import ReprocessCount, ReprocessRequest
+    from deltaworks.rework.reprocess.count import ReprocessCount
+    from deltaworks.rework.reprocess.plan import ReprocessRequest
 
 _KEYS_SHOWN = 10
 _MORE = Section("What becomes of the rows")
@@ -28,8 +30,14 @@ class ReprocessOptions(Options):
     )
     files: tuple[str, ...] = Field((), description="Keys of objects, or patterns such as games/2026/01/02/*.")
     file_list: str | None = Field(None, description="A file with one key or pattern on each line, where the job runs.")
+    offsets: tuple[str, ...] = Field(
+        (), description="Of Kafka and Kinesis: records such as topic/0/100-200 or stream/shard/first-last."
+    )
     events: str | None = Field(
-        None, description="Objects with events of a time, such as 2026-01-01..2026-01-02 (excluded)."
+        None, description="Objects or batches with events of a time, such as 2026-01-01..2026-01-02 (excluded)."
+    )
+    arrived: str | None = Field(
+        None, description="Objects or batches that arrived in a time, such as 2026-01-01T10:00..2026-01-01T12:00."
     )
     from_start: bool = Field(False, description="Everything that has landed.")
     tables: Annotated[tuple[str, ...], _MORE, TableNames(("bronze",))] = Field(
@@ -39,9 +47,9 @@ class ReprocessOptions(Options):
         False, description="Into new tables <table>__<id> beside the present ones, which stay as they are."
     )
     allow_missing: Annotated[bool, _MORE] = Field(
-        False, description="Leave the rows of objects that are gone as they are."
+        False, description="Leave the rows of objects and records that are gone as they are."
     )
-    exact: Annotated[bool, _MORE] = Field(False, description="Count by reading all objects, not a sample.")
+    exact: Annotated[bool, _MORE] = Field(False, description="Count by reading everything, not a sample.")
     id: Annotated[str | None, _MORE] = Field(
         None, description="Go on with the reprocess of this id, or begin it under it."
     )
@@ -53,7 +61,10 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     request = request_of(options)
     if options.dry_run:
         if request is None:
-            raise _invalid("Nothing is selected.", "Give --batches, --files, --file-list, --events or --from-start.")
+            raise _invalid(
+                "Nothing is selected.",
+                "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
+            )
         return _count(context, request, exact=options.exact)
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
     from deltaworks.rework.reprocess.run import Reprocess
@@ -68,7 +79,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     for table in result.tables:
         counts = (f"{table.rows_out:,}", f"{table.rows_in:,}", str(len(table.dates)), str(table.version))
         listing.add(table.table, table.target, table.outcome, *counts, f"{table.seconds:.1f}")
-    summary = f"{result.objects} objects, {readable_bytes(result.bytes)}, {result.seconds:.1f} s."
+    summary = f"{_amount(result.objects, result.bytes, result.origins)}, {result.seconds:.1f} s."
     rest = _rest(result.gone, result.not_fitting, result.kept_in_quarantine)
     return Report(parts=[listing, summary, *rest], results=[result])
 
@@ -79,7 +90,8 @@ def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
     Raises:
         ConfigError: REPROCESS_SELECTION.
     """
-    if not (options.batches or options.files or options.file_list or options.events or options.from_start):
+    selected = (options.batches, options.files, options.file_list, options.offsets, options.events, options.arrived)
+    if not any(selected) and not options.from_start:
         return None
     from deltaworks.rework.reprocess.plan import ReprocessRequest
     from deltaworks.rework.reprocess.selection import Selection
@@ -90,6 +102,8 @@ def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
             files=options.files + (_keys_in(options.file_list) if options.file_list else ()),
             events=_events(options.events) if options.events else None,
             from_start=options.from_start,
+            offsets=options.offsets,
+            arrived=_events(options.arrived) if options.arrived else None,
         ),
         tables=options.tables,
         shadow=options.shadow,
@@ -117,7 +131,7 @@ def _events(text: str) -> tuple[str, str]:
     start, separator, end = text.partition("..")
     if not separator or not start or not end:
         raise _invalid(
-            f"{text!r} is no time of events.", "Write its start and its end, such as 2026-01-01..2026-01-02."
+            f"{text!r} is no time from and to.", "Write its start and its end, such as 2026-01-01..2026-01-02."
         )
     return start, end
 
@@ -127,33 +141,60 @@ def _invalid(message: str, hint: str) -> ConfigError:
 
 
 def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool) -> Report:
-    from deltaworks.control.objects import open_objects
-    from deltaworks.rework.reprocess.plan import Planner, landing_opener
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.rework.reprocess.count import ReprocessCounter
+    from deltaworks.rework.reprocess.plan import Planner, record_resolver
+    from deltaworks.rework.reprocess.reread import landing_opener
     from deltaworks.tables.lake import Lake
 
     environment, spec = context.catalog.environment, context.catalog.pipeline(context.subject)
-    planner = Planner(Lake(environment.lake), open_objects(environment.lake), spec)
-    count = planner.count(request, landing_opener(environment, spec), exact=exact)
+    lake, home = Lake(environment.lake), PipelineHome.open(environment.lake, spec.pipeline)
+    records = record_resolver(context.catalog, spec, lake, home)
+    counter = ReprocessCounter(Planner(lake, home.objects, spec, records=records), lake, home.objects, spec)
+    if records is not None:
+        count = counter.of_records(context.spark(), request, exact=exact)
+    else:
+        count = counter.of_objects(request, landing_opener(environment, spec), exact=exact)
     return Report(parts=_count_parts(count), results=[count])
 
 
 def _count_parts(count: ReprocessCount) -> list[str | Listing]:
     how = "all read" if count.exact else f"estimated from {count.read} of them"
+    if count.origins and not count.exact:
+        how = "not counted, --exact reads them"
     listing = Listing(("table", "rows out", "rows in"))
     for table in count.tables:
-        listing.add(table.table, "?" if table.rows_out is None else f"{table.rows_out:,}", f"{table.rows_in:,}")
+        listing.add(
+            table.table,
+            "?" if table.rows_out is None else f"{table.rows_out:,}",
+            "?" if table.rows_in is None else f"{table.rows_in:,}",
+        )
     return [
-        f"{count.objects} objects, {readable_bytes(count.bytes)}, up to batch {count.up_to_batch}; rows in: {how}.",
+        f"{_amount(count.objects, count.bytes, count.origins)}, up to batch {count.up_to_batch}; rows in: {how}.",
         listing,
+        *_named("from the archive", count.from_archive),
         *_rest(count.gone, count.not_fitting, 0),
         "Nothing was changed; --no-dry-run does it.",
     ]
 
 
+def _amount(objects: int, size: int, origins: Mapping[str, int]) -> str:
+    """How much is read again: objects, or of a stream batches and where their ranges come from."""
+    if not origins:
+        return f"{objects} objects, {readable_bytes(size)}"
+    parts = ", ".join(f"{ranges} {origin}" for origin, ranges in origins.items())
+    return f"{objects} batches; ranges of records: {parts}"
+
+
+def _named(what: str, keys: tuple[str, ...]) -> list[str]:
+    more = ", …" * (len(keys) > _KEYS_SHOWN)
+    return [f"{len(keys)} {what}: {', '.join(keys[:_KEYS_SHOWN])}{more}"] if keys else []
+
+
 def _rest(gone: tuple[str, ...], not_fitting: int, kept_in_quarantine: int) -> list[str]:
     lines = []
     if gone:
-        lines.append(f"{len(gone)} objects cannot be read any more: {', '.join(gone[:_KEYS_SHOWN])}")
+        lines += _named("cannot be read any more", gone)
     if not_fitting:
         lines.append(f"{not_fitting} events have no place in the tables asked for.")
     if kept_in_quarantine:

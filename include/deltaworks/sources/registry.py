@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltaworks.errors import DeltaworksError
     from deltaworks.sources.base import Source
+    from deltaworks.sources.rereading import RecordSource
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
@@ -21,6 +22,11 @@ SOURCES: Mapping[str, str] = {
     "kinesis": "deltaworks.sources.kinesis.source:KinesisSource",
     "delta": "deltaworks.sources.delta.source:DeltaSource",
 }
+#: By kind, what reads records again: of streams, which keep no objects.
+RECORDS: Mapping[str, str] = {
+    "kafka": "deltaworks.sources.kafka.reread:KafkaRecords",
+    "kinesis": "deltaworks.sources.kinesis.reread:KinesisRecords",
+}
 #: The errors that servers of a kind and their clients report as text: functions from that text to one of our errors.
 ERRORS: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.errors:error_in",
@@ -32,6 +38,16 @@ def open_source(catalog: Catalog, spec: PipelineSpec) -> Source:
     """The source that a pipeline declares."""
     source: Source = _imported(SOURCES[spec.source.kind])(catalog, spec)
     return source
+
+
+def open_records(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
+    """What reads the records of a pipeline's source again.
+
+    Raises:
+        KeyError: its source is none of records.
+    """
+    records: RecordSource = _imported(RECORDS[spec.source.kind])(catalog, spec)
+    return records
 
 
 def source_error(text: str) -> DeltaworksError | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
@@ -29,7 +29,8 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
 
 
 class ReprocessPlan(Record):
-    """What is read again and where its rows go. `ranges` are of `seq`, both ends included.
+    """What is read again and where its rows go. `ranges` are of `seq`, both ends included; `objects` counts objects, of
+    a stream the batches that read its records.
 
     `whole` says that all tables and quarantine are recreated; else only `tables` get rows, and quarantine loses those
     that landed in them.
@@ -66,9 +67,10 @@ class StagedTable(Part):
 
 
 class StagedFiles(Record):
-    """What the pass over the objects wrote.
+    """What the pass over objects or records wrote.
 
-    `gone` are keys of objects that could not be read: their rows stay. `not_fitting` are events without a place in the
+    `gone` are keys of objects, or names of ranges of records, that could not be read: their rows stay. `origins` counts
+    the ranges that came from the `source` and from the `archive`. `not_fitting` are events without a place in the
     tables that were asked for; `kept_in_quarantine` are rows there that would also land in tables not asked for.
     """
 
@@ -78,6 +80,7 @@ class StagedFiles(Record):
     gone: tuple[str, ...]
     not_fitting: int
     kept_in_quarantine: int
+    origins: dict[str, int] = Field(default_factory=dict)
 
 
 class ReprocessEnd(Record):

@@ -117,6 +117,16 @@ REWORK: Final = (
             "restore them, or begin one with `--allow-missing`: their rows stay",
         ),
         Trouble(
+            "REPROCESS_RECORDS_GONE",
+            "records that were read once are neither in their source nor in the archive any more; nothing was changed",
+            "select what is there, or begin one with `--allow-missing`: their rows stay; declare `archive`",
+        ),
+        Trouble(
+            "REPROCESS_RECORDS_MISSING",
+            "fewer records came of a batch than it had read; nothing was changed",
+            "run it again; compaction removes records from the middle of a topic: select other batches",
+        ),
+        Trouble(
             "REPROCESS_GENERATION_OVER",
             "the pipeline has started over since this reprocess was planned",
             "nothing is left of it; begin a new one",

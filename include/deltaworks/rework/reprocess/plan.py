@@ -1,19 +1,16 @@
-"""Plans a reprocess: what is read again, into which tables, and whether that can be done now; and counts it beforehand.
+"""Plans a reprocess: what is read again, into which tables, and whether that can be done now.
 
-Nothing is written here, and no Spark is needed. The count of rows that come out is exact; that of rows that go in is
-exact where all objects are read, and else an estimate from a sample of them, by bytes.
+Nothing is written here, and no Spark is needed.
 """
 
 from __future__ import annotations
 
 import getpass
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deltaworks import __version__
-from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
@@ -22,18 +19,19 @@ from deltaworks.control.records.reprocess import ReprocessPlan
 from deltaworks.engine.announcements import announcers
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.rework.reprocess.reread import Rereader, RereadScope
-from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection, SeqRanges, SourceObject
-from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.rework.reprocess.records import RecordResolver, ResolvedRecords
+from deltaworks.rework.reprocess.selection import Resolved, Resolver, Selection
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.effects import Effect
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.payload import RecordSourceSpec
 from deltaworks.tables.lake import Lake
 
-SAMPLED_OBJECTS = 20
+if TYPE_CHECKING:
+    pass
+
 #: A table that another job had its turn on catches up within a batch or two; a suspended one does not.
 HELD_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
@@ -49,36 +47,20 @@ class ReprocessRequest:
     allow_missing: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableCount:
-    """Rows of one table before and after. `rows_out` is None where the table is only to be read by Spark."""
-
-    table: str
-    rows_out: int | None
-    rows_in: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReprocessCount:
-    """What a reprocess would do. `exact` is whether all objects were read; `gone` are keys that could not be."""
-
-    objects: int
-    bytes: int
-    up_to_batch: int
-    ranges: int
-    read: int
-    exact: bool
-    gone: tuple[str, ...]
-    not_fitting: int
-    tables: tuple[TableCount, ...]
-
-
 class Planner:
     """Plans reprocesses of one pipeline. Used by one thread."""
 
     def __init__(
-        self, lake: Lake, objects: ObjectStore, spec: PipelineSpec, *, held_wait_seconds: float = HELD_WAIT_SECONDS
+        self,
+        lake: Lake,
+        objects: ObjectStore,
+        spec: PipelineSpec,
+        *,
+        records: RecordResolver | None = None,
+        held_wait_seconds: float = HELD_WAIT_SECONDS,
     ) -> None:
+        """Plan for one pipeline; `records` resolves those of one that reads a stream."""
+        self.records = records
         self._held_wait_seconds = held_wait_seconds
         self._lake = lake
         self._objects = objects
@@ -97,7 +79,7 @@ class Planner:
             check_unchanged(self._spec, request.tables)
             # Before batches are looked at: all that are prepared after this know the tables as they are declared now.
             check_running_spec(self._objects, self._spec)
-        resolved = Resolver(self._lake, self._objects, self._spec).resolve(request.selection)
+        objects, source_bytes, resolved = self._resolved(request.selection)
         return ReprocessPlan(
             pipeline=self._spec.pipeline,
             id=reprocess_id,
@@ -107,8 +89,8 @@ class Planner:
             selection=request.selection.as_record(),
             up_to_batch=resolved.up_to_batch,
             ranges=resolved.ranges.ranges,
-            objects=len(resolved.objects),
-            source_bytes=resolved.bytes,
+            objects=objects,
+            source_bytes=source_bytes,
             allow_missing=request.allow_missing,
             spec_fingerprint=self._spec.fingerprint(),
             code_version=__version__,
@@ -117,6 +99,14 @@ class Planner:
             at=iso_now(),
             generation=self._home.generations.current(),
         )
+
+    def _resolved(self, selection: Selection) -> tuple[int, int, Resolved | ResolvedRecords]:
+        """The selection, with how many objects or batches it is of, and how many bytes as far as is known."""
+        if self.records is not None:
+            records = self.records.resolve(selection)
+            return records.batches, 0, records
+        resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
+        return len(resolved.objects), resolved.bytes, resolved
 
     def check(self, plan: ReprocessPlan) -> None:
         """Refuse a plan that cannot be begun or resumed as things are.
@@ -158,69 +148,17 @@ class Planner:
         batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE})
 
-    def count(
-        self, request: ReprocessRequest, opener: Callable[[FileReference], Payload], *, exact: bool = False
-    ) -> ReprocessCount:
-        """What the request would do.
 
-        Args:
-            opener: reads an object.
-            exact: read all objects, instead of at most SAMPLED_OBJECTS.
+def record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
+    """What resolves records, for a pipeline that reads a stream; None for one of objects.
 
-        Raises:
-            What `plan` raises.
-        """
-        plan = self.plan("count", request)
-        ranges = SeqRanges(plan.ranges)
-        resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
-        chosen = resolved.objects if exact else _sample(resolved.objects)
-        names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
-        rereader = Rereader(self._spec, RereadScope(frozenset(names), plan.whole), opener)
-        rows: Counter[str] = Counter()
-        for table, part in rereader.rows(chosen):
-            rows[table] += part.num_rows
-        factor = _factor(resolved, chosen)
-        return ReprocessCount(
-            objects=plan.objects,
-            bytes=plan.source_bytes,
-            up_to_batch=plan.up_to_batch,
-            ranges=len(plan.ranges),
-            read=len(chosen),
-            exact=len(chosen) == len(resolved.objects),
-            gone=tuple(rereader.did.gone.values()),
-            not_fitting=round(rereader.did.not_fitting * factor),
-            tables=tuple(
-                TableCount(table=name, rows_out=self._rows_out(name, ranges), rows_in=round(rows[name] * factor))
-                for name in names
-            ),
-        )
-
-    def _rows_out(self, table: str, ranges: SeqRanges) -> int | None:
-        key = paths.table(self._spec.pipeline, table)
-        try:
-            rows = self._lake.rows(key, columns=["_seq"], filters=ranges.expression())
-        except Exception:  # a table with features only Spark reads; the count is for people
-            return None
-        return 0 if rows is None else int(rows.num_rows)
-
-
-def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
-    """Objects spread evenly over all."""
-    if len(objects) <= SAMPLED_OBJECTS:
-        return list(objects)
-    return [objects[at * len(objects) // SAMPLED_OBJECTS] for at in range(SAMPLED_OBJECTS)]
-
-
-def _factor(resolved: Resolved, chosen: Sequence[SourceObject]) -> float:
-    """How many times the sample all objects are, by bytes."""
-    read = sum(source.size for source in chosen)
-    return resolved.bytes / read if read else len(resolved.objects) / max(1, len(chosen))
-
-
-def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
-    """Opens objects of the landing bucket as the pipeline's stream does."""
-    source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
-    return FileOpener.of(environment.landing, source)
+    Raises:
+        ContractError: SOURCE_HAS_NO_OBJECTS, it reads neither.
+    """
+    if isinstance(spec.source, RecordSourceSpec):
+        return RecordResolver(catalog, spec, lake, home)
+    objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    return None
 
 
 def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:

@@ -25,8 +25,10 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.reprocess.selection import SourceObject
 from deltaworks.sources.base import balanced
-from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ TASK_BYTES = 64 << 20
 Opener = Callable[[FileReference], Payload]
 #: Positions of rows in quarantine, by seq.
 Positions = Mapping[int, frozenset[int]]
+#: A payload, with the batch it was read in and when.
+Stamped = tuple[tuple[int, int], Payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,14 @@ class RereadScope:
 
 @dataclass(slots=True)
 class Reread:
-    """What a pass did: files by table, and by `seq` the keys of objects that could not be read."""
+    """What a pass did: files and rows by table, and by `seq` the keys of objects that could not be read.
+
+    `records` counts those of a stream, by batch.
+    """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    records: dict[int, int] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     released: set[tuple[int, int]] = field(default_factory=set)
     not_fitting: int = 0
@@ -63,6 +72,10 @@ class Reread:
         """Take in what another task did."""
         for table, files in other.files.items():
             self.files.setdefault(table, []).extend(files)
+        for table, rows in other.rows.items():
+            self.rows[table] = self.rows.get(table, 0) + rows
+        for batch, records in other.records.items():
+            self.records[batch] = self.records.get(batch, 0) + records
         self.gone |= other.gone
         self.released |= other.released
         self.not_fitting += other.not_fitting
@@ -70,12 +83,22 @@ class Reread:
         self.failure = self.failure or other.failure
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them."""
+
+    scope: RereadScope
+    target: FileTarget | None
+    evolved: Evolved | None = None
+
+
 class Rereader:
-    """Reads objects again within one task. Used by one thread."""
+    """Reads payloads again within one task. Used by one thread."""
 
     def __init__(
-        self, spec: PipelineSpec, scope: RereadScope, opener: Opener, *, evolved: Evolved | None = None
+        self, spec: PipelineSpec, scope: RereadScope, opener: Opener | None = None, *, evolved: Evolved | None = None
     ) -> None:
+        """`opener` reads objects; records need none."""
         self._parser = Parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
@@ -84,21 +107,26 @@ class Rereader:
 
     def rows(self, objects: Iterable[SourceObject]) -> Iterator[tuple[str, pa.Table]]:
         """The rows of the selected tables, in parts; objects that cannot be read are noted and left out."""
-        for (batch_id, at_us), group in groupby(objects, lambda source: (source.batch_id, source.ingested_at_us)):
+        yield from self.rows_of(self._opened(objects))
+
+    def rows_of(self, payloads: Iterable[Stamped]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of payloads, in parts: those that follow each other with one stamp are read together."""
+        stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
+        for ((batch_id, at_us), beside), group in groupby(stamped, lambda one: one[:2]):
             stamp = BatchStamp(batch_id, at_us, self._fingerprint)
-            plain: list[SourceObject] = []
-            for source in group:
-                if source.seq in self._scope.quarantined:
-                    yield from self._beside_quarantine(source, stamp)
-                else:
-                    plain.append(source)
-            for table, rows in self._parser.parse(self._payloads(plain), stamp):
+            if beside:
+                for _, _, payload in group:
+                    yield from self._beside_quarantine(payload, stamp)
+                continue
+            for table, rows in self._parser.parse((payload for _, _, payload in group), stamp):
                 if table in self._scope.tables:
                     yield table, rows
                 elif table == QUARANTINE:
                     self.did.not_fitting += rows.num_rows
 
-    def _payloads(self, objects: Iterable[SourceObject]) -> Iterator[Payload]:
+    def _opened(self, objects: Iterable[SourceObject]) -> Iterator[Stamped]:
+        if self._opener is None:
+            raise TypeError("objects are read by an opener")
         for source in objects:
             payload = self._opener(
                 FileReference(source.seq, source.key, source.etag, source.version_id, source.arrived_at_us)
@@ -106,11 +134,11 @@ class Rereader:
             if payload.data is None:
                 self.did.gone[source.seq] = source.key
             else:
-                yield payload
+                yield (source.batch_id, source.ingested_at_us), payload
 
-    def _beside_quarantine(self, source: SourceObject, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
-        """An object with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
-        parsed = list(self._parser.parse(self._payloads([source]), stamp))
+    def _beside_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        """A payload with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
+        parsed = list(self._parser.parse([source], stamp))
         before = self._scope.quarantined[source.seq]
         places: dict[int, set[str]] = {}
         for table, rows in parsed:
@@ -129,15 +157,19 @@ class Rereader:
                     yield table, kept
 
 
+def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
+    """Opens objects of the landing bucket as the pipeline's stream does."""
+    source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    return FileOpener.of(environment.landing, source)
+
+
 def reread(
     spark: SparkSession,
     objects: Sequence[SourceObject],
     *,
     opener: Opener,
     spec: PipelineSpec,
-    scope: RereadScope,
-    target: FileTarget,
-    evolved: Evolved | None = None,
+    work: Pass,
 ) -> Reread:
     """Read the objects again in one Spark pass and stage the rows of the selected tables.
 
@@ -149,7 +181,7 @@ def reread(
         [max(1, source.size) for source in objects],
         max(1, sum(source.size for source in objects) // TASK_BYTES + 1),
     )
-    declared = spec.model_dump_json()
+    declared, scope = spec.model_dump_json(), work.scope
     shares = [
         (
             share,
@@ -162,35 +194,49 @@ def reread(
         for share in slices
     ]
 
-    def work(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
+    def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
-            yield asdict(_staged(share, Rereader(pipeline, own, opener, evolved=evolved), target))
+            rereader = Rereader(pipeline, own, opener, evolved=work.evolved)
+            yield asdict(staged(rereader.rows(share), rereader, work.target))
 
     did = Reread()
-    for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(work).collect():
+    for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(task).collect():
         files = {table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()}
         did.add(Reread(files=files, **record))
+    refuse_failure(did, spec)
+    return did
+
+
+def refuse_failure(did: Reread, spec: PipelineSpec) -> None:
+    """Raise what a task met that the pipeline declares to stop at.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED.
+    """
     if did.failure:
         raise ContractError(
             "REPROCESS_STOPPED",
             f"The data is such that {spec.pipeline!r} declares to stop: {did.failure}",
             hint="Change the rule or the declaration, or leave the object out.",
         )
-    return did
 
 
-def _staged(share: Sequence[SourceObject], rereader: Rereader, target: FileTarget) -> Reread:
-    """The work of one task."""
-    writers = TableWriters(target)
+def staged(parts: Iterable[tuple[str, pa.Table]], rereader: Rereader, target: FileTarget | None) -> Reread:
+    """The work of one task: write the rows, or only count them where there is no target."""
+    writers = None if target is None else TableWriters(target)
+    did = rereader.did
     try:
-        for table, rows in rereader.rows(share):
-            writers.add(table, rows)
+        for table, rows in parts:
+            did.rows[table] = did.rows.get(table, 0) + rows.num_rows
+            if writers is not None:
+                writers.add(table, rows)
     except ContractError as error:
         # Returned, not raised: Spark would only try the task again.
-        rereader.did.failure = str(error)
-        return rereader.did
-    writers.flush()
-    for table, file in writers.files:
-        rereader.did.files.setdefault(table, []).append(file)
-    return rereader.did
+        did.failure = str(error)
+        return did
+    if writers is not None:
+        writers.flush()
+        for table, file in writers.files:
+            did.files.setdefault(table, []).append(file)
+    return did

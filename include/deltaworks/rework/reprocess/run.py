@@ -1,6 +1,6 @@
-"""Reads landed objects again with the present declaration, and puts the rows in place or into shadow tables.
+"""Reads landed objects or records again with the present declaration, and puts the rows in place or into shadows.
 
-A reprocess is planned (which objects, up to which complete batch), read (one Spark pass stages files), committed (one
+A reprocess is planned (what is read, up to which complete batch), read (one Spark pass stages files), committed (one
 Delta commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
 id. In place, all rows of the selected objects are taken out and the new ones put in, whatever happened before: no event
 is lost or doubled, and repeating changes nothing. The stream runs meanwhile; it yields each table for the moment of its
@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from deltalake import Schema
@@ -28,10 +28,11 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.rework.quarantine.open_rows import landed_seqs, note_reprocessed
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
-from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, landing_opener
+from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, record_resolver
 from deltaworks.rework.reprocess.replace_rows import Replaced, RowReplacer
-from deltaworks.rework.reprocess.selection import SeqRanges
-from deltaworks.rework.reprocess.staging import Stager, staging_folder
+from deltaworks.rework.reprocess.reread import landing_opener
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
+from deltaworks.rework.reprocess.staging import Again, ObjectsAgain, RecordsAgain, Stager, staging_folder
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
@@ -60,7 +61,7 @@ class TableReprocess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessResult:
-    """What a reprocess did."""
+    """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records."""
 
     id: str
     objects: int
@@ -70,6 +71,7 @@ class ReprocessResult:
     kept_in_quarantine: int
     tables: tuple[TableReprocess, ...]
     seconds: float
+    origins: Mapping[str, int] = field(default_factory=dict)
 
 
 class Reprocess:
@@ -95,6 +97,7 @@ class Reprocess:
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._objects = self._home.objects
+        self._resolver = record_resolver(catalog, self._spec, self._lake, self._home)
         self._turn_of = turn_of or self._write_turn
         self._fault = fault
 
@@ -109,8 +112,8 @@ class Reprocess:
 
         Raises:
             ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and what planning raises.
-            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER, REPROCESS_OBJECTS_GONE, REPROCESS_STOPPED,
-                START_OVER_UNFINISHED.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER, REPROCESS_OBJECTS_GONE,
+                REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, REPROCESS_STOPPED, START_OVER_UNFINISHED.
             ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT.
         """
         started = time.monotonic()
@@ -134,6 +137,7 @@ class Reprocess:
             gone=staged.gone,
             not_fitting=staged.not_fitting,
             kept_in_quarantine=staged.kept_in_quarantine,
+            origins=staged.origins,
             tables=tuple(done),
             seconds=time.monotonic() - started,
         )
@@ -147,7 +151,7 @@ class Reprocess:
         note_reprocessed(self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint())
 
     def _planned(self, records: ReprocessRecords, request: ReprocessRequest | None) -> ReprocessPlan:
-        planner = Planner(self._lake, self._objects, self._spec)
+        planner = Planner(self._lake, self._objects, self._spec, records=self._resolver)
         plan = records.plan()
         if plan is None:
             if request is None:
@@ -162,9 +166,16 @@ class Reprocess:
         return plan
 
     def _staged(self, records: ReprocessRecords, plan: ReprocessPlan) -> StagedFiles:
-        opener = landing_opener(self._catalog.environment, self._spec)
-        stager = Stager(self._spark, self._lake, self._objects, self._spec)
-        return records.files() or records.fix_files(stager.stage(plan, opener))
+        staged = records.files()
+        if staged is not None:
+            return staged
+        again: Again
+        if self._resolver is not None:
+            again = RecordsAgain(self._spark, self._lake, self._spec, self._resolver)
+        else:
+            opener = landing_opener(self._catalog.environment, self._spec)
+            again = ObjectsAgain(self._spark, self._lake, self._objects, self._spec, opener)
+        return records.fix_files(Stager(self._lake, self._spec).stage(plan, again))
 
     def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocess:
         started = time.monotonic()

@@ -8,14 +8,12 @@ the file event log and, for a time of events, two columns of the tables. Nothing
 
 from __future__ import annotations
 
-import bisect
 import datetime as dt
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import reduce
-from operator import or_
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -27,86 +25,36 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.objects.log import FileEventLog, made_at_us, matching
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
 
-_READERS = 8
+READERS = 8
 #: A condition of more ranges than this takes Spark longer to plan than the rows take to rewrite.
 MOST_RANGES = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class SeqRanges:
-    """Ranges of `seq`, both ends included, ascending and apart from each other."""
-
-    ranges: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, seqs: Iterable[int], *, among: Sequence[int] | None = None) -> SeqRanges:
-        """The fewest ranges that hold `seqs`.
-
-        Args:
-            among: every seq there can be a row of, ascending. A range may then run over numbers that are none of
-                these. Without it, ranges hold the seqs given and nothing else.
-        """
-        place = (lambda seq: seq) if among is None else (lambda seq: bisect.bisect_left(among, seq))
-        ranges: list[tuple[int, int]] = []
-        for seq in sorted(set(seqs)):
-            if ranges and place(seq) == place(ranges[-1][1]) + 1:
-                ranges[-1] = (ranges[-1][0], seq)
-            else:
-                ranges.append((seq, seq))
-        return cls(tuple(ranges))
-
-    def __contains__(self, seq: int) -> bool:
-        at = bisect.bisect_right(self.ranges, (seq, 1 << 63)) - 1
-        return at >= 0 and seq <= self.ranges[at][1]
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self.ranges)
-
-    def __len__(self) -> int:
-        return len(self.ranges)
-
-    @property
-    def first(self) -> int:
-        """The lowest seq."""
-        return self.ranges[0][0]
-
-    @property
-    def last(self) -> int:
-        """The highest seq."""
-        return self.ranges[-1][1]
-
-    def sql(self, column: str = "_seq") -> str:
-        """The condition in SQL; `false` for no range."""
-        parts = [f"`{column}` BETWEEN {first} AND {last}" for first, last in self.ranges]
-        return f"({' OR '.join(parts)})" if parts else "false"
-
-    def expression(self, column: str = "_seq") -> Any:
-        """The condition as a filter of an Arrow dataset."""
-        field = ds.field(column)
-        parts = [(field >= first) & (field <= last) for first, last in self.ranges]
-        return reduce(or_, parts) if parts else ds.scalar(False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to read again; exactly one of the four.
+    """What to read again; exactly one of them.
 
-    `batches` is the first and the last batch; `files` are keys or glob patterns of keys; `events` are the first
-    instant and the first one after, in ISO 8601: every object that holds such an event is read whole.
+    `batches` is the first and the last batch; `files` are keys or glob patterns of keys; `offsets` name records of
+    streams, such as `topic/0/100-200`. `events` and `arrived` are the first instant and the first one after, in ISO
+    8601: every object with an event of that time, or that arrived then, is read whole; of streams, every such batch.
     """
 
     batches: tuple[int, int] | None = None
     files: tuple[str, ...] = ()
     events: tuple[str, str] | None = None
     from_start: bool = False
+    offsets: tuple[str, ...] = ()
+    arrived: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if [bool(self.batches), bool(self.files), bool(self.events), self.from_start].count(True) != 1:
+        chosen = (self.batches, self.files, self.events, self.from_start, self.offsets, self.arrived)
+        if sum(map(bool, chosen)) != 1:
             raise not_one_selection()
 
     def as_record(self) -> dict[str, Any]:
@@ -115,11 +63,11 @@ class Selection:
 
 
 def not_one_selection() -> ConfigError:
-    """The error of a selection that is not exactly one of the four."""
+    """The error of a selection that is not exactly one of them."""
     return ConfigError(
         "REPROCESS_SELECTION",
         "Say what to read again in exactly one way.",
-        hint="Give --batches, --files, --events or --from-start.",
+        hint="Give one of --batches, --files, --offsets, --events, --arrived or --from-start.",
     )
 
 
@@ -176,13 +124,8 @@ class Resolver:
         # Where the pipeline has always read one place, nothing else can have rows between two of its objects.
         ranges = SeqRanges.of(chosen, among=seqs if self._one_source() else None)
         if not chosen:
-            raise self._empty("nothing that is complete matches")
-        if len(ranges) > MOST_RANGES:
-            raise ConfigError(
-                "REPROCESS_SCATTERED",
-                f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
-                hint="Select by batches or from the start, or reprocess it in parts.",
-            )
+            raise nothing_selected(self._spec, "nothing that is complete matches")
+        refuse_scattered(ranges)
         return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, batches[-1].batch_id)
 
     def within(self, ranges: SeqRanges, *, up_to_batch: int) -> Resolved:
@@ -195,15 +138,8 @@ class Resolver:
     def _complete(self, up_to_batch: int | None = None) -> list[BatchSummary]:
         batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=up_to_batch)
         if not batches:
-            raise self._empty("no batch is complete yet")
+            raise nothing_selected(self._spec, "no batch is complete yet")
         return batches
-
-    def _empty(self, why: str) -> ConfigError:
-        return ConfigError(
-            "REPROCESS_EMPTY",
-            f"There is nothing of {self._spec.pipeline!r} to read again: {why}.",
-            hint=f"`deltaworks batches {self._spec.pipeline}` shows what there is.",
-        )
 
     def _events(self, batches: list[BatchSummary]) -> pa.Table:
         """The file events of the pipeline's place that lie in complete batches."""
@@ -232,6 +168,10 @@ class Resolver:
         if selection.files:
             keys = events.column("key").to_pylist()
             return {seq for seq, key in zip(seqs, keys, strict=True) if _matches(key, selection.files)}
+        if selection.offsets:
+            raise offsets_refused(self._spec)
+        if selection.arrived is not None:
+            return _made_within(selection.arrived, events)
         if selection.events is None:
             raise not_one_selection()
         return self._with_events(selection.events, events) & set(seqs)
@@ -239,7 +179,7 @@ class Resolver:
     def _with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
         """Objects with an event of that time in a table; and, since a row in quarantine may have no time, objects
         with such a row that the store made in that time."""
-        start, end = (_instant(text) for text in between)
+        start, end = (instant(text) for text in between)
         seqs: set[int] = set()
         for table in self._spec.event_tables:
             dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
@@ -250,9 +190,7 @@ class Resolver:
             seqs |= set(rows.column("_seq").to_pylist()) if rows is not None else set()
         quarantined = self._lake.rows(paths.table(self._spec.pipeline, "quarantine"), columns=["_seq"])
         if quarantined is not None:
-            event_times = events.column("event_time")
-            within = pc.and_(pc.greater_equal(event_times, pa.scalar(start)), pc.less(event_times, pa.scalar(end)))
-            seqs |= set(events.filter(within).column("seq").to_pylist()) & set(quarantined.column("_seq").to_pylist())
+            seqs |= _made_within(between, events) & set(quarantined.column("_seq").to_pylist())
         return seqs
 
     def _objects_of(self, events: pa.Table, seqs: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
@@ -263,9 +201,10 @@ class Resolver:
             while spans[at][1] < row["seq"]:
                 at += 1
             of_batch[row["seq"]] = spans[at][0]
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(READERS) as pool:
             used = list({batch.batch_id: batch for batch in of_batch.values()}.values())
-            stamps = dict(zip((batch.batch_id for batch in used), pool.map(self._ingested_at_us, used), strict=True))
+            stamp = partial(ingested_at_us, self._home)
+            stamps = dict(zip((batch.batch_id for batch in used), pool.map(stamp, used), strict=True))
         for row in rows:
             batch = of_batch[row["seq"]]
             yield SourceObject(
@@ -279,29 +218,79 @@ class Resolver:
                 made_at_us(row["event_time"]),
             )
 
-    def _ingested_at_us(self, batch: BatchSummary) -> int:
-        """The stamp of the batch's rows; the ledger's milliseconds where the prepared batch is gone."""
-        prepared = self._home.prepared.read(batch.generation, batch.batch_id)
-        if prepared is not None:
-            return prepared.ingested_at_us
-        if batch.prepared_at is None:
-            raise ContractError(
-                "LEDGER_WITHOUT_TIME",
-                f"The ledger of {self._spec.pipeline!r} does not say when batch {batch.batch_id} was prepared.",
-                hint="Restore its prepared object, or that row of the ledger, from the storage's versions.",
-            )
-        return int(batch.prepared_at.timestamp() * 1_000_000)
+
+def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
+    """The stamp of a batch's rows; the ledger's milliseconds where the prepared batch is gone.
+
+    Raises:
+        ContractError: LEDGER_WITHOUT_TIME.
+    """
+    prepared = home.prepared.read(batch.generation, batch.batch_id)
+    if prepared is not None:
+        return prepared.ingested_at_us
+    if batch.prepared_at is None:
+        raise ContractError(
+            "LEDGER_WITHOUT_TIME",
+            f"The ledger of {home.pipeline!r} does not say when batch {batch.batch_id} was prepared.",
+            hint="Restore its prepared object, or that row of the ledger, from the storage's versions.",
+        )
+    return int(batch.prepared_at.timestamp() * 1_000_000)
+
+
+def nothing_selected(spec: PipelineSpec, why: str) -> ConfigError:
+    """The error of a selection without anything in it."""
+    return ConfigError(
+        "REPROCESS_EMPTY",
+        f"There is nothing of {spec.pipeline!r} to read again: {why}.",
+        hint=f"`deltaworks batches {spec.pipeline}` shows what there is.",
+    )
+
+
+def refuse_scattered(ranges: SeqRanges) -> None:
+    """Refuse more ranges than a condition takes.
+
+    Raises:
+        ConfigError: REPROCESS_SCATTERED.
+    """
+    if len(ranges) > MOST_RANGES:
+        raise ConfigError(
+            "REPROCESS_SCATTERED",
+            f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
+            hint="Select by batches or from the start, or reprocess it in parts.",
+        )
+
+
+def offsets_refused(spec: PipelineSpec) -> ConfigError:
+    """The error of offsets of a source that has none."""
+    return ConfigError(
+        "REPROCESS_SELECTION",
+        f"{spec.pipeline!r} reads {spec.source.kind}, which has no offsets of records.",
+        hint="Select its objects: --files, --batches, --events or --arrived.",
+    )
+
+
+def _made_within(between: tuple[str, str], events: pa.Table) -> set[int]:
+    """Objects that the store made in a time."""
+    start, end = (instant(text) for text in between)
+    times = events.column("event_time")
+    within = pc.and_(pc.greater_equal(times, pa.scalar(start)), pc.less(times, pa.scalar(end)))
+    return set(events.filter(within).column("seq").to_pylist())
 
 
 def _matches(key: str, patterns: tuple[str, ...]) -> bool:
     return any(key == pattern or fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
 
 
-def _instant(text: str) -> dt.datetime:
+def instant(text: str) -> dt.datetime:
+    """An instant, in UTC where it names no zone.
+
+    Raises:
+        ConfigError: REPROCESS_SELECTION.
+    """
     try:
-        instant = dt.datetime.fromisoformat(text)
+        at = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
             "REPROCESS_SELECTION", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T00:00:00Z."
         ) from error
-    return instant if instant.tzinfo else instant.replace(tzinfo=dt.UTC)
+    return at if at.tzinfo else at.replace(tzinfo=dt.UTC)

@@ -1,11 +1,13 @@
-"""Stages the new rows of a reprocess: the pass over the objects, and what it wrote as one record.
+"""Stages the new rows of a reprocess: the pass over what is read again, and what it wrote as one record.
 
 Files lie in a folder of the reprocess's own until they are committed. Nothing here changes a table.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -16,12 +18,16 @@ from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
 from deltaworks.events.origins import row_keys
-from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
+from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
 from deltaworks.rework.quarantine.open_rows import Quarantine
+from deltaworks.rework.reprocess.read_records import read_records, refuse_gone, refuse_missing
+from deltaworks.rework.reprocess.records import RecordResolver
 from deltaworks.rework.reprocess.replace_rows import table_absent
-from deltaworks.rework.reprocess.reread import Opener, Reread, RereadScope, reread
-from deltaworks.rework.reprocess.selection import Resolved, Resolver, SeqRanges
+from deltaworks.rework.reprocess.reread import Opener, Pass, Reread, RereadScope, reread
+from deltaworks.rework.reprocess.selection import Resolved, Resolver
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -38,51 +44,44 @@ def staging_folder(plan: ReprocessPlan, table: str) -> str:
     return paths.reprocess_staging(plan.pipeline, plan.id, table)
 
 
-class Stager:
-    """Stages one plan. Used by one thread."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a pass read and did: the seqs whose old rows it replaces, what was gone, and from where the rest came."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
-        self._spark = spark
-        self._lake = lake
-        self._objects = objects
-        self._spec = spec
+    did: Reread
+    ranges: SeqRanges
+    gone: tuple[str, ...] = ()
+    origins: Mapping[str, int] = field(default_factory=dict)
 
-    def stage(self, plan: ReprocessPlan, opener: Opener) -> StagedFiles:
-        """Read the plan's objects and stage the rows of its tables.
+
+class Again(Protocol):
+    """Reads again what a plan selects."""
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """Read it in one pass.
 
         Raises:
-            ContractError: REPROCESS_OBJECTS_GONE, unless the plan allows it; REPROCESS_STOPPED.
+            ContractError: what was read once is gone, unless the plan allows it; REPROCESS_STOPPED.
         """
-        resolver = Resolver(self._lake, self._objects, self._spec)
-        resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
-        quarantined = self._quarantined(resolved.ranges) if plan.mode == "in_place" else {}
-        did = self._reread(plan, resolved, quarantined, opener)
-        newly_gone = self._newly_gone(plan, did, quarantined)
-        ranges = without(resolved, did.gone)
-        tables = [_staged_table(name, did, ranges) for name in plan.tables]
-        if plan.whole:
-            tables.append(_staged_table(QUARANTINE, did, ranges))
-        elif did.released:
-            tables.append(self._quarantine_without(plan, did.released))
-        return StagedFiles(
-            tables=tuple(tables),
-            gone=newly_gone,
-            not_fitting=did.not_fitting,
-            kept_in_quarantine=did.kept_in_quarantine,
-        )
 
-    def _reread(self, plan: ReprocessPlan, resolved: Resolved, quarantined: Quarantined, opener: Opener) -> Reread:
-        tables = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
-        beside = {} if plan.whole or plan.mode == "shadow" else quarantined
-        return reread(
-            self._spark,
-            resolved.objects,
-            opener=opener,
-            spec=self._spec,
-            scope=RereadScope(tables, plan.whole, beside),
-            target=self._target(plan, tables),
-            evolved=self._evolved(),
-        )
+
+class ObjectsAgain:
+    """Reads objects of the landing bucket again."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, objects: ObjectStore, spec: PipelineSpec, opener: Opener
+    ) -> None:
+        self._spark = spark
+        self._resolver = Resolver(lake, objects, spec)
+        self._spec = spec
+        self._opener = opener
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """See Again. Raises ContractError REPROCESS_OBJECTS_GONE."""
+        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        did = reread(self._spark, resolved.objects, opener=self._opener, spec=self._spec, work=work)
+        gone = self._newly_gone(plan, did, quarantined)
+        return Reading(did, without(resolved, did.gone), gone)
 
     @staticmethod
     def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
@@ -97,6 +96,76 @@ class Stager:
                 hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
             )
         return gone
+
+
+class RecordsAgain:
+    """Reads records of a stream again, from where they are to be had now."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, spec: PipelineSpec, resolver: RecordResolver) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._spec = spec
+        self._resolver = resolver
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """See Again. Raises ContractError REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
+        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        parts = self._resolver.provenance(self._spark, resolved)
+        if not plan.allow_missing:
+            refuse_gone(self._spec, parts.gone)
+        did = read_records(self._spark, self._lake, self._resolver, parts, work)
+        refuse_missing(resolved, parts, did)
+        ranges = SeqRanges.joined(one.seqs for one in parts.readable)
+        origins = {"source": len(parts.source), "archive": len(parts.archive)}
+        return Reading(did, ranges, tuple(one.key for one in parts.gone), origins)
+
+
+class Stager:
+    """Stages one plan. Used by one thread."""
+
+    def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._spec = spec
+
+    def stage(self, plan: ReprocessPlan, again: Again) -> StagedFiles:
+        """Read what the plan selects and stage the rows of its tables.
+
+        Raises:
+            ContractError: REPROCESS_STOPPED, and what `again` raises.
+        """
+        quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
+        names = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
+        beside = {} if plan.whole or plan.mode == "shadow" else quarantined
+        work = Pass(RereadScope(names, plan.whole, beside), self._target(plan, names), self._evolved())
+        reading = again.read(plan, quarantined, work)
+        did, ranges = reading.did, reading.ranges
+        tables = [_staged_table(name, did, ranges) for name in plan.tables]
+        if plan.whole:
+            tables.append(self._with_losses(plan, _staged_table(QUARANTINE, did, ranges)))
+        elif did.released:
+            tables.append(self._quarantine_without(plan, did.released))
+        return StagedFiles(
+            tables=tuple(tables),
+            gone=reading.gone,
+            not_fitting=did.not_fitting,
+            kept_in_quarantine=did.kept_in_quarantine,
+            origins=dict(reading.origins),
+        )
+
+    def _with_losses(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
+        """Quarantine with its rows that stand for records which expired unread: no reading brings these again."""
+        if not isinstance(self._spec.source, RecordSourceSpec):
+            return staged
+        key = paths.table(plan.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, filters=SeqRanges(staged.ranges).expression())
+        if rows is None:
+            return staged
+        codes = [{reason["code"] for reason in reasons} for reasons in rows.column("reasons").to_pylist()]
+        lost = rows.filter(pa.array([ReasonCode.RECORDS_LOST in of_row for of_row in codes], pa.bool_()))
+        if not lost.num_rows:
+            return staged
+        file = self._written(plan, lost)
+        return staged.model_copy(update={"rows": staged.rows + lost.num_rows, "files": (*staged.files, file)})
 
     def _evolved(self) -> Evolved:
         evolved = {}
@@ -131,9 +200,13 @@ class Stager:
         kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
         if not kept.num_rows:
             return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
+        file = self._written(plan, kept)
+        return StagedTable(table=QUARANTINE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
+
+    def _written(self, plan: ReprocessPlan, rows: pa.Table) -> str:
+        """Rows of quarantine, staged as a file of its own."""
         root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))
-        file = write_file(self._lake.filesystem, root, kept, partition={})
-        return StagedTable(table=QUARANTINE, rows=kept.num_rows, files=(file.path,), ranges=ranges.ranges)
+        return write_file(self._lake.filesystem, root, rows, partition={}).path
 
 
 def _staged_table(name: str, did: Reread, ranges: SeqRanges) -> StagedTable:

@@ -31,8 +31,7 @@ from deltaworks.events.evolution import Evolved, evolved_columns
 from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.quarantine.open_rows import Quarantine
-from deltaworks.rework.reprocess.plan import landing_opener
-from deltaworks.rework.reprocess.reread import Opener, Rereader, RereadScope
+from deltaworks.rework.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
 from deltaworks.rework.reprocess.selection import Resolver, Selection, SourceObject
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.features import reasons_for_spark

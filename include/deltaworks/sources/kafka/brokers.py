@@ -97,21 +97,20 @@ class KafkaBrokers:
             keys = [(topic, info.partition()) for topic in topics for info in described[topic].partitions()]
             return _offsets(spark, client, keys, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
 
+    def compacted(self, spark: SparkSession, topics: Sequence[str]) -> bool:
+        """Whether one of the topics may drop a record for a newer one of its key."""
+        with self._client(spark) as client:
+            configs = _configs(spark, client, topics)
+            return any("compact" in config.get("cleanup.policy").value() for config in configs)
+
     def retention_seconds(self, spark: SparkSession, topics: Sequence[str]) -> float | None:
         """For how long the topic that keeps records shortest does; None where all keep them for good.
 
         How much a topic may hold (`retention.bytes`) says nothing of time and is not looked at.
         """
-        jvm, retentions = _jvm(spark), []
-        resource = jvm.org.apache.kafka.common.config.ConfigResource
+        retentions = []
         with self._client(spark) as client:
-            of_topics = {topic: resource(resource.Type.TOPIC, topic) for topic in topics}
-            resources = jvm.java.util.ArrayList()
-            for topic in of_topics.values():
-                resources.add(topic)
-            answers = client.describeConfigs(resources).all().get()
-            for topic in of_topics.values():
-                config = answers.get(topic)
+            for config in _configs(spark, client, topics):
                 kept_ms = int(config.get("retention.ms").value())
                 if kept_ms >= 0 and "delete" in config.get("cleanup.policy").value():
                     retentions.append(kept_ms / 1000)
@@ -167,6 +166,18 @@ def _offsets(spark: SparkSession, client: Any, keys: Sequence[TopicPartition], s
         request.put(partition, spec)
     answers = client.listOffsets(request).all().get()
     return {key: int(answers.get(partition).offset()) for key, partition in partitions.items()}
+
+
+def _configs(spark: SparkSession, client: Any, topics: Sequence[str]) -> list[Any]:
+    """The configuration of each topic."""
+    jvm = _jvm(spark)
+    resource = jvm.org.apache.kafka.common.config.ConfigResource
+    of_topics = [resource(resource.Type.TOPIC, topic) for topic in topics]
+    resources = jvm.java.util.ArrayList()
+    for topic in of_topics:
+        resources.add(topic)
+    answers = client.describeConfigs(resources).all().get()
+    return [answers.get(topic) for topic in of_topics]
 
 
 def _described(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:

@@ -14,8 +14,10 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, landing_opener
+from deltaworks.rework.reprocess.count import ReprocessCounter
+from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest
 from deltaworks.rework.reprocess.replace_rows import RowReplacer
+from deltaworks.rework.reprocess.reread import landing_opener
 from deltaworks.rework.reprocess.run import Reprocess
 from deltaworks.rework.reprocess.selection import Selection
 from deltaworks.specs.pipeline import PipelineSpec
@@ -309,10 +311,11 @@ def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> 
 def test_the_count_beforehand_is_what_happens(stage: Stage) -> None:
     stage.redeclare(EVENTS, MENDED)
     versions = stage.versions()
-    planner = Planner(stage.shop.lake, stage.shop.objects, stage.shop.spec)
+    stores = (stage.shop.lake, stage.shop.objects, stage.shop.spec)
+    counter = ReprocessCounter(Planner(*stores), *stores)
     asked = ReprocessRequest(selection=Selection(from_start=True))
 
-    count = planner.count(asked, landing_opener(stage.shop.environment, stage.shop.spec))
+    count = counter.of_objects(asked, landing_opener(stage.shop.environment, stage.shop.spec))
     assert stage.versions() == versions
     result = stage.reprocess()
 

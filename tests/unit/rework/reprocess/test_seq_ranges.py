@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 
 import duckdb
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.dataset as ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.rework.reprocess.selection import SeqRanges
+from deltaworks.rework.reprocess.seq_ranges import SeqRanges
 
 SEQS = st.sets(st.integers(1, 60))
 
@@ -46,3 +47,20 @@ def test_conditions_find_the_same_rows(wanted: set[int]) -> None:
 
     assert by_arrow == sorted(wanted)
     assert [row[0] for row in by_sql] == sorted(wanted)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda span: (span[0], span[0] + span[1])))
+
+
+@given(SPANS, st.integers(0, 40), st.integers(0, 20))
+def test_joined_ranges_hold_what_their_parts_hold_and_are_cut_where_they_are_looked_at(
+    pairs: list[tuple[int, int]], first: int, length: int
+) -> None:
+    held = {seq for low, high in pairs for seq in range(low, high + 1)}
+
+    ranges = SeqRanges.joined(pairs)
+
+    assert {seq for low, high in ranges for seq in range(low, high + 1)} == held
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges)), "apart from each other"
+    cut = {seq for low, high in ranges.within(first, first + length) for seq in range(low, high + 1)}
+    assert cut == {seq for seq in held if first <= seq <= first + length}

@@ -1,0 +1,141 @@
+"""Reads records of Kafka again, by Spark's connector, between offsets that the ledger has.
+
+A topic that is compacted may have lost any record to a newer one of its key, so nothing of it is surely there. One that
+was deleted and created again has other records at these offsets: nothing of it is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.errors import ContractError, DeltaworksError
+from deltaworks.events.origins import reads_record_fields
+from deltaworks.sources.base import PayloadReader
+from deltaworks.sources.kafka.archived import kafka_from_archive
+from deltaworks.sources.kafka.brokers import KafkaBrokers
+from deltaworks.sources.kafka.offsets import PARTITION_BITS, TopicIds
+from deltaworks.sources.kafka.source import KafkaReader, client_of
+from deltaworks.sources.rereading import LAST_ORDINAL, NOTHING_KEPT, BatchSpan, Kept, RecordRange
+from deltaworks.sources.spans import initial_offset
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "value", "key", "headers")
+#: Conditions under which a topic has nothing of what was read.
+_OTHER_TOPIC = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
+
+
+class KafkaRecords:
+    """The topics of one pipeline. See `RecordSource`."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, KafkaSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._tasks = spec.stream.tasks_per_batch
+        self._with_fields = reads_record_fields(spec)
+
+    @property
+    def reader(self) -> PayloadReader:
+        """See RecordSource."""
+        return KafkaReader.of(self._source, with_fields=self._with_fields)
+
+    def ranges(self, batches: Sequence[BatchSpan]) -> list[RecordRange]:
+        """See RecordSource. Not every offset has a record: transactions and compaction leave holes."""
+        return [one for batch in batches for one in self._ranges_of(batch)]
+
+    def _ranges_of(self, batch: BatchSpan) -> list[RecordRange]:
+        start = batch.start if batch.start is not None else self._beginning(batch)
+        ranges = []
+        for topic, partitions in batch.end.items():
+            if topic not in self._source.topics:
+                continue
+            place = self._source.topics.index(topic)
+            for partition, end in partitions.items():
+                first = (start.get(topic) or {}).get(partition, 0)
+                if first < end:
+                    ranges.append(
+                        RecordRange(
+                            stream=topic,
+                            partition=partition,
+                            number=place << PARTITION_BITS | int(partition),
+                            first=first,
+                            last=end - 1,
+                            batch_id=batch.batch_id,
+                        )
+                    )
+        return ranges
+
+    def _beginning(self, batch: BatchSpan) -> dict[str, dict[str, int]]:
+        """Where the query began, for a ledger of an earlier release, which does not say so."""
+        noted = initial_offset(self._home, self._home.generations.effective())
+        if not noted and self._source.starting_offsets == "latest":
+            raise ContractError(
+                "LEDGER_WITHOUT_OFFSET",
+                f"The ledger does not say where batch {batch.batch_id} began.",
+                hint="Select later batches.",
+            )
+        return noted
+
+    def named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+        """See RecordSource: `topic/partition/first-last`, of which either end may be left out."""
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[1].isdecimal():
+            return None
+        first, separator, last = parts[2].partition("-")
+        if any(bound and not bound.isdecimal() for bound in (first, last)) or not parts[2]:
+            return None
+        low = int(first or 0)
+        high = int(last) if last else (LAST_ORDINAL if separator else low)
+        within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
+        return [part for one in within if (part := one.part(low, high)) is not None]
+
+    def kept(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[Kept]:
+        """See RecordSource."""
+        by_topic: dict[str, dict[str, Kept]] = {topic: self._kept_of(spark, topic) for topic in self._source.topics}
+        return [by_topic.get(one.stream, {}).get(one.partition, NOTHING_KEPT) for one in ranges]
+
+    def _kept_of(self, spark: SparkSession, topic: str) -> dict[str, Kept]:
+        brokers = KafkaBrokers(client_of(self._source))
+        try:
+            TopicIds(self._home).check(brokers.topic_ids(spark, [topic]))
+        except DeltaworksError as error:
+            if error.condition in _OTHER_TOPIC:
+                return {}
+            raise
+        compacted = brokers.compacted(spark, [topic])
+        return {
+            str(partition): Kept(LAST_ORDINAL + 1 if compacted else earliest, earliest)
+            for (_, partition), earliest in brokers.earliest(spark, [topic]).items()
+        }
+
+    def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
+        """See RecordSource: of each partition everything from its first range to its last one."""
+        start: dict[str, dict[str, int]] = {}
+        end: dict[str, dict[str, int]] = {}
+        for one in ranges:
+            first, last = start.setdefault(one.stream, {}), end.setdefault(one.stream, {})
+            first[one.partition] = min(one.first, first.get(one.partition, one.first))
+            last[one.partition] = max(one.last + 1, last.get(one.partition, 0))
+        options = {
+            "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in start.items()}),
+            "startingOffsets": json.dumps(start),
+            "endingOffsets": json.dumps(end),
+            "minPartitions": str(self._tasks),
+            "includeHeaders": "true",
+            "kafka.isolation.level": "read_committed",
+            **{f"kafka.{name}": value for name, value in client_of(self._source).items()},
+        }
+        return spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
+
+    def from_archive(self, rows: DataFrame) -> DataFrame:
+        """See RecordSource."""
+        return kafka_from_archive(rows)

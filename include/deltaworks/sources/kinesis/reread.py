@@ -1,0 +1,214 @@
+"""Reads records of Kinesis again: shares of shards that batches read, between the positions that the ledger has.
+
+A batch's offset names where it starts in every shard, and how many rows of the shard came before; where it ends, the
+next batch's offset says, or the state of the query. So a share is read whole and counted: one that has lost a record
+would give the others the wrong ordinals.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import open_objects
+from deltaworks.events.origins import reads_record_fields
+from deltaworks.sources.base import PayloadReader
+from deltaworks.sources.kinesis.archived import kinesis_from_archive
+from deltaworks.sources.kinesis.calls import LARGEST_PAGE, ShardGone
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.sources.kinesis.positions import Offset, Position, ShareEnd
+from deltaworks.sources.kinesis.rows import Rows
+from deltaworks.sources.kinesis.shard_pages import PolledPages
+from deltaworks.sources.kinesis.shards import shard_number
+from deltaworks.sources.kinesis.source import COLUMNS, KinesisReader
+from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.rereading import LAST_ORDINAL, NOTHING_KEPT, BatchSpan, Kept, RecordRange
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.records import KinesisSourceSpec
+from deltaworks.specs.storage import AwsSpec, resolved_variables, set_missing_variables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+#: Empty pages that are looked through for the oldest record of a shard.
+_MOST_PAGES = 50
+_NO_LIMIT = 1 << 62
+
+
+class KinesisRecords:
+    """The stream of one pipeline. See `RecordSource`."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, KinesisSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._environment = catalog.environment
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._with_fields = reads_record_fields(spec)
+
+    @property
+    def reader(self) -> PayloadReader:
+        """See RecordSource."""
+        return KinesisReader.of(self._source, with_fields=self._with_fields)
+
+    def ranges(self, batches: Sequence[BatchSpan]) -> list[RecordRange]:
+        """See RecordSource."""
+        ranges = []
+        for batch, following in pairwise([*batches, None]):
+            if batch is None:
+                continue
+            offset = Offset.from_json(batch.end)
+            after = None if following is None else Offset.from_json(following.end)
+            if after is not None and (after.run, after.batch) != (offset.run, offset.batch + 1):
+                after = None
+            for shard, start in offset.shards.items():
+                end = self._end(batch, offset, after, shard)
+                if end is None or end.rows > start.rows:
+                    ranges.append(self._range(batch, shard, start, end))
+        return ranges
+
+    def _end(self, batch: BatchSpan, offset: Offset, after: Offset | None, shard: str) -> Position | None:
+        """Where the batch ends in a shard; None where that is the shard's own end and nobody has it on record."""
+        if after is not None and shard in after.shards:
+            return after.shards[shard]
+        recorded: ShareEnd | None = self._state(batch.generation).end(offset.run, offset.batch, shard)
+        return None if recorded is None else recorded.end
+
+    def _state(self, generation: int) -> QueryState:
+        lake = self._environment.lake
+        folder = paths.kinesis_state(self._home.pipeline, generation)
+        return QueryState(open_objects(lake.model_copy(update={"root": lake.uri(folder)})))
+
+    def _range(self, batch: BatchSpan, shard: str, start: Position, end: Position | None) -> RecordRange:
+        return RecordRange(
+            stream=self._source.stream,
+            partition=shard,
+            number=shard_number(shard),
+            first=start.rows,
+            last=LAST_ORDINAL if end is None else end.rows - 1,
+            batch_id=batch.batch_id,
+            counted=end is not None,
+            place={
+                "start": start.to_json(),
+                "through": None if end is None else end.after,
+                "rows": None if end is None else end.rows - start.rows,
+            },
+        )
+
+    def named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+        """See RecordSource: `stream/shard/first-last` by sequence numbers, either of which may be left out; shares that
+        have one of these records are read whole."""
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[2]:
+            return None
+        first, separator, last = parts[2].partition("-")
+        if any(bound and not bound.isdecimal() for bound in (first, last)):
+            return None
+        low, high = int(first or 0), int(last) if last else (None if separator else int(first))
+        within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
+        return [one for one in within if _overlaps(one.place, low, high)]
+
+    def kept(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[Kept]:
+        """See RecordSource. The record behind which a share begins is the only proof that nothing of it is gone."""
+        stream = KinesisStream(self._environment.messaging, name=self._source.stream)
+        query = self._state(self._home.generations.current()).query()
+        if query is not None and stream.summary().created != query.stream_created:
+            return [NOTHING_KEPT for _ in ranges]
+        oldest = {shard: _oldest(stream, shard) for shard in {one.partition for one in ranges}}
+        return [_kept(one, oldest[one.partition]) for one in ranges]
+
+    def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
+        """See RecordSource: whole shares, each read by one task; one that is not whole any more gives no row."""
+        aws, name = self._environment.messaging, self._source.stream
+        declared, variables = aws.model_dump_json(), resolved_variables(aws)
+        shares = [(one.partition, json.dumps(dict(one.place))) for one in ranges]
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            set_missing_variables(variables)
+            stream = KinesisStream(AwsSpec.model_validate_json(declared), name=name)
+            for batch in batches:
+                for share in batch.to_pylist():
+                    yield from read_again(stream, share["shard"], json.loads(share["place"]), stream_name=name)
+
+        frame = spark.createDataFrame(shares, "shard string, place string").repartition(min(len(shares), 32))
+        return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
+
+    def from_archive(self, rows: DataFrame) -> DataFrame:
+        """See RecordSource."""
+        return kinesis_from_archive(rows)
+
+
+_ROW_TYPES = (
+    "stream_name string, shard_id string, sequence_number string, sub_sequence_number long, partition_key string, "
+    "data binary, approximate_arrival_timestamp timestamp, ordinal long"
+)
+
+
+def _overlaps(place: Mapping[str, Any], low: int, high: int | None) -> bool:
+    """Whether a share may have a record of these sequence numbers, both included."""
+    start, through = int(place["start"].get("after") or -1), place["through"]
+    return (high is None or start < high) and (through is None or int(through) >= low)
+
+
+def _oldest(stream: KinesisStream, shard: str) -> int | None:
+    """The sequence number of the oldest record of a shard; None where it has none."""
+    try:
+        pages = PolledPages(stream, shard, Position())
+    except ShardGone:
+        return None
+    for _ in range(_MOST_PAGES):
+        page = pages.next(1)
+        if len(page):
+            return int(page.sequence_numbers[0])
+        if pages.ended or not page.behind_ms:
+            return None
+    return None
+
+
+def _kept(one: RecordRange, oldest: int | None) -> Kept:
+    after, through = one.place["start"].get("after"), one.place["through"]
+    if oldest is None or (through is not None and int(through) < oldest):
+        return NOTHING_KEPT
+    if after is not None and oldest <= int(after):
+        return Kept(one.first, one.first)
+    return Kept(LAST_ORDINAL + 1, one.first)
+
+
+def read_again(
+    stream: KinesisStream, shard: str, place: Mapping[str, Any], *, stream_name: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a share, or none where it has not as many as before."""
+    start, through, expected = Position.from_json(place["start"]), place["through"], place["rows"]
+    rows = Rows(deaggregate=True)
+    try:
+        pages = PolledPages(stream, shard, start)
+        while not _reached(rows, pages, through):
+            pass
+    except ShardGone:
+        log.warning("%s is not there any more", shard)
+        return
+    if expected is not None and len(rows) != expected:
+        log.warning("%s gives %d rows of %d", shard, len(rows), expected)
+        return
+    yield from rows.batches(stream=stream_name, shard_id=shard, first_ordinal=start.rows)
+
+
+def _reached(rows: Rows, pages: PolledPages, through: str | None) -> bool:
+    """Take a page; whether it was the last one."""
+    page = pages.next(LARGEST_PAGE)
+    last = None if through is None else int(through)
+    count = len(page)
+    if last is not None:
+        count = next((at for at, number in enumerate(page.sequence_numbers) if int(number) > last), len(page))
+    rows.take(page.part(0, count), up_to_rows=_NO_LIMIT, up_to_bytes=_NO_LIMIT)
+    beyond = count < len(page) or (count > 0 and int(page.sequence_numbers[count - 1]) == last)
+    return beyond or pages.ended or not page.behind_ms

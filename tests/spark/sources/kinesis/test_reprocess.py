@@ -1,0 +1,130 @@
+"""Records of Kinesis read again by a reprocess: from the shards while they have them, then from the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.errors import ContractError
+from deltaworks.rework.reprocess.plan import ReprocessRequest
+from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
+from deltaworks.rework.reprocess.selection import Selection
+from tests.spark.conftest import Project
+from tests.spark.sources.kafka_stage import PIPELINE, ProjectOf
+from tests.spark.sources.kinesis.conftest import Stage
+from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
+
+pytestmark = pytest.mark.spark
+LANDED_WITH = PIPELINE.replace("      - {{name: keyed, path: _record.key, type: string}}\n", "", 1)
+READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
+ARCHIVED = "archive: {{retain_days: 30}}\n"
+MakeStage = Callable[..., Stage]
+
+
+class Crash(Exception):
+    """Ends a reprocess where a kill would."""
+
+
+class Landed:
+    """Three batches of a stream that is split after the second, landed without the column that is declared now."""
+
+    def __init__(self, stage: Stage, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
+        self.stage, self.spark = stage, spark
+        source = {"kind": "kinesis", "stream": stage.name}
+        more = ARCHIVED if archive else ""
+        self.project: Project = with_stream(project_of(source, LANDED_WITH + more), stage)
+        put(stage, *range(10))
+        stage.put("{broken", key="b")
+        run(spark, self.project)
+        put(stage, *range(10, 20))
+        run(spark, self.project)
+        stage.split(0)
+        put(stage, *range(20, 30))
+        run(spark, self.project)
+        self.project = with_stream(project_of(source, READ_WITH + more), stage)
+        run(spark, self.project)
+
+    def rows(self, *, without: tuple[str, ...] = ("keyed",)) -> list[dict[str, Any]]:
+        rows = self.project.rows("shop", "orders")
+        kept = [{key: value for key, value in row.items() if key not in without} for row in rows]
+        return sorted(kept, key=lambda row: (row["_seq"], row["_position"]))
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        rows = self.project.rows("shop", "quarantine")
+        return sorted(
+            ({**row, "spec_fingerprint": ""} for row in rows), key=lambda row: (row["_seq"], row["_position"])
+        )
+
+    def reprocess(self, name: str = "r1", *, fault: str = "", **options: Any) -> ReprocessResult:
+        def stop_at(point: str) -> None:
+            if point == fault:
+                raise Crash(point)
+
+        request = ReprocessRequest(**options) if options else None
+        return Reprocess(self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+
+
+def test_all_records_of_all_shards_come_again_with_their_ordinals(
+    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+) -> None:
+    landed = Landed(make_stage(), spark, project_of, archive=False)
+    before, quarantined = landed.rows(), landed.quarantined()
+
+    with pytest.raises(Crash):
+        landed.reprocess(fault="staged", selection=Selection(from_start=True))
+    result = landed.reprocess()
+
+    assert result.origins["archive"] == 0
+    assert landed.rows() == before
+    assert landed.quarantined() == quarantined
+    assert [row["keyed"] for row in landed.rows(without=())] == [str(row["number"]) for row in before]
+
+
+def test_sequence_numbers_name_the_shares_that_have_them(
+    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+) -> None:
+    landed = Landed(make_stage(), spark, project_of, archive=True)
+    before = landed.rows()
+    (eleventh,) = (
+        row["position"] for row in landed.project.rows("shop", "archive") if b'"number": 11}' in (row["value"] or b"")
+    )
+    name = f"{landed.stage.name}/shardId-000000000000/{eleventh}-{eleventh}"
+
+    landed.reprocess(selection=Selection(offsets=(name,)))
+
+    again = {row["number"] for row in landed.rows(without=()) if row["keyed"] is not None}
+    assert again == set(range(10, 20)), "the share of the batch, whole"
+    assert landed.rows() == before
+
+
+def test_what_the_shards_have_let_go_of_comes_from_the_archive_and_is_gone_without_one(
+    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+) -> None:
+    landed = Landed(make_stage(), spark, project_of, archive=True)
+    before, quarantined = landed.rows(), landed.quarantined()
+    landed.stage.age(30)
+    put(landed.stage, 99)
+
+    result = landed.reprocess(selection=Selection(from_start=True))
+
+    assert result.origins["source"] == 0
+    assert landed.rows() == before
+    assert landed.quarantined() == quarantined
+    assert all(row["keyed"] is not None for row in landed.rows(without=()))
+
+
+def test_without_an_archive_expired_records_are_gone_and_nothing_changes(
+    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+) -> None:
+    landed = Landed(make_stage(), spark, project_of, archive=False)
+    before = landed.rows(without=())
+    landed.stage.age(30)
+
+    with pytest.raises(ContractError, match="declares no archive") as gone:
+        landed.reprocess(selection=Selection(from_start=True))
+
+    assert gone.value.condition == "REPROCESS_RECORDS_GONE"
+    assert landed.rows(without=()) == before
