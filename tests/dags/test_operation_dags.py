@@ -28,6 +28,10 @@ each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OP
 APPROVED = [declared for declared in OPERATIONS.values() if declared.approval]
 
 
+def _as_declared(**changes: Any) -> dict[str, Any]:
+    return SHOP.model_dump(mode="json") | changes
+
+
 def dag_of(declared: Operation) -> Any:
     from deltaworks.airflow.operation_dags import operation_dag
 
@@ -123,6 +127,9 @@ def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() 
 
     assert shop - crm == {"refresh_gold"}
     assert crm - shop == {"purge_deleted"}
+    followed = {"kind": "delta", "pipeline": "crm", "table": "activities"}
+    follower = {declared.name for declared in offered_operations(SHOP.model_validate(_as_declared(source=followed)))}
+    assert shop - follower == {"reprocess", "recover_files"}, "a Delta table keeps no objects to read again"
     assert (shop | crm) & {"rebuild_gold", "mutate_tables"} == set()
     assert {declared.name for declared in relay_operations()} == {"reconcile", "redrive"}
 
@@ -135,3 +142,21 @@ def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operati
     assert f"deltaworks {declared.command} {subject}" in dag.doc_md
     assert declared.neighbours() in dag.doc_md
     assert ("approve" in dag.doc_md) == declared.approval
+
+
+def test_the_page_of_a_reprocess_says_which_tables_it_cannot_replace() -> None:
+    from deltaworks.airflow.operation_dags import operation_dag
+
+    crm = operation_dag(operation("reprocess"), PipelineSpec.model_validate(CRM), ENVIRONMENT)
+    shop = dag_of(operation("reprocess"))
+
+    assert "Mutations change `activities`" in crm.doc_md
+    assert "REPROCESS_MUTABLE" in crm.doc_md
+    assert "REPROCESS_MUTABLE" not in shop.doc_md
+
+
+def test_the_form_of_a_reprocess_selects_records_and_a_time_of_arrival() -> None:
+    form = dag_of(operation("reprocess")).params
+
+    assert form.get_param("offsets").schema["type"] == ["null", "array"]
+    assert form.get_param("arrived").schema["type"] == ["null", "string"]

@@ -23,6 +23,7 @@ from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_
 from deltaworks.airflow.operation_forms import operation_form
 from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
+from deltaworks.operations.applicable import limits, why_not
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS, operation
 from deltaworks.specs.environment import EnvironmentSpec
@@ -116,12 +117,13 @@ def rebuild_gold_task(
 
 
 def offered_operations(spec: PipelineSpec) -> list[Operation]:
-    """The operations of a pipeline that have a DAG of their own, in the order of the registry."""
-    return pipeline_operations(mutable=spec.mutations is not None, gold=bool(spec.gold.tables))
+    """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do."""
+    offered = pipeline_operations(mutable=spec.mutations is not None, gold=bool(spec.gold.tables))
+    return [declared for declared in offered if why_not(declared, spec) is None]
 
 
 def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
-    """The same, of any pipeline that declares mutations or gold tables, or neither."""
+    """The same, of any pipeline that declares mutations or gold tables, or neither; whatever its source can do."""
     return [
         declared
         for declared in OPERATIONS.values()
@@ -156,7 +158,7 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
     with DAG(
         dag_id=names.operation_dag_id(declared.name, name),
         description=declared.summary,
-        doc_md=operation_runbook(declared, name, subject.owner),
+        doc_md=operation_runbook(declared, name, subject.owner, limits="" if spec is None else limits(declared, spec)),
         params=operation_form(declared, spec),
         **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:

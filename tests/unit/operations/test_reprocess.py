@@ -34,6 +34,11 @@ def parsed(*arguments: str) -> ReprocessRequest | None:
         (["--batches", "7"], Selection(batches=(7, 7))),
         (["--files", "a.json,b/*.gz"], Selection(files=("a.json", "b/*.gz"))),
         (["--events", "2026-01-01..2026-01-02"], Selection(events=("2026-01-01", "2026-01-02"))),
+        (["--offsets", "t/0/5-9,t/1/3-"], Selection(offsets=("t/0/5-9", "t/1/3-"))),
+        (
+            ["--arrived", "2026-01-01T10:00..2026-01-01T11:00"],
+            Selection(arrived=("2026-01-01T10:00", "2026-01-01T11:00")),
+        ),
         (["--from-start"], Selection(from_start=True)),
     ],
 )

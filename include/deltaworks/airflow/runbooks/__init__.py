@@ -101,8 +101,12 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
     )
 
 
-def operation_runbook(declared: Operation, subject: str, owner: str) -> str:
-    """For the DAG of an operation: what all have in common, and the page of its own where it has one."""
+def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: str = "") -> str:
+    """For the DAG of an operation: what all have in common, and the page of its own where it has one.
+
+    Args:
+        limits: what of it this pipeline cannot do, as sentences.
+    """
     steps = (
         'It counts first. With "Dry run" off a person is then asked to approve what was counted: open the task '
         "`approve`, read, approve or reject. Nothing is done without an answer."
@@ -121,6 +125,6 @@ def operation_runbook(declared: Operation, subject: str, owner: str) -> str:
         steps=steps,
         neighbours=declared.neighbours(),
         command=f"{declared.command} {subject}",
-        page=own,
+        page=f"{limits}\n\n{own}" if limits else own,
         owner=owner,
     )

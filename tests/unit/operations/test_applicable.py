@@ -1,0 +1,55 @@
+"""What a pipeline can never do is not offered; what it can do in part says which part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deltaworks.operations.applicable import limits, why_not
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.rework.replay_stage import orders, shop
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "s3_sqs": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+    "kafka": {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]},
+    "kinesis": {"kind": "kinesis", "stream": "events"},
+    "delta": {"kind": "delta", "pipeline": "other", "table": "events"},
+}
+
+
+def reading(kind: str) -> PipelineSpec:
+    return shop(orders("int"), source=SOURCES[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "never"),
+    [
+        ("s3_sqs", set()),
+        ("kafka", {"recover_files"}),
+        ("kinesis", {"recover_files"}),
+        ("delta", {"reprocess", "recover_files"}),
+    ],
+)
+def test_what_the_source_does_not_give_is_never_possible(kind: str, never: set[str]) -> None:
+    reasons = {name: why_not(declared, reading(kind)) for name, declared in OPERATIONS.items()}
+
+    without = {"mutate_tables", "purge_deleted", "rebuild_gold", "refresh_gold"}
+    assert {name for name, reason in reasons.items() if reason is not None} == never | without
+    assert all(reason.endswith(".") for reason in reasons.values() if reason)
+
+
+def test_a_page_says_which_tables_are_only_read_again_into_a_shadow() -> None:
+    spec = load_catalog("local").pipeline("engagement")
+
+    text = limits(operation("reprocess"), spec)
+
+    assert why_not(operation("reprocess"), spec) is None
+    assert "`activities`" in text
+    assert "*Shadow*, or *Tables* to some of `requests`" in text
+    assert "REPROCESS_MUTABLE" in text
+    assert "Leave *Table* empty" in limits(operation("restore"), spec)
+    assert limits(operation("vacuum_tables"), spec) == ""
+    assert {limits(declared, reading("kafka")) for declared in OPERATIONS.values()} == {""}
