@@ -159,6 +159,10 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
         for follower in followers_of(context.catalog, context.subject, table.table, None):
             parts.append(f"{table.table} is followed by {follower.pipeline}: it {follower.effect}")
     parts.append(listing)
+    if result.way is not None:
+        parts.append(f"The way: {result.way.as_text(context.subject)}.")
+    if context.catalog.pipeline(context.subject).mutations is not None:
+        parts.append("All requests are applied again by the mutation batch after the next start, to all rows.")
     if result.resumed:
         parts.append("It had been started before, and is continued as it was planned then.")
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}, after {result.start}.")
@@ -172,6 +176,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
             for table in result.tables
         ),
         f"generation {result.generation} reads on after {result.start}",
+        *([] if result.way is None else [f"the way: {result.way.as_text(context.subject)}"]),
     ]
     summary = RestoreSummary(
         pipeline=context.subject, table="", dry_run=options.dry_run, rows_out=result.rows, summary="; ".join(lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
@@ -28,6 +28,7 @@ from deltaworks.rework.restore.dependents import refuse_running_followers
 from deltaworks.rework.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
 from deltaworks.rework.restore.plan import with_columns_of
 from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.rework.restore.ways import WayBack, WaysBack
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -46,7 +47,8 @@ OPERATION, ROLLBACK = "start_over", "restore"
 class StartOverResult:
     """What was given up, or would be.
 
-    `resumed`: it had been begun before. `recreated` counts the tables this call recreated or put back.
+    `resumed`: it had been begun before. `recreated` counts the tables this call recreated or put back. `way` is whether
+    a rollback that is only counted can be done, and what else can.
     """
 
     pipeline: str
@@ -57,6 +59,7 @@ class StartOverResult:
     tables: tuple[TableLoss, ...]
     recreated: int
     start: Mapping[str, Any] | None = None
+    way: WayBack | None = None
 
     @property
     def rows(self) -> int:
@@ -84,15 +87,16 @@ def start_over(
         max_rows: how many rows may be given up at most; needed unless it is a dry run.
         reason: kept on record.
         back_to: bring bronze tables and quarantine back to a batch instead of recreating them. Live tables count from
-            zero, and rows that replays have landed may be replayed again.
+            zero, names and intervals follow with the next mutation batch, which applies all requests, and rows that
+            replays have landed may be replayed again.
         spark: gives a session, where a table or a torn batch needs one.
         fault: called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
 
     Raises:
         ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
         ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
-        ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_MUTABLE, RESTORE_UNSUPPORTED,
-            RESTORE_FILES_GONE, RESTORE_GENERATION_OVER.
+        ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_UNSUPPORTED, ROLLBACK_LOSES_ROWS,
+            RESTORE_GENERATION_OVER.
         TransientError: SPARK_ABSENT.
     """
     operation = _Operation(catalog, pipeline, back_to, spark, fault)
@@ -141,8 +145,10 @@ class _Operation:
     def count(self) -> StartOverResult:
         """What `run` would do."""
         begun = self._begun()
-        plan = begun or self._planner.plan_pipeline(self._back_to, reason="", refuse=False)
-        return _result(plan, resumed=begun is not None, dry_run=True)
+        if begun is not None:
+            return _result(begun, resumed=True, dry_run=True)
+        plan = self._planner.plan_pipeline(self._back_to, reason="")
+        return replace(_result(plan, resumed=False, dry_run=True), way=self._way(plan))
 
     def run(self, max_rows: int | None, reason: str) -> StartOverResult:
         """All of it, or what is left of it."""
@@ -150,8 +156,10 @@ class _Operation:
         resumed = begun is not None
         if begun is None:
             self._settle()
-            plan = self._planner.plan_pipeline(self._back_to, reason=reason, refuse=True)
-            if self._back_to is not None:
+            plan = self._planner.plan_pipeline(self._back_to, reason=reason)
+            way = self._way(plan)
+            if way is not None:
+                way.refuse_other(self._pipeline, plan.to_batch or 0)
                 names = tuple(loss.table for loss in plan.tables)
                 refuse_running_followers(self._catalog, self._home, names)
             _refuse_unbounded(plan, max_rows)
@@ -160,6 +168,13 @@ class _Operation:
         self._fault("planned")
         recreated = self._perform(begun)
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
+
+    def _way(self, plan: StartOver) -> WayBack | None:
+        """The way to the batch that a rollback is of; None for a start over, which is one."""
+        if plan.to_batch is None:
+            return None
+        ways = WaysBack(self._catalog, self._spec, self._lake, self._home, self._spark)
+        return ways.judge(plan.to_batch, self._planner.missing)
 
     def _begun(self) -> StartOver | None:
         """A start over that was interrupted."""

@@ -195,7 +195,12 @@ REWORK: Final = (
         Trouble(
             "RESTORE_MUTABLE",
             "rows of the table are changed by mutations or announced to others",
-            "`deltaworks pipelines start-over PIPELINE`",
+            "`deltaworks restore PIPELINE --to-batch BATCH`; or `deltaworks pipelines start-over PIPELINE`",
+        ),
+        Trouble(
+            "ROLLBACK_LOSES_ROWS",
+            "files of the version are gone, or the source does not have what landed since; nothing was changed",
+            "the message says whether starting over brings all rows again; else go back to a later batch",
         ),
         Trouble(
             "RESTORE_UNSUPPORTED",

@@ -98,6 +98,10 @@ class RecordResolver:
         archived = self._archived(resolved.records)
         return provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
 
+    def landed(self) -> list[RecordRange]:
+        """All records of the batches that are complete now."""
+        return self._landed()[1]
+
     def _landed(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
         batches = BatchHistory(self._lake, self._home.objects, self._spec).complete(last=up_to_batch)
         if not batches:

@@ -35,7 +35,8 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
             "RESTORE_MUTABLE",
             f"{spec.pipeline}.{table} holds rows that mutations change, or that are announced to others: neither would "
             "be undone.",
-            hint=f"`deltaworks pipelines start-over {spec.pipeline}` reads the source again and applies all requests.",
+            hint=f"`deltaworks restore {spec.pipeline} --to-batch` puts all tables back and applies all requests; "
+            f"so does `deltaworks pipelines start-over {spec.pipeline}` from the beginning.",
         )
 
 

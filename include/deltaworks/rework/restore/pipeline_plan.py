@@ -22,8 +22,7 @@ from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
-from deltaworks.rework.restore.dependents import concerned_by_mutations
-from deltaworks.rework.restore.plan import TablePlanner, missing_files, refuse_missing_files, with_columns_of
+from deltaworks.rework.restore.plan import TablePlanner, missing_files, with_columns_of
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
@@ -45,22 +44,21 @@ class PipelinePlanner:
         self._pipeline = spec.pipeline
         self._lake = lake
         self._home = home
+        #: By table, the files of the version it was planned to go back to that are not there any more.
+        self.missing: dict[str, tuple[str, ...]] = {}
 
-    def plan_pipeline(self, back_to: RestorePoint | None, *, reason: str, refuse: bool) -> StartOver:
-        """The record of a start over, or with `back_to` of a rollback.
-
-        Args:
-            refuse: refuse where files of a version to go back to are missing.
+    def plan_pipeline(self, back_to: RestorePoint | None, *, reason: str) -> StartOver:
+        """The record of a start over, or with `back_to` of a rollback, whose missing files are in `missing`.
 
         Raises:
             ConfigError: RESTORE_POINT for a version, which is one table's; BATCH_UNKNOWN.
-            ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_FILES_GONE; RESTORE_GENERATION_OVER, the batch
-                was given up; LEDGER_WITHOUT_OFFSET; and what reading a log raises.
+            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_OVER, the batch was given up; LEDGER_WITHOUT_OFFSET;
+                and what reading a log raises.
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
         batch = None if back_to is None else self._last_batch(back_to, generation)
-        tables = [] if batch is None else list(self._tables_at(batch, refuse=refuse))
+        tables = [] if batch is None else list(self._tables_at(batch))
         put_back = {table.table for table in tables}
         for name in declared_tables(self._spec):
             table = self._lake.open(paths.table(self._pipeline, name))
@@ -83,13 +81,6 @@ class PipelinePlanner:
 
     def _last_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
         """The last batch that stays; the next generation begins where it ended."""
-        mutable = concerned_by_mutations(self._spec)
-        if mutable:
-            raise ContractError(
-                "RESTORE_MUTABLE",
-                f"{', '.join(mutable)} of {self._pipeline!r} hold rows that mutations change or that are announced.",
-                hint=f"`deltaworks pipelines start-over {self._pipeline}` applies all requests again.",
-            )
         history = BatchHistory(self._lake, self._home.objects, self._spec)
         batch = history.detail(self._batch_id(point, history)).summary
         survives = self._home.start_overs.surviving_batches(batch.generation, current=generation)
@@ -125,7 +116,7 @@ class PipelinePlanner:
             )
         return complete[-1]
 
-    def _tables_at(self, batch: BatchSummary, *, refuse: bool) -> Iterator[TableLoss]:
+    def _tables_at(self, batch: BatchSummary) -> Iterator[TableLoss]:
         """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
         for name in (*(table.name for table in self._spec.tables), QUARANTINE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
@@ -133,8 +124,7 @@ class PipelinePlanner:
             planner = TablePlanner(self._spec, name, self._lake, self._home)
             then, now = planner.at_batch(batch.batch_id, batch.completed_at)
             target = with_columns_of(then, now)
-            if refuse:
-                refuse_missing_files(now.key, missing_files(self._lake, now, target))
+            self.missing[name] = tuple(missing_files(self._lake, now, target))
             counts = Difference.between(now, target)
             yield TableLoss(
                 table=name,

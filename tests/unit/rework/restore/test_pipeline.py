@@ -182,7 +182,7 @@ def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:
     assert table is not None
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
-    with pytest.raises(ContractError, match="RESTORE_FILES_GONE"):
+    with pytest.raises(ContractError, match="ROLLBACK_LOSES_ROWS"):
         back(stage, 1)
 
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)

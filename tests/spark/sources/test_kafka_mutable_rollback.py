@@ -1,0 +1,154 @@
+"""A pipeline whose rows mutations change goes back to a batch, and ends as if it had not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.engine.runner import IngestRun
+from deltaworks.errors import ContractError
+from deltaworks.mutations.apply import MutationRun
+from deltaworks.mutations.bounds import Bounds
+from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.rework.start_over import StartOverResult, start_over
+from deltaworks.specs.pipeline import PipelineSpec
+from sandbox.servers.kafka_broker import RunningBroker, running_broker
+from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage, declared
+from tests.spark.sources.kafka_stage import Topic
+
+pytestmark = pytest.mark.spark
+STREAM = {"tasks_per_batch": 1, "lease_ttl_seconds": 3}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+class Stage:
+    """Contacts whose activities and requests come through one topic, landed and applied in three batches."""
+
+    def __init__(self, spark: SparkSession, root: Path, topic: Topic) -> None:
+        self.spark, self.topic = spark, topic
+        plain = declared().model_dump(mode="json") | {"source": topic.source(), "stream": STREAM}
+        self.made = MutationStage(root, PipelineSpec.model_validate(plain))
+        self.catalog = replace(self.made.catalog, pipelines={PIPELINE: self.made.spec})
+        self.events = 0
+        self.round(activities=("a", "b", "c"))
+        self.round(("rename", "a", "b"), activities=("a", "b"))
+        self.round(("rename", "b", "d"), ("delete", "c", None), activities=("a", "b", "c", "d"))
+
+    def round(self, *requests: tuple[str, str, str | None], activities: tuple[str, ...] = ()) -> None:
+        """Land some activities and requests as one batch, and apply what there is."""
+        self.send(*requests, activities=activities)
+        self.run()
+
+    def send(self, *requests: tuple[str, str, str | None], activities: tuple[str, ...] = ()) -> None:
+        at = f"2026-01-01T00:{self.events:02}"
+        for number, contact in enumerate(activities):
+            values = {"org_id": "acme", "contact_id": contact, "f": "f1", "g": "g1", "h": "h1"}
+            self._put({"kind": "activity", "id": f"e{self.events}-{number}", "time": f"{at}:{number:02}Z"} | values)
+        for number, (op, target, to) in enumerate(requests):
+            fields = {"org_id": "acme", "op": op, "id": target, "new_id": to, "seq": number}
+            self._put({"kind": "request", "time": f"{at}:{30 + number}Z"} | fields)
+        self.topic.producer.flush()
+        self.events += 1
+
+    def _put(self, event: dict[str, Any]) -> None:
+        self.topic.raw(json.dumps(event).encode())
+
+    def run(self) -> None:
+        IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
+        MutationRun(self.spark, self.catalog, PIPELINE).run()
+
+    def ended(self) -> dict[str, list[tuple[Any, ...]]]:
+        """What rows and intervals say, whatever batch they came in."""
+        rows = [(row["event_id"], row["origin_contact_id"], row["contact_id"], row["_deleted"]) for row in self.rows()]
+        intervals = [
+            (row["org_id"], row["id"], str(row["valid_from"]), row["final_id"]) for row in self.made.rows("intervals")
+        ]
+        return {"rows": sorted(rows, key=str), "intervals": sorted(intervals, key=str)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"_deleted": None, **row} for row in self.made.rows(DATA)]
+
+    def back(self, batch: int, **options: Any) -> StartOverResult:
+        return start_over(
+            self.catalog, PIPELINE, back_to=RestorePoint(batch=batch), spark=lambda: self.spark, **options
+        )
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_all_tables_go_back_and_all_requests_are_applied_again(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path, batch: int
+) -> None:
+    stage = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
+    before, told = stage.ended(), len(stage.made.rows(TOLD))
+
+    counted = stage.back(batch)
+    assert counted.way is not None
+    assert counted.way.kind == "restore"
+    assert stage.ended() == before, "a dry run changes nothing"
+    done = stage.back(batch, dry_run=False, max_rows=counted.rows)
+    assert done.rows == counted.rows
+    assert len(stage.rows()) == {0: 3, 1: 5}[batch]
+    assert stage.made.rows("intervals") == []
+    stage.run()
+
+    assert stage.ended() == before
+    assert len({row[0] for row in before["rows"]}) == 9
+    assert len(stage.made.rows(TOLD)) >= told - done.rows
+
+
+def test_requests_that_are_not_applied_to_all_rows_again_would_leave_some_as_they_arrived(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(spark, tmp_path, Topic(broker, "unprotected", 1))
+    before = stage.ended()
+    stage.back(0, dry_run=False, max_rows=1_000)
+    following = Bounds.following
+
+    def only_what_arrived(bounds: Bounds, *args: Any, **options: Any) -> Any:
+        planned = following(bounds, *args, **options)
+        newest = bounds.newest()
+        return planned and planned.model_copy(
+            update={
+                "everything": False,
+                "tables": tuple(span.model_copy(update={"after": newest[span.table]}) for span in planned.tables),
+                "requests": planned.requests.model_copy(update={"after": planned.requests.up_to - 1}),
+            }
+        )
+
+    monkeypatch.setattr(Bounds, "following", only_what_arrived)
+    stage.run()
+
+    assert stage.ended() != before
+
+
+def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    topic = Topic(broker, "expired", 1)
+    stage = Stage(spark, tmp_path, topic)
+    before, version = stage.ended(), stage.made.version()
+    (deleted,) = topic.admin.delete_records([TopicPartition("expired", 0, 10)]).values()
+    deleted.result()
+
+    counted = stage.back(1)
+    with pytest.raises(ContractError, match="does not have all that landed since: expired/0/8-9") as refused:
+        stage.back(1, dry_run=False, max_rows=counted.rows)
+
+    assert counted.way is not None
+    assert counted.way.kind == "none"
+    assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
+    assert (stage.ended(), stage.made.version()) == (before, version)
+    assert stage.made.lake.open(paths.table(PIPELINE, TOLD)) is not None
