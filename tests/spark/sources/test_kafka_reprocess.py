@@ -257,3 +257,35 @@ def test_malformed_and_empty_records_are_in_the_archive_as_they_came(
     assert {row["_batch_id"] for row in rows} == {0}
     assert {row["_seq"] for row in rows} == {0, 1, 2}
     assert {str(row["archive_date"]) for row in rows} == {f"{row['_ingested_at']:%Y-%m-%d}" for row in rows}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "prepared",
+        *(
+            pytest.param(point, marks=pytest.mark.integration)
+            for point in ("files_written", "committed:archive", "committed")
+        ),
+    ],
+)
+def test_a_run_that_ends_anywhere_in_a_batch_archives_every_record_once(
+    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
+) -> None:
+    topic = Topic(broker, f"once-{point.replace(':', '-')}")
+    topic.send(range(30))
+    project = project_of(topic.source(max_records_per_batch=10), PIPELINE + ARCHIVED)
+
+    def ends(reached: str) -> None:
+        if reached == point:
+            raise Crash("the process ends here")
+
+    with pytest.raises(Exception, match="the process ends here"):
+        run(spark, project, ends)
+    run(spark, project)
+
+    rows = project.rows("shop", "archive")
+    assert sorted(row["value"] for row in rows) == sorted(order(number) for number in range(30))
+    assert {(row["_seq"], row["_batch_id"]) for row in rows} == {
+        (row["_seq"], row["_batch_id"]) for row in project.rows("shop", "orders")
+    }
