@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.kinesis.archived import kinesis_from_archive
@@ -81,6 +82,12 @@ class KinesisRecords:
         if after is not None and shard in after.shards:
             return after.shards[shard]
         recorded: ShareEnd | None = self._state(batch.generation).end(offset.run, offset.batch, shard)
+        if recorded is None and (after is None or shard not in after.done):
+            raise ContractError(
+                "LEDGER_WITHOUT_OFFSET",
+                f"The ledger does not say where batch {batch.batch_id} ended in {shard}, nor does the query's state.",
+                hint="Land a batch more, whose offset says so; or restore the state's objects from their versions.",
+            )
         return None if recorded is None else recorded.end
 
     def _state(self, generation: int) -> QueryState:
@@ -123,8 +130,18 @@ class KinesisRecords:
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
             return [NOTHING_KEPT for _ in ranges]
-        oldest = {shard: _oldest(stream, shard) for shard in {one.partition for one in ranges}}
-        return [_kept(one, oldest[one.partition]) for one in ranges]
+        oldest = {shard: oldest_of(stream, shard) for shard in {one.partition for one in ranges}}
+        return [self.kept_of(one, oldest[one.partition]) for one in ranges]
+
+    @staticmethod
+    def kept_of(one: RecordRange, oldest: int | None) -> Kept:
+        """What of a share a shard has whose oldest record has this sequence number; None where it has none."""
+        after, through = one.place["start"].get("after"), one.place["through"]
+        if oldest is None or (through is not None and int(through) < oldest):
+            return NOTHING_KEPT
+        if after is not None and oldest <= int(after):
+            return Kept(one.first, one.first)
+        return Kept(LAST_ORDINAL + 1, one.first)
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
         """See RecordSource: whole shares, each read by one task; one that is not whole any more gives no row."""
@@ -159,7 +176,7 @@ def _overlaps(place: Mapping[str, Any], low: int, high: int | None) -> bool:
     return (high is None or start < high) and (through is None or int(through) >= low)
 
 
-def _oldest(stream: KinesisStream, shard: str) -> int | None:
+def oldest_of(stream: KinesisStream, shard: str) -> int | None:
     """The sequence number of the oldest record of a shard; None where it has none."""
     try:
         pages = PolledPages(stream, shard, Position())
@@ -172,15 +189,6 @@ def _oldest(stream: KinesisStream, shard: str) -> int | None:
         if pages.ended or not page.behind_ms:
             return None
     return None
-
-
-def _kept(one: RecordRange, oldest: int | None) -> Kept:
-    after, through = one.place["start"].get("after"), one.place["through"]
-    if oldest is None or (through is not None and int(through) < oldest):
-        return NOTHING_KEPT
-    if after is not None and oldest <= int(after):
-        return Kept(one.first, one.first)
-    return Kept(LAST_ORDINAL + 1, one.first)
 
 
 def read_again(

@@ -1,0 +1,158 @@
+"""Shares of a shard that were read once, read again: whole, with the ordinals they had, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
+from deltaworks.sources.kinesis.client import KinesisStream
+from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareEnd, ShareLimits
+from deltaworks.sources.kinesis.read import FetchOptions, settled
+from deltaworks.sources.kinesis.reread import KinesisRecords, oldest_of, read_again
+from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.rereading import LAST_ORDINAL, BatchSpan, Kept, RecordRange
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec
+from tests.kinesis_server import WireStream
+from tests.unit.rework.replay_stage import orders, shop
+
+SHARD = "shardId-000000000000"
+LIMITS = ShareLimits(rows=100, size=1 << 20, seconds=5.0)
+
+
+class Stage:
+    """A stream of one shard, read in batches as a query would; the state lies where the pipeline's does."""
+
+    def __init__(self, endpoint: str, raw: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TEST_KEY", "testing")
+        self.wire = WireStream(raw)
+        aws = AwsSpec.model_validate({"endpoint": endpoint, "access_key": "env:TEST_KEY", "secret_key": "env:TEST_KEY"})
+        lake = {"root": f"file://{root}"}
+        environment = EnvironmentSpec.model_validate(
+            {"environment": "t", "lake": lake, "landing": lake, "messaging": {}}
+        )
+        environment = environment.model_copy(update={"messaging": aws})
+        spec = shop(orders("int"), source={"kind": "kinesis", "stream": self.wire.name})
+        self.stream = KinesisStream(aws, name=self.wire.name)
+        self.records = KinesisRecords(Catalog(environment, {}, {"shop": spec}, root), spec)
+        folder = environment.lake.uri(paths.kinesis_state("shop", 1))
+        self.state = QueryState(open_objects(environment.lake.model_copy(update={"root": folder})))
+        self.offsets: list[Offset] = []
+
+    def batch(self, *texts: str) -> None:
+        """Put records and read them as the next batch."""
+        self.wire.put(*texts)
+        start = Position() if not self.offsets else self.end(len(self.offsets) - 1).end
+        offset = Offset(run="run", batch=len(self.offsets), shards={SHARD: start})
+        self.state.fix_plan(offset)
+        share = Share(
+            run="run",
+            batch=offset.batch,
+            shard_id=SHARD,
+            start=start,
+            limits=LIMITS,
+            until=None,
+            retention_seconds=86_400,
+        )
+        settled(self.stream, self.state, share, FetchOptions())
+        self.offsets.append(offset)
+
+    def end(self, batch: int) -> ShareEnd:
+        end = self.state.end("run", batch, SHARD)
+        assert end is not None
+        return end
+
+    def ranges(self) -> list[RecordRange]:
+        return self.records.ranges(
+            [
+                BatchSpan(generation=1, batch_id=number + 5, start=None, end=offset.to_json())
+                for number, offset in enumerate(self.offsets)
+            ]
+        )
+
+    def again(self, one: RecordRange) -> list[tuple[int, str]]:
+        batches = read_again(self.stream, SHARD, one.place, stream_name=self.wire.name)
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        return [(row["ordinal"], row["data"].decode()) for row in rows]
+
+
+@pytest.fixture
+def stage(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage(endpoint, raw, tmp_path, monkeypatch)
+    stage.batch("a", "b")
+    stage.batch("c")
+    stage.batch("d", "e", "f")
+    return stage
+
+
+def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) -> None:
+    ranges = stage.ranges()
+
+    assert [(one.batch_id, one.first, one.last, one.counted) for one in ranges] == [
+        (5, 0, 1, True),
+        (6, 2, 2, True),
+        (7, 3, 5, True),
+    ]
+    assert [stage.again(one) for one in ranges] == [
+        [(0, "a"), (1, "b")],
+        [(2, "c")],
+        [(3, "d"), (4, "e"), (5, "f")],
+    ]
+
+
+def test_a_share_that_has_lost_a_record_gives_none_rather_than_others_ordinals(stage: Stage) -> None:
+    (first, *_) = stage.ranges()
+    one_more = {**first.place, "rows": 3}
+
+    assert list(read_again(stage.stream, SHARD, one_more, stream_name="s")) == []
+
+
+def test_only_the_record_before_a_share_proves_that_it_is_whole(stage: Stage) -> None:
+    ranges = stage.ranges()
+    oldest = oldest_of(stage.stream, SHARD)
+    never = LAST_ORDINAL + 1
+
+    assert [stage.records.kept_of(one, oldest) for one in ranges] == [Kept(never, 0), Kept(2, 2), Kept(3, 3)]
+    after_first = int(str(ranges[1].place["start"]["after"]))
+    trimmed = [stage.records.kept_of(one, after_first + 1) for one in ranges]
+    assert trimmed == [Kept(never, never), Kept(never, 2), Kept(3, 3)]
+    assert stage.records.kept_of(ranges[0], None) == Kept(never, never)
+
+
+def test_sequence_numbers_name_shares(stage: Stage) -> None:
+    ranges = stage.ranges()
+    place, name = ranges[1].place, stage.wire.name
+    through = place["through"]
+
+    assert stage.records.named(ranges, f"{name}/{SHARD}/{through}-{through}") == [ranges[1]]
+    assert stage.records.named(ranges, f"{name}/{SHARD}/{through}-") == ranges[1:]
+    assert stage.records.named(ranges, f"{name}/{SHARD}/0-{through}") == ranges[:2]
+    assert stage.records.named(ranges, f"{name}/another/0-") == []
+    assert stage.records.named(ranges, "no place") is None
+
+
+def test_where_nobody_has_on_record_where_the_newest_batch_ended_nothing_is_read(stage: Stage) -> None:
+    stage.state.forget("run", before=3, thorough=True)
+
+    with pytest.raises(ContractError, match="does not say where batch 7 ended in shardId-000000000000") as unknown:
+        stage.ranges()
+
+    assert unknown.value.condition == "LEDGER_WITHOUT_OFFSET"
+
+
+def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: Stage) -> None:
+    stage.wire.split(0)
+    closed = Offset(run="run", batch=3, done={SHARD: None})
+    stage.offsets.append(closed)
+    stage.state.forget("run", before=3, thorough=True)
+
+    last = stage.ranges()[-1]
+
+    assert (last.first, last.last, last.counted) == (3, LAST_ORDINAL, False)
+    assert stage.again(last) == [(3, "d"), (4, "e"), (5, "f")]
