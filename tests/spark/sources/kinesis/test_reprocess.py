@@ -18,8 +18,8 @@ from tests.spark.sources.kinesis.conftest import Stage
 from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
 
 pytestmark = pytest.mark.spark
-LANDED_WITH = PIPELINE.replace("      - {{name: keyed, path: _record.key, type: string}}\n", "", 1)
 READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
+LANDED_WITH = READ_WITH.replace("      - {{name: keyed, path: _record.partition_key, type: string}}\n", "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
 MakeStage = Callable[..., Stage]
 
