@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.operations.applicable import limits, why_not
 from deltaworks.operations.registry import OPERATIONS, operation
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.rework.replay_stage import orders, shop
 
