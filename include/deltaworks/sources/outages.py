@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
-from botocore.exceptions import ConnectionError as BotoConnectionError
 from deltalake.exceptions import DeltaError
 from tenacity import (
     Retrying,
@@ -19,6 +17,9 @@ from tenacity import (
 )
 
 from deltaworks.errors import DeltaworksError
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 T = TypeVar("T")
 _THROTTLED = frozenset(
@@ -49,6 +50,10 @@ def is_outage(error: BaseException) -> bool:
     answer."""
     if isinstance(error, DeltaworksError):
         return error.retryable
+    # Loaded once something has failed: planners of streams have no client of AWS.
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+    from botocore.exceptions import ConnectionError as BotoConnectionError
+
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status == 429 or error_code(error) in _THROTTLED

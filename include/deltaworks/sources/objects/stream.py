@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, matching
 from deltaworks.sources.outages import through_outages
 from deltaworks.sources.stream_options import invalid_option, known_options, number_option
-from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import load_spec
 from deltaworks.tables.lake import Lake
@@ -188,8 +187,15 @@ class StreamOptions:
             max_bytes=number_option(FORMAT, named, "maxbytes", 256 << 20),
             start_seq=number_option(FORMAT, named, "startseq", 0, low=0),
             start_log=named.get("startlog", ""),
-            project=Path(named["project"]) if named.get("project") else project_root(),
+            project=Path(named["project"]) if named.get("project") else _this_project(),
         )
+
+
+def _this_project() -> Path:
+    # The stream names its project: the declarations of everything that a catalog holds are not loaded for nothing.
+    from deltaworks.specs.catalog import project_root
+
+    return project_root()
 
 
 @dataclass
