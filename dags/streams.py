@@ -1,16 +1,27 @@
-"""Airflow DAGs stream__<pipeline>: one endless Spark stream per folder of include/pipelines."""
+"""Airflow DAGs stream__<pipeline>: one endless Spark stream each; stream_group__<group> for those of a group."""
 
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.endless_dags import stream_dag
+from deltaworks.airflow.endless_dags import group_dag, stream_dag
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.specs.groups import stream_groups
 from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog(tolerant=True)
+groups = stream_groups(catalog)
+grouped = {name for group in groups.values() for name in (*group.members, *group.wrong)}
 for pipeline in catalog.pipelines.values():
-    dag = stream_dag(pipeline, catalog.environment)
-    globals()[dag.dag_id] = dag
+    if pipeline.pipeline not in grouped:
+        dag = stream_dag(pipeline, catalog.environment)
+        globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines().items():
-    dag = misdeclared_dag(names.stream_dag_id(name), error, task_ids=["ingest"])
+    if name not in grouped:
+        dag = misdeclared_dag(names.stream_dag_id(name), error, task_ids=["ingest"])
+        globals()[dag.dag_id] = dag
+for group in groups.values():
+    if group.members:
+        dag = group_dag(group, catalog.environment)
+    else:
+        dag = misdeclared_dag(group.dag_id, next(iter(group.wrong.values())), task_ids=["ingest"])
     globals()[dag.dag_id] = dag

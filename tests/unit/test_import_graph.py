@@ -26,10 +26,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 124, 22),
-    Walk("batch", "deltaworks.engine.batches", 128, 19),
-    Walk("stream", "deltaworks.engine.runner", 140, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 73, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 126, 22),
+    Walk("batch", "deltaworks.engine.batches", 129, 19),
+    Walk("stream", "deltaworks.engine.runner", 142, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 75, 13),
 )
 
 

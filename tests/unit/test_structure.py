@@ -26,8 +26,8 @@ MODULES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rgl
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 DAGS = sorted((ROOT / "dags").glob("*.py"))
 JOBS = sorted((ROOT / "spark_jobs").glob("*.py"))
-#: A stream that runs without end, and an example of a reader to copy.
-WITHOUT_OPERATION = {"ingest_stream", "count_engagement_days"}
+#: Streams that run without end, and an example of a reader to copy.
+WITHOUT_OPERATION = {"ingest_stream", "ingest_group", "count_engagement_days"}
 HEAVY = {"pyspark", "delta", "boto3", "botocore", "deltalake", "pyarrow", "pandas", "duckdb", "numpy"}
 
 

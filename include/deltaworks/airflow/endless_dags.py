@@ -7,8 +7,9 @@ from airflow.sdk import DAG
 from deltaworks.airflow import names
 from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.runbooks import relay_runbook, stream_runbook
+from deltaworks.airflow.runbooks import group_runbook, relay_runbook, stream_runbook
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.share_conf import stream_share
@@ -51,6 +52,33 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             share=share,
             name="{{ dag.dag_id }}",
             **pool_settings(share.pool, priority=share.priority),
+            execution_timeout=None,
+            **endless_retries(),
+        )
+    return dag
+
+
+def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
+    """The DAG of a group of streams: one driver for all its members, which have no DAGs of their own.
+
+    It carries the tags of its members, so that a search for one of them leads here.
+    """
+    members = group.members.values()
+    tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
+    with DAG(
+        dag_id=group.dag_id,
+        description=f"The streams of {', '.join(group.members)}",
+        doc_md=group_runbook(group),
+        **endless_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
+    ) as dag:
+        SparkJobOperator(
+            task_id="ingest",
+            job="ingest_group",
+            group=group.name,
+            environment=environment,
+            name="{{ dag.dag_id }}",
+            driver_memory=group.settings.driver_memory,
+            pool=names.POOL_STREAMS,
             execution_timeout=None,
             **endless_retries(),
         )

@@ -93,7 +93,7 @@ class JudgeStreamsOperator(BaseOperator):
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
         if unheard := channel_warning(catalog.environment.alerts):
             self.log.warning("%s", unheard)
-        records = {item.subject.dag_id: health_report.to_record(item.verdict) for item in reports}
+        records = {item.subject.key: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]
         self._alert(context, catalog, objects, reports)
@@ -115,7 +115,7 @@ class JudgeStreamsOperator(BaseOperator):
         now = utc_now()
         verdicts = [item.verdict for item in reports]
         try:
-            write_verdicts(objects, {item.subject.dag_id: to_record(item.verdict) for item in reports}, now=now)
+            write_verdicts(objects, {item.subject.key: to_record(item.verdict) for item in reports}, now=now)
             alert_on_verdicts(objects, verdicts, now=now)
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
@@ -149,7 +149,7 @@ class JudgeStreamsOperator(BaseOperator):
     def _restart(self, objects: ObjectStore, reports: list[Report]) -> None:
         """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
         from deltaworks.airflow.health_alerts import subject_of
-        from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
+        from deltaworks.airflow.restarts import Hung, hung_alone, restart_hung, settle_restarts
         from deltaworks.control.clock import utc_now
 
         now = utc_now()
@@ -161,8 +161,8 @@ class JudgeStreamsOperator(BaseOperator):
                 per_hour=item.subject.restarts_per_hour,
                 start_seconds=item.subject.limits.grace_seconds,
             )
-            for item in reports
-            if item.verdict.cause == "HEARTBEAT_STALE" and item.subject.restarts_per_hour
+            for item in hung_alone(reports)
+            if item.subject.restarts_per_hour
         ]
         well = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
         settle_restarts(objects, well, now=now)

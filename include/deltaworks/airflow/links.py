@@ -14,6 +14,8 @@ from airflow.sdk import BaseOperatorLink
 
 from deltaworks.airflow import names
 from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
+from deltaworks.specs.groups import group_of
+from deltaworks.specs.project import load_catalog
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -59,8 +61,11 @@ class LastProgressLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         kind, name = names.named_in(ti_key.dag_id)
-        dag_id = ti_key.dag_id if kind == "relay" else names.stream_dag_id(name)
-        return server_path(f"/deltaworks/progress/{dag_id}")
+        if kind in ("relay", names.GROUP_KIND):
+            return server_path(f"/deltaworks/progress/{ti_key.dag_id}")
+        group = group_of(load_catalog(tolerant=True), name)
+        of_member = f"?pipeline={name}" if group is not None else ""
+        return server_path(f"/deltaworks/progress/{names.stream_dag_id(name, group)}{of_member}")
 
 
 LINKS: tuple[BaseOperatorLink, ...] = (SparkUiLink(), DriverLogLink(), LastProgressLink())

@@ -9,12 +9,15 @@ from typing import Any, Final
 from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
+from deltaworks.specs import groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_hold
 from deltaworks.specs.storage import StorageSpec
 
 SPARK_CONNECTION: Final = "spark_default"
 HEALTH_DAG_ID: Final = "stream_health"
+#: The kind in the id of a group's DAG, as `named_in` gives it.
+GROUP_KIND: Final = groups.GROUP_KIND
 #: How the health check reaches Airflow itself, to restart hung streams: an HTTP connection with a login.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
@@ -57,9 +60,9 @@ def clean_dag_id(relay: str) -> str:
     return f"clean__{relay}"
 
 
-def stream_dag_id(pipeline: str) -> str:
-    """The DAG that runs a pipeline's stream."""
-    return f"stream__{pipeline}"
+def stream_dag_id(pipeline: str, group: str | None = None) -> str:
+    """The DAG that runs a pipeline's stream: its own, or that of its group."""
+    return groups.stream_dag_id(pipeline, group)
 
 
 def gold_dag_id(pipeline: str) -> str:

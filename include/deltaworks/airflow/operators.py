@@ -93,6 +93,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
     them from its environment.
 
     Args:
+        pipeline, group: what it works for, a pipeline or a group of streams.
         operation: the operation that the job is of; its options come from `values` and the form.
         values: options that the DAG fixes; texts may be templates. They win over the form.
         from_form: whether params of the options' names are taken over.
@@ -112,9 +113,10 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self,
         *,
         job: str,
-        pipeline: str,
         environment: EnvironmentSpec,
         share: Share,
+        pipeline: str = "",
+        group: str = "",
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
@@ -127,7 +129,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
     ) -> None:
         super().__init__(
             application=str(spark_job(job)),
-            application_args=["--pipeline", pipeline, *arguments],
+            application_args=[*(("--group", group) if group else ("--pipeline", pipeline)), *arguments],
             env_vars={RUN_VARIABLE: RUN_TEMPLATE},
             conn_id=conn_id,
             name=name,

@@ -62,7 +62,11 @@ def build_app() -> FastAPI:
 
     @app.get("/progress/{dag_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
     def progress_of_one(request: Request, dag_id: str) -> Response:
-        reports = _reports(lambda candidate: candidate == dag_id)
+        # Several streams share the DAG of their group: each has a page of its own below it.
+        only = request.query_params.get("pipeline")
+        reports = [
+            item for item in _reports(lambda candidate: candidate == dag_id) if only in (None, item.subject.name)
+        ]
         if not reports:
             raise HTTPException(404, f"No relay or stream is run by a DAG called {dag_id!r}.")
         return _answer(request, dag_id, reports)
@@ -105,7 +109,12 @@ def _answer(request: Request, title: str, reports: list[Report]) -> Response:
 
 def _record(item: Report) -> dict[str, Any]:
     heartbeat = dataclasses.asdict(item.heartbeat) if item.heartbeat else None
-    return {"dag_id": item.subject.dag_id, "verdict": to_record(item.verdict), "heartbeat": heartbeat}
+    return {
+        "dag_id": item.subject.dag_id,
+        "name": item.subject.name,
+        "verdict": to_record(item.verdict),
+        "heartbeat": heartbeat,
+    }
 
 
 def _page(title: str, reports: list[Report], *, warning: str = "") -> str:
@@ -121,8 +130,9 @@ def _page(title: str, reports: list[Report], *, warning: str = "") -> str:
 
 
 def _row(item: Report) -> str:
-    verdict, dag_id = item.verdict, item.subject.dag_id
-    name = f'<a href="{_text(server_path(f"/deltaworks/progress/{dag_id}"))}">{_text(dag_id)}</a>'
+    verdict, subject = item.verdict, item.subject
+    page = f"/deltaworks/progress/{subject.dag_id}" + (f"?pipeline={subject.name}" if subject.group else "")
+    name = f'<a href="{_text(server_path(page))}">{_text(subject.key)}</a>'
     state = f'<span class="{_text(verdict.state)}">{_text(verdict.state)}</span>'
     ui = item.heartbeat.ui if item.heartbeat else None
     # What a driver wrote into its heartbeat becomes a link only if it is an address a browser may open.

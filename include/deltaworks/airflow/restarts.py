@@ -15,6 +15,7 @@ from typing import Protocol
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control.clock import parse_iso
+from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
 from deltaworks.operations.airflow_api import DagRun, TaskInstance
 
@@ -43,6 +44,22 @@ class Hung:
     key: str
     per_hour: int
     start_seconds: float = 180.0
+
+
+def hung_alone(reports: Iterable[Report]) -> list[Report]:
+    """The reports of what hangs, one for each DAG.
+
+    A group's driver hangs where none of its streams lives: to end it for one of them would end the others.
+    """
+    by_dag: dict[str, list[Report]] = {}
+    for item in reports:
+        by_dag.setdefault(item.subject.dag_id, []).append(item)
+    hung = []
+    for items in by_dag.values():
+        stale = [item for item in items if item.verdict.cause == "HEARTBEAT_STALE"]
+        if stale and not any(item.is_alive for item in items):
+            hung.append(stale[0])
+    return hung
 
 
 def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: datetime) -> list[str]:

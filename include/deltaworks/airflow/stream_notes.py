@@ -43,19 +43,40 @@ def note_of(item: Report, now: datetime) -> str:
     return "\n".join(f"- {line}" for line in lines)[:MOST_CHARACTERS]
 
 
+def note_of_group(items: Iterable[Report], now: datetime) -> str:
+    """The note of a run that several streams share: a line each, the unhealthy first."""
+    lines = []
+    for item in sorted(items, key=lambda item: (not item.verdict.unhealthy, item.subject.name)):
+        hour = item.throughput.last_hour(now)
+        verdict = f"{item.verdict.state} ({item.verdict.cause})"
+        lines.append(f"{item.subject.name}: {verdict}, {hour.rows:,} rows in the last hour")
+    shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by stream_health")]
+    text = "\n".join(shown)
+    while len(text) > MOST_CHARACTERS:
+        # The last line says when: what does not fit are healthy ones.
+        shown = [*shown[:-2], shown[-1]]
+        text = "\n".join([*shown[:-1], f"- and {len(lines) - len(shown) + 1} more", shown[-1]])
+    return text
+
+
 def due_notes(reports: Iterable[Report], previous: Mapping[str, Verdict], now: datetime) -> list[tuple[str, str, str]]:
     """The notes to be written now: DAG, run and text. One that stands still is written once."""
-    notes = []
+    runs: dict[tuple[str, str], list[Report]] = {}
     for item in reports:
         dag_id, run_id = airflow_run_of(item.heartbeat.run if item.heartbeat else "")
-        if item.subject.kind != "stream" or dag_id != item.subject.dag_id or not run_id:
-            continue
-        before = previous.get(dag_id)
-        changed = before is None or (before.state, before.cause) != (item.verdict.state, item.verdict.cause)
-        at_rest = item.verdict.state in ("stopped", "paused")
-        if changed or (now.minute % EVERY_MINUTES == 0 and not at_rest):
-            notes.append((dag_id, run_id, note_of(item, now)))
-    return notes
+        if item.subject.kind == "stream" and dag_id == item.subject.dag_id and run_id:
+            runs.setdefault((dag_id, run_id), []).append(item)
+    return [
+        (dag_id, run_id, note_of_group(items, now) if items[0].subject.group else note_of(items[0], now))
+        for (dag_id, run_id), items in runs.items()
+        if any(_is_due(item, previous.get(item.subject.key), now) for item in items)
+    ]
+
+
+def _is_due(item: Report, before: Verdict | None, now: datetime) -> bool:
+    changed = before is None or (before.state, before.cause) != (item.verdict.state, item.verdict.cause)
+    at_rest = item.verdict.state in ("stopped", "paused")
+    return changed or (now.minute % EVERY_MINUTES == 0 and not at_rest)
 
 
 def write_notes(notes: Iterable[tuple[str, str, str]], api: AirflowApi) -> None:

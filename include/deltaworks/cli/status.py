@@ -50,7 +50,7 @@ def lake_status() -> Answer:
     held, suspended = _held(catalog, objects)
     opened = [alert for alert in alerts(objects) if alert.standing.open]
     parts: list[Part] = [_streams(reports, now)]
-    parts += [f"{item.subject.dag_id}: {item.verdict.next_step}" for item in reports if item.verdict.unhealthy]
+    parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.unhealthy]
     parts += [held] if held.cells else ["No table is held back.", held]
     parts += [alert_listing(opened)] if opened else ["No alert is open.", alert_listing(())]
     # No reason to exit with 1: what runs is well, and a person at a terminal has just looked.
@@ -62,8 +62,17 @@ def lake_status() -> Answer:
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
     """All verdicts as of now. Since when each holds and which DAG is paused, the health check has noted."""
     previous = read_verdicts(objects)
-    paused = {dag_id: True for dag_id, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
-    judged = [report(subject, objects, paused=paused.get, previous=previous, now=now) for subject in subjects(catalog)]
+    paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
+    judged = [
+        report(
+            subject,
+            objects,
+            paused={subject.dag_id: subject.key in paused_keys or None}.get,
+            previous=previous,
+            now=now,
+        )
+        for subject in subjects(catalog)
+    ]
     return judged + misdeclared(catalog, objects, previous=previous, now=now)
 
 

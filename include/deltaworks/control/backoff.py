@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from deltaworks.control.clock import parse_iso, utc_now
@@ -48,12 +48,16 @@ def wait_seconds(failures: int, *, retryable: bool = True) -> float:
 class FailureRecord:
     """Early failures in a row, when the last one was (ISO 8601, UTC), and how long to wait after it.
 
-    A record of an earlier release has only `failures`; nothing is waited for then.
+    `quick_failures` are those of them that are the stream's own, and no outage of a server's; `parked` is the condition
+    of the last one where a group of streams goes on without this one until somebody starts it. A record of an earlier
+    release has only `failures`; nothing is waited for then.
     """
 
     failures: int = 0
     failed_at: str | None = None
     wait_seconds: float = 0.0
+    quick_failures: int = 0
+    parked: str = ""
 
 
 class RestartBackoff:
@@ -107,18 +111,36 @@ class RestartBackoff:
         self._started = self._clock()
         return waited_seconds
 
-    def failed(self, *, retryable: bool = True) -> float:
+    def begin(self) -> None:
+        """A run begins now: whether its failure is an early one counts from here."""
+        self._started = self._clock()
+
+    def park(self, condition: str) -> None:
+        """Note that nobody tries again before `reset`. Idempotent."""
+        self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked=condition))).encode())
+
+    def failed(self, *, retryable: bool = True, outage: bool = False) -> float:
         """The run failed: record it. Does not wait itself.
+
+        Args:
+            outage: a server was away, which says nothing about the stream.
 
         Returns:
             The seconds until the next try.
         """
         now = self._clock()
         early = (now - self._started).total_seconds() < SETTLED_SECONDS
-        failures = self.read().failures + 1 if early else 1
+        before = self.read()
+        failures = before.failures + 1 if early else 1
+        quick_failures = (before.quick_failures if early else 0) + (0 if outage else 1)
         # Streams that failed together, as when their storage was away, do not come back together.
         seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), LONGEST_WAIT_SECONDS)
-        record = FailureRecord(failures=failures, failed_at=now.isoformat(), wait_seconds=round(seconds, 1))
+        record = FailureRecord(
+            failures=failures,
+            failed_at=now.isoformat(),
+            wait_seconds=round(seconds, 1),
+            quick_failures=quick_failures,
+        )
         self._objects.put(self._key, json.dumps(asdict(record)).encode())
         return record.wait_seconds
 

@@ -18,6 +18,11 @@ def pipeline_control(pipeline: str, name: str = "") -> str:
     return f"control/pipelines/{pipeline}/{name}".rstrip("/")
 
 
+def group_control(group: str) -> str:
+    """The control folder of a group of streams, of which most is in those of its pipelines."""
+    return f"control/stream_groups/{group}"
+
+
 def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
     """The object that fixes what a batch writes."""
     return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
@@ -262,11 +267,6 @@ def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
 def kinesis_state(pipeline: str, generation: int) -> str:
     """The folder of what the shards' readers of a generation note."""
     return pipeline_control(pipeline, f"kinesis/g{generation:06d}")
-
-
-def rereading_lease(pipeline: str) -> str:
-    """The lease of whoever reads again what has landed: a replay, a reprocess, a restore or a start over."""
-    return reprocess(pipeline, "lease.json")
 
 
 def reprocess_staging(pipeline: str, reprocess_id: str, table_name: str = "") -> str:

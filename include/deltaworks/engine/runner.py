@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter, ended_by_force
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import ThroughputWriter
@@ -25,6 +24,7 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.hosting import Host, OwnDriver, end_where_stalled, out_of_time
 from deltaworks.engine.live import start_live_query
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-STOPPED_SECONDS = 20.0
 #: How often somebody who waits for a table is looked for while no batch comes: one listing each.
 SERVE_SECONDS = 5.0
 #: How long the end of a run waits for keyed tables; the next run goes on with what is left.
@@ -60,7 +59,11 @@ class RunResult:
 
 
 class IngestRun:
-    """One run of a pipeline's stream. Build it, call `run` once."""
+    """One run of a pipeline's stream. Build it, call `run` once.
+
+    Args:
+        host: the driver, where it is not one of its own.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,9 @@ class IngestRun:
         pipeline: str,
         *,
         available_now: bool = False,
+        host: Host | None = None,
     ) -> None:
+        self._host: Host = host or OwnDriver()
         self._spark = spark
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
@@ -91,6 +96,7 @@ class IngestRun:
         self._lost_files = 0
         self._lost_ranges = 0
         self._batch_started: float | None = None
+        self._closing = False
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
         self._predecessor_died = False
@@ -106,7 +112,9 @@ class IngestRun:
         started = time.monotonic()
         lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
         # Before the lease is ours the heartbeat belongs to whoever holds it.
-        epoch = lease.acquire(wait_seconds=self._spec.stream.lease_ttl_seconds * 3)
+        epoch = lease.acquire(
+            wait_seconds=self._spec.stream.lease_ttl_seconds * 3, give_up=lambda: self._host.ending() is not None
+        )
         try:
             watch(lease, self._lease_lost)
             # Before our heartbeat replaces the last one.
@@ -129,15 +137,18 @@ class IngestRun:
         url: str | None = self._spark.sparkContext.uiWebUrl
         return url
 
-    @staticmethod
-    def _lease_lost() -> None:
-        # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
-        end_now(driving_jvm(), exit_code=FencedError.exit_code)
+    @property
+    def batches(self) -> int:
+        """The batches landed so far."""
+        return self._batches
+
+    def _lease_lost(self) -> None:
+        self._host.lease_lost()
 
     def _stream(self, lease: Lease, epoch: int) -> str:
         if self._stop.read() is not None:
             # A DAG that is not paused starts the next run at once: not every few seconds, then.
-            time.sleep(STOPPED_SECONDS)
+            time.sleep(self._host.stopped_seconds)
             return "stop flag"
         measures = DriverMeasures(self._spark, self._objects)
         throughput = ThroughputWriter(self._objects, paths.throughput(self._home.control()))
@@ -173,8 +184,11 @@ class IngestRun:
                     self._heartbeat.update(state="running")
                     return self._watch(queries, processor, progress)
                 finally:
+                    self._closing = True
+                    self._host.await_batch(self._under_way)
                     for query in queries:
                         stop_quietly(query)
+                    self._host.left_behind(self._under_way)
                     processor.keyed.close(wait_seconds=None if self._available_now else KEYED_SECONDS)
                     progress.await_end()
         finally:
@@ -189,6 +203,9 @@ class IngestRun:
 
         def land(batch: DataFrame, spark_batch_id: int) -> None:
             begun()
+            if self._closing:
+                self._batch_started = None
+                raise TransientError("QUERY_ENDED", "The run is ending: its next one lands this batch.")
             try:
                 source = self._source.slice_of(batch, batch_id=processor.batch_id(spark_batch_id))
                 report = processor.process(source, spark_batch_id, on_job=begun)
@@ -211,6 +228,9 @@ class IngestRun:
         if self._available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._spec.stream.trigger_seconds} seconds").start()
+
+    def _under_way(self) -> bool:
+        return self._batch_started is not None
 
     def _start_live(self, lease: Lease) -> list[StreamingQuery]:
         if self._available_now:
@@ -236,7 +256,7 @@ class IngestRun:
 
     def _schedule_in(self, pool: str) -> None:
         """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._host.pool(pool))
 
     def _note(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
@@ -281,17 +301,16 @@ class IngestRun:
             now = time.monotonic()
             if self._stop.read() is not None:
                 return self._stopping("stop flag")
-            # Counted from the first batch, so that a slow start never ends a run that has done nothing.
-            if now - (self._first_batch_done or now) >= self._spec.stream.max_run_seconds:
-                return self._stopping("max_run_seconds")
-            if now - started >= 2 * self._spec.stream.max_run_seconds:
-                return self._stopping("max_run_seconds without a batch")
+            over = out_of_time(self._host, self._spec, now, started=started, first_batch=self._first_batch_done)
+            if (reason := self._host.ending() or over) is not None:
+                return self._stopping(reason)
             end_where_stalled(
                 self._spec.pipeline,
                 self._batch_started,
                 now,
                 stall_seconds=self._spec.stream.stall_seconds,
                 heartbeat=self._heartbeat,
+                host=self._host,
             )
             if now - served >= SERVE_SECONDS:
                 served = now
@@ -326,21 +345,3 @@ class IngestRun:
         raise TransientError(
             "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
         )
-
-
-def end_where_stalled(
-    pipeline: str, batch_started: float | None, now: float, *, stall_seconds: float, heartbeat: HeartbeatWriter
-) -> None:
-    """Do nothing, or end this process and its JVM with BATCH_STALLED once a batch has run for `stall_seconds`.
-
-    Args:
-        batch_started: by the same monotonic clock as `now`; None while no batch runs.
-    """
-    if batch_started is None or now - batch_started < stall_seconds:
-        return
-    message = f"A batch of {pipeline!r} has run for {now - batch_started:.0f} seconds."
-    error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
-    heartbeat.close(state="failed", error=error.as_record())
-    log.error("%s", error)
-    print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-    end_now(driving_jvm(), exit_code=error.exit_code)

@@ -71,7 +71,7 @@ class Catalog:
         return {
             name: error
             for (of_kind, name), error in self.broken.items()
-            if of_kind == kind and (not section or heading.search(self._text(kind, name)))
+            if of_kind == kind and (not section or heading.search(self.text(kind, name)))
         }
 
     def check(self) -> None:
@@ -88,7 +88,8 @@ class Catalog:
                 hint="Mend the lines named; `deltaworks pipelines check` lists them all.",
             )
 
-    def _text(self, kind: str, name: str) -> str:
+    def text(self, kind: str, name: str) -> str:
+        """The file of a declaration as it stands; empty where it cannot be read."""
         of_relay = self.root / "include" / "relays" / f"{name}.yaml"
         path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else of_relay
         try:

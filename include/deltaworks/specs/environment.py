@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
+from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -130,6 +131,7 @@ class EnvironmentSpec(Spec):
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec.defaults()
     shares: ClusterShares = ClusterShares.defaults()
+    stream_groups: dict[Name, StreamGroupSpec] = Field(default_factory=dict)
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)

@@ -42,6 +42,11 @@ _LIVE_TABLES = NamedItems(
     removed=Edit(Effect.RESTART, "It stays as it is and is counted no further."),
 )
 _SHARE = Presence(NEXT_START)
+_OTHER_DRIVER = Edit(
+    Effect.RESTART,
+    "The stream goes on from its checkpoint in the other driver, once the one that runs it has ended: "
+    "`deltaworks stop {pipeline}` before the edit, `start` after it.",
+)
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
@@ -181,6 +186,9 @@ class PipelineSpec(Spec):
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
+    stream_group: Annotated[Name | None, _OTHER_DRIVER] = later_key(
+        None, description="its stream runs in one driver with those of all pipelines that name the same group"
+    )
 
     @model_validator(mode="before")
     @classmethod

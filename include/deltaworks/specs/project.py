@@ -61,7 +61,14 @@ def load_catalog(
         check_secrets(spec, path, environment=name)
         wrong = catalog.wrong_relays()
         mistakes = list(
-            surrounding_mistakes(spec, declared, relays=catalog.relays, wrong_relays=wrong, shares=env.shares)
+            surrounding_mistakes(
+                spec,
+                declared,
+                relays=catalog.relays,
+                wrong_relays=wrong,
+                shares=env.shares,
+                groups=env.stream_groups,
+            )
         )
         if mistakes:
             raise spec_invalid([mistake for _, mistake in mistakes])

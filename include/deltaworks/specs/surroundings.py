@@ -1,4 +1,4 @@
-"""What a pipeline has to agree with outside of its declaration: its folder, its relay, its files, the cluster."""
+"""What a pipeline has to agree with outside of its declaration: its folder, relay, group, files, and the cluster."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ def surrounding_mistakes(
     relays: Collection[str],
     wrong_relays: Mapping[str, ConfigError],
     shares: ClusterShares,
+    groups: Collection[str] = (),
 ) -> Iterator[tuple[Place, Mistake]]:
-    """Everything about a pipeline that does not agree with what is around it, by its place."""
+    """Everything about a pipeline that does not agree with what is around it, by its place.
+
+    Args:
+        groups: the groups of streams that the environment declares; where it declares none, any name makes one.
+    """
+    group = spec.stream_group
+    if groups and group is not None and group not in groups:
+        text = f"the environment declares no group {group!r} below stream_groups; {nearest_of(group, groups)}"
+        yield ("stream_group",), declared.mistake(("stream_group",), text)
     for place, text in (*_problems(spec, declared, relays, wrong_relays), *_share_problems(spec, shares)):
         yield place, declared.mistake(place, text)
 

@@ -27,7 +27,7 @@ _KINDS = tuple(
         (r"deltaworks\.alerts\.deadman", "deadman"),
         (r"java.*s3proxy", "s3proxy"),
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
-        (r"ingest_stream\.py", "stream"),
+        (r"ingest_(?:stream|group)\.py", "stream"),
         (r"deltaworks\.sources\.objects\.relay", "relay"),
         (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
         (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
+from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
@@ -53,6 +54,21 @@ def stream_runbook(spec: PipelineSpec) -> str:
         trigger_seconds=f"{spec.stream.trigger_seconds:g}",
         max_run_seconds=spec.stream.max_run_seconds,
         owner=spec.owner,
+    )
+
+
+def group_runbook(group: StreamGroup) -> str:
+    """For `stream_group__<group>`."""
+    listed = [f"- `{name}`: {spec.description}" for name, spec in group.members.items()]
+    listed += [
+        f"- `{name}` **is declared wrongly and is not started**: {wrong.hint}" for name, wrong in group.wrong.items()
+    ]
+    return _runbook(
+        "stream_group",
+        group=group.name,
+        members="\n".join(listed),
+        quick_failures=group.settings.quick_failures,
+        max_run_seconds=group.max_run_seconds,
     )
 
 

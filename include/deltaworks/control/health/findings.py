@@ -30,7 +30,7 @@ def finding_of_unstarted(
 def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
     """The finding of a stream that was stopped on purpose."""
     detail = f"Stopped by {stop.by} at {stop.at}: {stop.reason}."
-    return Finding("stopped", "STOP_REQUESTED", detail, f"deltaworks start {name}")
+    return Finding("stopped", "STOP_REQUESTED", detail, stop.withdrawn_by(name))
 
 
 def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:

@@ -14,14 +14,16 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits, duration, read_norm
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.stop import StopFlag, StopRequest
 from deltaworks.control.health.throughput import Throughput, read_throughput
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
 
 Paused = Callable[[str], bool | None]
@@ -29,18 +31,27 @@ Paused = Callable[[str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A relay or a stream to be judged, and how often it may be restarted within an hour where it hangs."""
+    """A relay or a stream to be judged, and how often it may be restarted within an hour where it hangs.
+
+    `group` is the group of streams in whose driver it runs, empty for one with a driver of its own.
+    """
 
     kind: SubjectKind
     name: str
     control: str
     limits: HealthLimits
     restarts_per_hour: int = 3
+    group: str = ""
+
+    @property
+    def key(self) -> str:
+        """By which its verdicts are kept, whatever runs it."""
+        return f"{self.kind}__{self.name}"
 
     @property
     def dag_id(self) -> str:
         """The DAG that runs it."""
-        return f"{self.kind}__{self.name}"
+        return group_dag_id(self.group) if self.group else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,12 @@ class Report:
     verdict: Verdict
     heartbeat: Heartbeat | None
     throughput: Throughput = field(default_factory=Throughput)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process of it writes heartbeats."""
+        ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
+        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
@@ -63,6 +80,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
             paths.pipeline_control(name),
             limits_of(spec),
             spec.watch.restarts_per_hour,
+            spec.stream_group or "",
         )
         for name, spec in catalog.pipelines.items()
     ]
@@ -95,10 +113,10 @@ def report(
 ) -> Report:
     """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
     now = now or utc_now()
-    before = (previous or {}).get(subject.dag_id)
+    before = (previous or {}).get(subject.key)
     try:
         heartbeat = read_heartbeat(objects, paths.heartbeat(subject.control))
-        stop = StopFlag(objects, paths.stop_request(subject.control)).read()
+        stop = StopFlag(objects, paths.stop_request(subject.control)).read() or _stop_of_group(subject, objects)
         norm = read_norm(objects, f"{subject.control}/input_norm.json") if subject.kind == "stream" else None
         throughput = (
             read_throughput(objects, paths.throughput(subject.control)) if subject.kind == "stream" else Throughput()
@@ -138,7 +156,7 @@ def misdeclared(
             kind=subject.kind,
             name=subject.name,
             now=now,
-            previous=(previous or {}).get(subject.dag_id),
+            previous=(previous or {}).get(subject.key),
             heartbeat=heartbeat,
             limits=subject.limits,
         )
@@ -153,8 +171,15 @@ def misdeclared_subjects(catalog: Catalog) -> list[tuple[Subject, DeltaworksErro
         if declared == "relay":
             wrong.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
         elif declared == "pipeline":
-            wrong.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits()), error))
+            group = group_of(catalog, name) or ""
+            wrong.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits(), group=group), error))
     return wrong
+
+
+def _stop_of_group(subject: Subject, objects: ObjectStore) -> StopRequest | None:
+    """The request that stops its whole group."""
+    request = group_stop_flag(objects, subject.group).read() if subject.group else None
+    return None if request is None else dataclasses.replace(request, group=subject.group)
 
 
 def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
@@ -171,13 +196,13 @@ def table(reports: Iterable[Report]) -> str:
     LEFT is the time until the source forgets the oldest that waits.
     """
     rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "LEFT", "DETAIL")]
-    ordered = sorted(reports, key=lambda report: (not report.verdict.unhealthy, report.subject.dag_id))
+    ordered = sorted(reports, key=lambda report: (not report.verdict.unhealthy, report.subject.key))
     for item in ordered:
         verdict = item.verdict
         since = verdict.since.strftime("%m-%d %H:%M")
         mark = "!" if verdict.unhealthy else ""
         left = "" if verdict.time_left_seconds is None else duration(max(0.0, verdict.time_left_seconds))
-        rows.append((mark, item.subject.dag_id, verdict.state, verdict.cause, since, left, verdict.detail))
+        rows.append((mark, item.subject.key, verdict.state, verdict.cause, since, left, verdict.detail))
         if verdict.unhealthy:
             rows.append(("", "", "", "", "next", "", verdict.next_step))
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
@@ -188,12 +213,12 @@ def table(reports: Iterable[Report]) -> str:
 
 
 def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]], *, now: datetime) -> None:
-    """Note the verdicts of the health check, records of `to_record` by DAG, for those who ask without Airflow."""
+    """Note the verdicts of the health check, records of `to_record` by subject, for those who ask without Airflow."""
     objects.put(paths.verdicts(), json.dumps({"written_at": now.isoformat(), "verdicts": records}).encode())
 
 
 def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
-    """What the health check last found, by DAG; nothing where it has noted nothing that can be read."""
+    """What the health check last found, by subject; nothing where it has noted nothing that can be read."""
     item = objects.get(paths.verdicts())
     try:
         records = json.loads(item.data)["verdicts"] if item else {}

@@ -11,11 +11,16 @@ from deltaworks.control.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asked for the stop, why and when."""
+    """Who asked for the stop, why and when; `group` where it is of a whole group of streams."""
 
     by: str
     reason: str
     at: str
+    group: str = ""
+
+    def withdrawn_by(self, name: str) -> str:
+        """The command that withdraws it."""
+        return f"deltaworks start --group {self.group}" if self.group else f"deltaworks start {name}"
 
 
 class StopFlag:

@@ -116,8 +116,13 @@ class Lease:
         """Whether somebody else has taken over, or renewing has failed for a whole time to live."""
         return self._lost.is_set()
 
-    def acquire(self, *, wait_seconds: float, poll_seconds: float = 0.5) -> int:
+    def acquire(
+        self, *, wait_seconds: float, poll_seconds: float = 0.5, give_up: Callable[[], bool] = lambda: False
+    ) -> int:
         """Take the lease and keep it renewed in the background; returns the owner epoch.
+
+        Args:
+            give_up: ends the wait before its time.
 
         Raises:
             ConcurrencyError: LEASE_HELD when its owner was still renewing after `wait_seconds`.
@@ -131,7 +136,7 @@ class Lease:
                     return self.epoch
             elif unchanged.seconds(current.etag) >= self._ttl and self._claim(current):
                 return self.epoch
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or give_up():
                 raise self._held(current)
             time.sleep(poll_seconds)
 

@@ -77,6 +77,7 @@ DECLARATIONS: Final = (
         Trouble(
             "MUTATIONS_UNDECLARED", "the pipeline declares no `mutations`", "declare them, or name another pipeline"
         ),
+        Trouble("GROUP_UNKNOWN", "no pipeline names such a group of streams", "use the nearest one that is given"),
         Trouble("PIPELINE_UNKNOWN", "there is no such pipeline", "use the nearest one that is given"),
         Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
         Trouble(

@@ -177,6 +177,11 @@ RUNNING: Final = (
             "a batch ran longer than `stall_seconds`; the job ended itself",
             "see the driver log for where; the next run resumes it",
         ),
+        Trouble(
+            "SPARK_GONE",
+            "the Spark application that a group of streams shares has ended, and all of them with it",
+            "nothing: the next run resumes each; see the driver log for why",
+        ),
         Trouble("QUERY_ENDED", "a query ended without an error", "the next run starts it again"),
         Trouble(
             "LIVE_INPUT_MISSING", "a live table's bronze table was not created in time", "check that the stream runs"

@@ -53,7 +53,9 @@ def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: 
         ConcurrencyError: LEASE_HELD.
         ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
     """
-    lease = Lease(home.objects, paths.rereading_lease(home.pipeline), ttl_seconds=LEASE_SECONDS, name=home.pipeline)
+    # Of whoever reads again what has landed: a replay, a reprocess, a restore or a start over.
+    key = paths.reprocess(home.pipeline, "lease.json")
+    lease = Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)
     with lease.held(wait_seconds=2 * LEASE_SECONDS):
         if not starting_over:
             home.start_overs.refuse_unfinished()

@@ -140,8 +140,15 @@ class _Checker:
 
     def _surroundings(self, spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
         """What a pipeline does not agree with; the mistakes of a relay itself are listed already."""
-        shares = self._environment.shares if self._environment is not None else ClusterShares.defaults()
-        yield from surrounding_mistakes(spec, declared, relays=self._relay_files, wrong_relays={}, shares=shares)
+        declared_here = self._environment
+        yield from surrounding_mistakes(
+            spec,
+            declared,
+            relays=self._relay_files,
+            wrong_relays={},
+            shares=declared_here.shares if declared_here is not None else ClusterShares.defaults(),
+            groups=declared_here.stream_groups if declared_here is not None else (),
+        )
         yield from path_mistakes(spec, declared)
         yield from self._source_mistakes(spec, declared)
 

@@ -1,0 +1,1 @@
+"""Groups of streams: several pipelines in one driver, a query each, watched one by one."""

@@ -1,0 +1,183 @@
+"""A member of a group: its session, its runs one after the other, each in a thread, and what became of the last one.
+
+A member has everything a stream with a driver of its own has: lease, owner epoch, heartbeat, checkpoint, progress,
+stop flag and the record of its failures. So it may move between the two, and nobody who watches it sees a difference.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.objects import ObjectStore
+from deltaworks.engine.group.supervision import Ended, Outcome, Signals
+from deltaworks.engine.hosting import SharedDriver
+from deltaworks.engine.runner import IngestRun
+from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.specs.catalog import Catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+#: Errors that say nothing about the stream that met them: a server was away, or somebody else had what it needs.
+OUTAGES = frozenset({"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT"})
+#: Another owner has the pipeline.
+_ELSEWHERE = frozenset({"LEASE_HELD"})
+#: How long a member that was elsewhere is left there before it is looked for again.
+_ELSEWHERE_SECONDS = 5.0
+
+
+class Member:
+    """One pipeline of a group. Its methods are called by the thread of the group; its run has one of its own."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        objects: ObjectStore,
+        *,
+        session: Callable[[], SparkSession],
+        is_driver_alive: Callable[[], bool],
+        end_driver: Callable[[TransientError], None],
+        once: bool = False,
+    ) -> None:
+        """Take it in; nothing runs yet.
+
+        Args:
+            session: makes a session of the shared application; called once.
+            is_driver_alive: whether the JVM is. Where it is not, no failure is a member's own.
+            once: its runs end once they have worked off what there is.
+        """
+        self.pipeline = pipeline
+        self._objects = objects
+        self._session = session
+        self._spark: SparkSession | None = None
+        self._is_driver_alive = is_driver_alive
+        self._end_driver = end_driver
+        self._once = once
+        control = paths.pipeline_control(pipeline)
+        self._stop = StopFlag(objects, paths.stop_request(control))
+        self._heartbeat_key = paths.heartbeat(control)
+        self.backoff = RestartBackoff(objects, f"{control}/failures.json")
+        self._host: SharedDriver | None = None
+        self._run: IngestRun | None = None
+        self._thread: threading.Thread | None = None
+        self._outcome: Outcome | None = None
+        self._trigger_seconds = 60.0
+        self._not_before = 0.0
+        self.batches = 0
+        self.rows = 0
+        self.last_error: DeltaworksError | None = None
+
+    def signals(self, *, belongs: bool, closing: bool) -> Signals:
+        """What is asked of it, as far as shared storage says. Where that does not answer, it waits.
+
+        One that has to go is not asked after.
+        """
+        if closing or not belongs:
+            return Signals(belongs=belongs, closing=closing)
+        try:
+            record, stop = self.backoff.read(), self._stop.read()
+            left_seconds = self.backoff.left_seconds()
+        except Exception as error:
+            log.warning("pipeline=%s waits for its records: %s", self.pipeline, error)
+            return Signals(belongs=belongs, wait_seconds=1.0)
+        wait_seconds = max(left_seconds, self._not_before - time.monotonic())
+        return Signals(stop=stop is not None, parked=bool(record.parked), wait_seconds=wait_seconds)
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether any run of it has landed a batch."""
+        return self.batches > 0 or (self._run is not None and self._run.batches > 0)
+
+    def start(self, catalog: Catalog, *, trigger_seconds: float) -> None:
+        """Begin a run, as the catalog declares it now."""
+        from pyspark import InheritableThread
+
+        self._outcome, self._run = None, None
+        self._host = SharedDriver(self.pipeline, end_driver=self._end_driver)
+        self.backoff.begin()
+        self._trigger_seconds = trigger_seconds
+        self._thread = InheritableThread(target=self._attempt, args=(catalog, self._host))
+        self._thread.name, self._thread.daemon = f"stream-{self.pipeline}", True
+        self._thread.start()
+
+    def end(self, reason: str) -> None:
+        """Have its run end after the batch under way."""
+        if self._host is not None:
+            self._host.end(reason)
+
+    def ended(self) -> Outcome | None:
+        """How its run ended; None while it is under way, and once that was said."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread = None
+        return self._outcome or Outcome(ended=Ended.FAILED)
+
+    def park(self) -> None:
+        """Say for good that it is not tried again before somebody starts it: on record, and in its heartbeat."""
+        error = self.last_error
+        condition = error.condition if error is not None else "STREAM_FAILED"
+        self.backoff.park(condition)
+        parked = ContractError(
+            "STREAM_PARKED",
+            f"{self.pipeline!r} has failed {self.backoff.read().quick_failures} times in a row, each time soon after "
+            f"its start, and is left out of its group. The last failure: {error}",
+            hint=f"Mend the cause, then `deltaworks start {self.pipeline}`. The other pipelines of the group go on.",
+        )
+        log.error("pipeline=%s is parked: %s", self.pipeline, parked)
+        last = read_heartbeat(self._objects, self._heartbeat_key)
+        writer = HeartbeatWriter(
+            self._objects, self._heartbeat_key, pipeline=self.pipeline, trigger_seconds=self._trigger_seconds
+        )
+        if last is not None:
+            # What waits, and for how long its source keeps it, is judged on.
+            writer.update(**{field.name: getattr(last, field.name) for field in fields(last)})
+        writer.start()
+        writer.close(state="failed", error=parked.as_record())
+
+    def _attempt(self, catalog: Catalog, host: SharedDriver) -> None:
+        try:
+            if self._spark is None:
+                self._spark = self._session()
+            run = self._run = IngestRun(self._spark, catalog, self.pipeline, available_now=self._once, host=host)
+            result = run.run()
+        except BaseException as error:
+            self._outcome = self._failed(error)
+            return
+        finally:
+            if self._run is not None:
+                self.batches += self._run.batches
+                self._run = None
+        self.rows += result.rows
+        log.warning("pipeline=%s ended by %s after %d batches", self.pipeline, result.ended_by, result.batches)
+        self._forget_failures()
+        self._outcome = Outcome(ended=Ended.FINISHED if result.ended_by == "available now" else Ended.WELL)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        own = self.last_error = as_deltaworks_error(error)
+        log.error("pipeline=%s failed: %s", self.pipeline, own, exc_info=own.condition == "JOB_FAILED")
+        if own.condition in _ELSEWHERE or isinstance(own, FencedError) or not self._is_driver_alive():
+            self._not_before = time.monotonic() + _ELSEWHERE_SECONDS
+            return Outcome(ended=Ended.ELSEWHERE)
+        try:
+            self.backoff.failed(retryable=own.retryable, outage=own.condition in OUTAGES)
+            return Outcome(ended=Ended.FAILED, quick_failures=self.backoff.read().quick_failures)
+        except Exception as problem:
+            log.warning("pipeline=%s: its failure could not be recorded: %s", self.pipeline, problem)
+            return Outcome(ended=Ended.FAILED)
+
+    def _forget_failures(self) -> None:
+        try:
+            self.backoff.reset()
+        except Exception as problem:
+            log.warning("pipeline=%s: its failures could not be forgotten: %s", self.pipeline, problem)

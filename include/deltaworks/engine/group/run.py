@@ -1,0 +1,228 @@
+"""Runs a group of streams: one driver, a query and a session for each pipeline, supervised one by one.
+
+The life of a run: every member is started; one that fails is started again after the same back-off as a stream with a
+driver of its own, and left out once it has failed too often; one that is stopped is left alone until it is started.
+The run ends by the group's stop flag or the end of its time, each query between two batches, or with the JVM. What ends
+it never matters for the data: every member resumes from its own records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks.control.guard import driving_jvm, end_now
+from deltaworks.control.health.groups import group_stop_flag
+from deltaworks.control.objects import open_objects
+from deltaworks.engine.group.member import Member
+from deltaworks.engine.group.roster import Roster
+from deltaworks.engine.group.supervision import Action, MemberState, Phase, Signals, after, is_over, look
+from deltaworks.engine.hosting import STOPPED_SECONDS
+from deltaworks.errors import TransientError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.groups import StreamGroup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.5
+#: How often members that do not run are asked after, and the declarations are looked at.
+LOOK_SECONDS = 5.0
+#: How long the end of a run waits for its members, each of which waits for its batch and its keyed tables.
+END_SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """Why a run of a group ended, and what it did."""
+
+    ended_by: str
+    batches: int
+    rows: int
+    seconds: float
+    parked: tuple[str, ...] = ()
+
+
+class GroupRun:
+    """One run of a group. Build it, call `run` once.
+
+    Args:
+        load: reads the catalog again, leaving out what is declared wrongly.
+        available_now: each member reads what is there, then leaves; the run ends with the last of them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        group: str,
+        catalog: Catalog,
+        *,
+        load: Callable[[], Catalog],
+        available_now: bool = False,
+    ) -> None:
+        self._spark = spark
+        self._name = group
+        self._roster = Roster(group, catalog, load=load)
+        self._objects = open_objects(catalog.environment.lake)
+        self._stop = group_stop_flag(self._objects, group)
+        self._once = available_now
+        self._members: dict[str, Member] = {}
+        self._states: dict[str, MemberState] = {}
+        self._started = time.monotonic()
+        self._first_batch: float | None = None
+        self._looked = float("-inf")
+        self._closing_since: float | None = None
+        self._stopped_since: float | None = None
+        self._reason = ""
+
+    def run(self) -> GroupResult:
+        """Run the members until something ends all of them.
+
+        Raises:
+            TransientError: SPARK_GONE, the JVM or the application has ended.
+        """
+        try:
+            return self._run()
+        finally:
+            # For a process that goes on without them, such as that of a test.
+            for member in self._members.values():
+                member.end("the driver ends")
+
+    def _run(self) -> GroupResult:
+        if self._stop.read() is not None:
+            # A DAG that is not paused starts the next run at once: not every few seconds, then.
+            time.sleep(STOPPED_SECONDS)
+        while True:
+            self._check_driver()
+            self._collect()
+            now = time.monotonic()
+            if now - self._looked >= LOOK_SECONDS:
+                self._looked = now
+                self._look(now)
+            closing = self._closing_since is not None
+            if is_over(self._states, closing=closing, once=self._once) or self._gives_up(now):
+                return self._result()
+            time.sleep(POLL_SECONDS)
+
+    def _check_driver(self) -> None:
+        if not self._is_driver_alive():
+            raise TransientError(
+                "SPARK_GONE",
+                f"The Spark application of the group {self._name!r} has ended, and all its streams with it.",
+                hint="Nothing: the next run resumes each of them. Its driver log says why, such as too little memory.",
+            )
+
+    def _is_driver_alive(self) -> bool:
+        try:
+            return not self._spark.sparkContext._jsc.sc().isStopped()
+        except Exception:  # whatever py4j makes of a JVM that is gone
+            return False
+
+    def _collect(self) -> None:
+        """Take note of runs that have ended."""
+        for name, member in self._members.items():
+            outcome = member.ended() if self._states[name].runs else None
+            if self._first_batch is None and member.has_landed:
+                self._first_batch = time.monotonic()
+            if outcome is None:
+                continue
+            most = self._roster.group.settings.quick_failures
+            self._states[name], action = after(self._states[name], outcome, most_quick_failures=most)
+            self._looked = float("-inf")
+            if action is Action.PARK:
+                self._park(member)
+
+    def _park(self, member: Member) -> None:
+        try:
+            member.park()
+        except Exception as error:  # it is tried once more, and parked again
+            log.warning("pipeline=%s could not be parked: %s", member.pipeline, error)
+
+    def _look(self, now: float) -> None:
+        """See what is asked of everybody, and do it."""
+        self._roster.look()
+        group = self._roster.group
+        self._begin_to_close(group, now)
+        for name in group.members:
+            if name not in self._members:
+                self._members[name], self._states[name] = self._member(name), MemberState()
+        for name, member in self._members.items():
+            signals = self._signals(group, name, member)
+            self._states[name], action = look(self._states[name], signals)
+            if action is Action.START:
+                member.start(self._roster.catalog, trigger_seconds=group.members[name].stream.trigger_seconds)
+            elif action is Action.END:
+                member.end(self._reason or "it left the group")
+
+    def _begin_to_close(self, group: StreamGroup, now: float) -> None:
+        if self._closing_since is not None:
+            return
+        limit_seconds = group.max_run_seconds
+        if self._stop.read() is not None:
+            self._reason = "stop flag"
+        elif now - (self._first_batch or now) >= limit_seconds:
+            self._reason = "max_run_seconds"
+        elif now - self._started >= 2 * limit_seconds:
+            self._reason = "max_run_seconds without a batch"
+        elif self._rests(now):
+            self._reason = "every member is stopped"
+        elif not group.members and not group.wrong:
+            self._reason = "no pipeline names the group any more"
+        if self._reason:
+            self._closing_since = now
+
+    def _rests(self, now: float) -> bool:
+        """Whether every member has been stopped for a while: nobody needs the driver then."""
+        stopped = bool(self._states) and all(state.phase is Phase.STOPPED for state in self._states.values())
+        if not stopped:
+            self._stopped_since = None
+            return False
+        self._stopped_since = self._stopped_since or now
+        return now - self._stopped_since >= STOPPED_SECONDS
+
+    def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
+        closing, state = self._closing_since is not None, self._states[name]
+        # What runs goes on as it was declared when it started, whatever is wrong with its declaration now.
+        belongs = name in group.members or (state.runs and name in group.wrong)
+        if self._once and state.phase is Phase.LEFT:
+            belongs = False
+        if state.runs:
+            return Signals(belongs=belongs, closing=closing)
+        return member.signals(belongs=belongs, closing=closing)
+
+    def _member(self, name: str) -> Member:
+        return Member(
+            name,
+            self._objects,
+            session=self._spark.newSession,
+            is_driver_alive=self._is_driver_alive,
+            end_driver=_end_driver,
+            once=self._once,
+        )
+
+    def _gives_up(self, now: float) -> bool:
+        """Whether members have had their time to end. What they have under way is resumed by the next run."""
+        if self._closing_since is None or now - self._closing_since < END_SECONDS:
+            return False
+        late = sorted(name for name, state in self._states.items() if state.runs)
+        log.warning("group=%s ends before these have: %s", self._name, ", ".join(late))
+        return True
+
+    def _result(self) -> GroupResult:
+        return GroupResult(
+            ended_by=self._reason or "available now",
+            batches=sum(member.batches for member in self._members.values()),
+            rows=sum(member.rows for member in self._members.values()),
+            seconds=time.monotonic() - self._started,
+            parked=tuple(sorted(name for name, state in self._states.items() if state.phase is Phase.PARKED)),
+        )
+
+
+def _end_driver(error: TransientError) -> None:
+    log.error("%s", error)
+    print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+    end_now(driving_jvm(), exit_code=error.exit_code)

@@ -1,0 +1,120 @@
+"""Groups of streams: pipelines that name the same `stream_group` run in one driver, a query each.
+
+A group exists as soon as a pipeline names it. Its settings are the environment's; an environment that declares groups
+has no others, so that a misspelt name is no group of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Spec, nearest_of
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: How a declaration that cannot be read as a whole says which group it belongs to.
+_NAMED = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
+#: What the id of the DAG of a group begins with.
+GROUP_KIND: Final = "stream_group"
+
+
+class StreamGroupSpec(Spec):
+    """How a group runs: what its members share, and when one of them is left out. Seconds throughout."""
+
+    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="of the one driver")
+    max_run_seconds: int | None = Field(
+        default=None, ge=10, description="after the first batch of any member; without it the least of the members'"
+    )
+    quick_failures: int = Field(
+        default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamGroup:
+    """One group: its settings, its members by name, and what is wrong with those that cannot be read."""
+
+    name: str
+    settings: StreamGroupSpec
+    members: Mapping[str, PipelineSpec]
+    wrong: Mapping[str, ConfigError] = field(default_factory=dict)
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that runs it."""
+        return group_dag_id(self.name)
+
+    @property
+    def max_run_seconds(self) -> int:
+        """After how long the driver ends itself."""
+        if self.settings.max_run_seconds is not None:
+            return self.settings.max_run_seconds
+        return min((spec.stream.max_run_seconds for spec in self.members.values()), default=14_400)
+
+
+def group_dag_id(group: str) -> str:
+    """The DAG that runs a group of streams."""
+    return f"{GROUP_KIND}__{group}"
+
+
+def stream_dag_id(pipeline: str, group: str | None = None) -> str:
+    """The DAG that runs a pipeline's stream: its own, or that of its group."""
+    return f"stream__{pipeline}" if group is None else group_dag_id(group)
+
+
+def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
+    """The groups that pipelines of the catalog name, those that are declared wrongly among them, sorted."""
+    members: dict[str, dict[str, PipelineSpec]] = {}
+    wrong: dict[str, dict[str, ConfigError]] = {}
+    for pipeline, spec in catalog.pipelines.items():
+        if spec.stream_group is not None:
+            members.setdefault(spec.stream_group, {})[pipeline] = spec
+    for pipeline, error in catalog.wrong_pipelines().items():
+        if (group := group_of(catalog, pipeline)) is not None:
+            wrong.setdefault(group, {})[pipeline] = error
+    declared = catalog.environment.stream_groups
+    return {
+        name: StreamGroup(
+            name=name,
+            settings=declared.get(name) or StreamGroupSpec(),
+            members=members.get(name, {}),
+            wrong=wrong.get(name, {}),
+        )
+        for name in sorted({*members, *wrong})
+    }
+
+
+def stream_group(catalog: Catalog, name: str) -> StreamGroup:
+    """The group called `name`.
+
+    Raises:
+        ConfigError: GROUP_UNKNOWN with the nearest one.
+    """
+    groups = stream_groups(catalog)
+    if name not in groups:
+        raise ConfigError(
+            "GROUP_UNKNOWN",
+            f"No pipeline names the group {name!r}; {nearest_of(name, groups)}",
+            hint="Write `stream_group` in the pipeline.yaml of its members.",
+        )
+    return groups[name]
+
+
+def group_of(catalog: Catalog, pipeline: str) -> str | None:
+    """The group of a pipeline; of one that is declared wrongly, what its file or an override says."""
+    spec = catalog.pipelines.get(pipeline)
+    if spec is not None:
+        return spec.stream_group
+    overridden = catalog.environment.overrides.get("pipelines", {}).get(pipeline, {})
+    if "stream_group" in overridden:
+        return str(overridden["stream_group"]) if overridden["stream_group"] else None
+    named = _NAMED.search(catalog.text("pipeline", pipeline))
+    return named.group(1) if named else None

@@ -1,0 +1,34 @@
+"""Entry point of a group of streams: `spark-submit spark_jobs/ingest_group.py --group small`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+
+from deltaworks.control.health.groups import group_backoff
+from deltaworks.control.job import run_job
+from deltaworks.control.objects import open_objects
+from deltaworks.engine.group.run import GroupRun
+from deltaworks.specs.project import load_catalog
+from deltaworks.tables.spark.session import build_session
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    arguments = parser.parse_args()
+    load = partial(load_catalog, tolerant=True)
+    catalog = load()
+    with group_backoff(open_objects(catalog.environment.lake), arguments.group).around():
+        spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)
+        print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
+        run = GroupRun(spark, arguments.group, catalog, load=load, available_now=arguments.available_now)
+        result = run.run()
+    print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(main))

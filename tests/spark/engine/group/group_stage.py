@@ -1,0 +1,173 @@
+"""Three pipelines of one group on local disk, whose groups are run beside the test, and what they owe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.health.groups import group_stop_flag
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.engine.group.run import GroupResult, GroupRun
+from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from deltaworks.tables.lake import Lake
+
+GROUP = "small"
+MEMBERS = ("ants", "bees", "cats")
+#: What a table with this rule is poisoned by: the first event that is not even.
+POISON = {"rules": [{"name": "even", "check": "n % 2 = 0", "on_fail": "fail"}]}
+
+
+@dataclass
+class GroupStage:
+    """A project of its own. Events are numbered through; each is owed once to the table of its pipeline."""
+
+    root: Path
+    settings: dict[str, Any] = field(default_factory=lambda: {"quick_failures": 2})
+    owed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    number: int = 0
+    files: int = 0
+
+    def declare(self, pipeline: str, *, group: str | None = GROUP, **table: Any) -> None:
+        """Write the declaration of one pipeline, and of the environment beside it."""
+        columns = [{"name": "n", "path": "n", "type": "long"}]
+        declared = {
+            "pipeline": pipeline,
+            "description": "what a test lands",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "prefix": f"{pipeline}/"},
+            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+            "tables": [{"name": "events", "catch_all": True, "columns": columns, **table}],
+            "stream": {"trigger_seconds": 1, "lease_ttl_seconds": 6, "tasks_per_batch": 1},
+        }
+        if group is not None:
+            declared["stream_group"] = group
+        self._write(f"pipelines/{pipeline}/pipeline.yaml", declared)
+        self._write(
+            "environments/local.yaml",
+            {
+                "environment": "local",
+                "lake": {"root": f"file://{self.root}/lake"},
+                "landing": {"root": f"file://{self.root}/landing"},
+                "messaging": {},
+                "stream_groups": {GROUP: self.settings},
+            },
+        )
+        relay = {"relay": "landing", "description": "files", "owner": "tests", "buckets": ["landing"]}
+        self._write("relays/landing.yaml", {**relay, "queue_url": "http://localhost/queue"})
+
+    def _write(self, path: str, content: dict[str, Any]) -> None:
+        file = self.root / "include" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    @property
+    def catalog(self) -> Catalog:
+        return load_catalog("local", root=self.root, tolerant=True)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(self.catalog.environment.lake)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.catalog.environment.lake)
+
+    def land(self, pipeline: str, events: int = 5, *, files: int = 1, step: int = 2) -> None:
+        """Land objects of events whose numbers are even, or odd ones among them with a `step` of 1."""
+        for _ in range(files):
+            lines = []
+            for _ in range(events):
+                self.number += step
+                lines.append({"name": "e", "at": 1_700_000_000 + self.number, "n": self.number})
+                self.owed[pipeline, self.number] += 1
+            self.files += 1
+            key = f"{pipeline}/{self.files:06d}.json"
+            data = "\n".join(json.dumps(line) for line in lines).encode()
+            path = self.root / "landing" / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            now = datetime.now(UTC)
+            event = FileEvent("landing", key, len(data), tag, None, now, "ObjectCreated:Put", None)
+            FileEventLogWriter(self.lake, "landing", epoch=self.files).append(
+                [ReceivedEvent(event, f"m{self.files}", now)]
+            )
+
+    def landed(self, *pipelines: str) -> Counter[tuple[str, int]]:
+        """How often each event is in the table of its pipeline."""
+        found: Counter[tuple[str, int]] = Counter()
+        for pipeline in pipelines or MEMBERS:
+            rows = self.lake.rows(paths.table(pipeline, "events"), columns=["n"])
+            found.update((pipeline, row["n"]) for row in (rows.to_pylist() if rows is not None else ()))
+        return found
+
+    def owes(self, *pipelines: str) -> Counter[tuple[str, int]]:
+        """The same, as it should be."""
+        return Counter({key: count for key, count in self.owed.items() if key[0] in (pipelines or MEMBERS)})
+
+    def is_exact(self, *pipelines: str) -> bool:
+        return self.landed(*pipelines) == self.owes(*pipelines)
+
+    def heartbeat(self, pipeline: str) -> Heartbeat:
+        beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))
+        assert beat is not None
+        return beat
+
+    def condition(self, pipeline: str) -> str:
+        beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))
+        return str((beat.error or {}).get("condition", "")) if beat is not None else ""
+
+    def stop(self, pipeline: str) -> StopFlag:
+        return StopFlag(self.objects, paths.stop_request(paths.pipeline_control(pipeline)))
+
+    def backoff(self, pipeline: str) -> RestartBackoff:
+        return RestartBackoff(self.objects, paths.pipeline_control(pipeline, "failures.json"))
+
+    def group_run(self, spark: SparkSession, *, available_now: bool = False) -> GroupRun:
+        """A run of the group, not begun yet."""
+        load = partial(load_catalog, "local", root=self.root, tolerant=True)
+        return GroupRun(spark, GROUP, load(), load=load, available_now=available_now)
+
+    @contextmanager
+    def running(self, spark: SparkSession) -> Iterator[GroupRun]:
+        """The group runs meanwhile; at the end of the block it is stopped by its flag."""
+        run = self.group_run(spark)
+        results: list[GroupResult | BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(run.run())
+            except BaseException as error:
+                results.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        flag = group_stop_flag(self.objects, GROUP)
+        try:
+            yield run
+        finally:
+            flag.set(by="tests", reason="the test is over")
+            thread.join(120)
+            flag.clear()
+        (result,) = results
+        assert isinstance(result, GroupResult), result
+        assert result.ended_by == "stop flag"

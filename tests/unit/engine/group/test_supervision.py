@@ -1,0 +1,196 @@
+"""What becomes of a member of a group, against a slow oracle that reads the member's whole story each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.engine.group.supervision import (
+    Action,
+    Ended,
+    MemberState,
+    Outcome,
+    Phase,
+    Signals,
+    after,
+    is_over,
+    look,
+)
+
+MOST = 3
+CALM = Signals()
+
+
+@dataclass(frozen=True)
+class Look:
+    """Somebody looks at what is asked."""
+
+    signals: Signals
+
+
+@dataclass(frozen=True)
+class End:
+    """A run ends; passed over while none is under way."""
+
+    outcome: Outcome
+
+
+Event = Look | End
+signals = st.builds(
+    Signals,
+    belongs=st.sampled_from([True, True, True, False]),
+    stop=st.sampled_from([False, False, False, True]),
+    parked=st.sampled_from([False, False, False, True]),
+    wait_seconds=st.sampled_from([0.0, 0.0, 5.0]),
+    closing=st.sampled_from([False, False, False, False, True]),
+)
+outcomes = st.builds(Outcome, ended=st.sampled_from(Ended), quick_failures=st.integers(0, MOST + 1))
+stories = st.lists(st.builds(Look, signals) | st.builds(End, outcomes), max_size=40)
+
+
+def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
+    state, steps = MemberState(), []
+    for event in story:
+        action = Action.NOTHING
+        if isinstance(event, Look):
+            state, action = look(state, event.signals)
+        elif state.runs:
+            state, action = after(state, event.outcome, most_quick_failures=MOST)
+        steps.append((state.phase, action))
+    return steps
+
+
+def is_free(asked: Signals) -> bool:
+    """Whether a member of whom this is asked may run."""
+    return asked == CALM
+
+
+def runs_after(story: Sequence[Event]) -> bool:
+    """Whether a run is under way: since the last look that let one begin, none has ended."""
+    under_way = False
+    for event in story:
+        if isinstance(event, End):
+            under_way = False
+        elif not under_way:
+            under_way = is_free(event.signals)
+    return under_way
+
+
+def was_ending(before: Sequence[Event]) -> bool:
+    """Whether the run under way has been asked to end."""
+    begun = max(n for n in range(len(before)) if runs_after(before[: n + 1]) and not runs_after(before[:n]))
+    since = [event.signals for event in before[begun + 1 :] if isinstance(event, Look)]
+    return any(has_to_go(asked) for asked in since)
+
+
+def has_to_go(asked: Signals) -> bool:
+    return asked.closing or asked.stop or not asked.belongs
+
+
+def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
+    """The phase and the action at the end of a story, from the whole of it."""
+    *before, last = story
+    if isinstance(last, Look):
+        return expected_of_run(before, last.signals) if runs_after(before) else expected_at_rest(last.signals)
+    if not runs_after(before):
+        return (expected(before)[0] if before else Phase.WAITING), Action.NOTHING
+    if last.outcome.ended is Ended.FINISHED:
+        return Phase.LEFT, Action.NOTHING
+    fails = last.outcome.ended is Ended.FAILED and last.outcome.quick_failures >= MOST
+    return (Phase.PARKED, Action.PARK) if fails else (Phase.WAITING, Action.NOTHING)
+
+
+def expected_of_run(before: Sequence[Event], asked: Signals) -> tuple[Phase, Action]:
+    if was_ending(before):
+        return Phase.ENDING, Action.NOTHING
+    return (Phase.ENDING, Action.END) if has_to_go(asked) else (Phase.RUNNING, Action.NOTHING)
+
+
+def expected_at_rest(asked: Signals) -> tuple[Phase, Action]:
+    if asked.closing or not asked.belongs:
+        return Phase.LEFT, Action.NOTHING
+    if asked.stop:
+        return Phase.STOPPED, Action.NOTHING
+    if asked.parked:
+        return Phase.PARKED, Action.NOTHING
+    return (Phase.WAITING, Action.NOTHING) if asked.wait_seconds else (Phase.RUNNING, Action.START)
+
+
+@given(stories)
+def test_every_step_is_what_the_whole_story_says(story: list[Event]) -> None:
+    assert run(story) == [expected(story[: n + 1]) for n in range(len(story))]
+
+
+@given(stories)
+def test_a_member_never_runs_twice_and_is_ended_once(story: list[Event]) -> None:
+    under_way = ending = 0
+    for event, (_, action) in zip(story, run(story), strict=True):
+        if isinstance(event, End):
+            under_way = ending = 0
+        under_way += action is Action.START
+        ending += action is Action.END
+        assert under_way <= 1
+        assert ending <= under_way
+
+
+@given(stories, stories)
+def test_one_member_says_nothing_of_another(first: list[Event], second: list[Event]) -> None:
+    # Each has a state of its own: looked at in turns, both do what they do alone.
+    states, steps = {"a": MemberState(), "b": MemberState()}, {"a": [], "b": []}
+    for position in range(max(len(first), len(second))):
+        for name, story in (("a", first), ("b", second)):
+            if position >= len(story):
+                continue
+            event, action = story[position], Action.NOTHING
+            if isinstance(event, Look):
+                states[name], action = look(states[name], event.signals)
+            elif states[name].runs:
+                states[name], action = after(states[name], event.outcome, most_quick_failures=MOST)
+            steps[name].append((states[name].phase, action))
+    assert steps == {"a": run(first), "b": run(second)}
+
+
+def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it_is_started() -> None:
+    failing = [Look(CALM), End(Outcome(ended=Ended.FAILED, quick_failures=1)), Look(Signals(wait_seconds=5.0))]
+    story = [
+        *failing,
+        Look(CALM),
+        End(Outcome(ended=Ended.FAILED, quick_failures=MOST)),
+        Look(Signals(parked=True)),
+        Look(CALM),
+    ]
+
+    assert [action for _, action in run(story)] == [
+        Action.START,
+        Action.NOTHING,
+        Action.NOTHING,
+        Action.START,
+        Action.PARK,
+        Action.NOTHING,
+        Action.START,
+    ]
+
+
+@pytest.mark.parametrize("quick_failures", [0, MOST, MOST + 5])
+def test_a_member_that_somebody_else_runs_is_never_parked(quick_failures: int) -> None:
+    elsewhere = Outcome(ended=Ended.ELSEWHERE, quick_failures=quick_failures)
+
+    assert run([Look(CALM), End(elsewhere), Look(CALM)]) == [
+        (Phase.RUNNING, Action.START),
+        (Phase.WAITING, Action.NOTHING),
+        (Phase.RUNNING, Action.START),
+    ]
+
+
+def test_a_run_of_a_group_is_over_when_nothing_runs_and_nothing_will() -> None:
+    parked, running, waiting = MemberState(Phase.PARKED), MemberState(Phase.RUNNING), MemberState(Phase.WAITING)
+
+    assert not is_over({"a": parked}, closing=False), "it can be started any time"
+    assert is_over({"a": parked, "b": waiting}, closing=True)
+    assert not is_over({"a": parked, "b": running}, closing=True)
+    assert not is_over({"a": parked, "b": waiting}, closing=False, once=True)
+    assert is_over({"a": parked, "b": MemberState(Phase.LEFT)}, closing=False, once=True)

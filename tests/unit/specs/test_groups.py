@@ -1,0 +1,101 @@
+"""Groups of streams: which pipelines run in one driver, and what is said of a name that is misspelt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.groups import group_of, stream_dag_id, stream_groups
+from deltaworks.specs.project import load_catalog
+
+ENVIRONMENT = """\
+environment: local
+lake: {root: "file:///lake"}
+landing: {root: "file:///landing"}
+messaging: {}
+"""
+PIPELINE = """\
+pipeline: %s
+description: events
+owner: tests
+source: {kind: delta, uri: "file:///elsewhere"}
+event: {name: {constant: e}, time: {path: at, unit: epoch_seconds}}
+tables: [{name: events, catch_all: true}]
+stream: {max_run_seconds: %d}
+"""
+
+
+def project(root: Path, environment: str = "", **groups: str) -> Path:
+    """A project whose pipelines have these lines at their end."""
+    files = {"environments/local.yaml": ENVIRONMENT + environment}
+    for number, (name, line) in enumerate(groups.items(), start=1):
+        files[f"pipelines/{name}/pipeline.yaml"] = PIPELINE % (name, 1000 * number) + f"{line}\n"
+    for path, text in files.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "include" / path).write_text(text)
+    return root
+
+
+def read(root: Path) -> Catalog:
+    return load_catalog("local", root=root, tolerant=True)
+
+
+def test_pipelines_that_name_the_same_group_are_its_members(tmp_path: Path) -> None:
+    root = project(tmp_path, a="stream_group: small", b="", c="stream_group: small", d="stream_group: other")
+
+    groups = stream_groups(read(root))
+
+    assert {name: list(group.members) for name, group in groups.items()} == {"other": ["d"], "small": ["a", "c"]}
+    assert groups["small"].max_run_seconds == 1000
+    assert stream_dag_id("b") == "stream__b"
+    assert stream_dag_id("a", "small") == groups["small"].dag_id == "stream_group__small"
+
+
+def test_settings_of_a_group_are_the_environments(tmp_path: Path) -> None:
+    settings = "stream_groups: {small: {driver_memory: 2g, max_run_seconds: 60, quick_failures: 2}}\n"
+    root = project(tmp_path, settings, a="stream_group: small")
+
+    group = stream_groups(read(root))["small"]
+
+    assert (group.settings.driver_memory, group.max_run_seconds, group.settings.quick_failures) == ("2g", 60, 2)
+
+
+def test_where_groups_are_declared_another_name_is_a_mistake_with_the_nearest(tmp_path: Path) -> None:
+    root = project(tmp_path, "stream_groups: {small: {}}\n", a="stream_group: smal", b="stream_group: small")
+
+    with pytest.raises(ConfigError, match=r"pipeline\.yaml:8.*no group 'smal'.*did you mean 'small'"):
+        load_catalog("local", root=root)
+    groups = stream_groups(read(root))
+
+    assert list(groups["small"].members) == ["b"]
+    assert list(groups["smal"].wrong) == ["a"]
+
+
+@pytest.mark.parametrize("line", ["stream_group: small", 'stream_group : "small"', "stream_group: 'small' # why"])
+def test_a_pipeline_that_is_declared_wrongly_is_still_known_as_a_member(tmp_path: Path, line: str) -> None:
+    root = project(tmp_path, a=f"{line}\nunknown: 1", b="stream_group: small")
+
+    catalog = read(root)
+    group = stream_groups(catalog)["small"]
+
+    assert list(group.members) == ["b"]
+    assert list(group.wrong) == ["a"]
+    assert group_of(catalog, "a") == "small"
+
+
+def test_an_override_of_the_environment_moves_a_pipeline_also_where_it_is_wrong(tmp_path: Path) -> None:
+    moved = "overrides: {pipelines: {a: {stream_group: small}, b: {stream_group: small}}}\n"
+    root = project(tmp_path, moved, a="unknown: 1", b="")
+
+    group = stream_groups(read(root))["small"]
+
+    assert (list(group.members), list(group.wrong)) == (["b"], ["a"])
+
+
+def test_a_pipeline_without_a_group_keeps_its_fingerprint(tmp_path: Path) -> None:
+    spec = read(project(tmp_path, a="")).pipeline("a")
+
+    assert "stream_group" not in spec.model_dump_json()
