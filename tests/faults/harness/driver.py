@@ -21,6 +21,7 @@ from tests.faults.harness import injection, protections
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import Stage
+from tests.spark.engine.group.group_stage import GroupStage
 
 ENTRY = Path(__file__).with_name("entry.py")
 END_SECONDS = 150.0
@@ -32,7 +33,7 @@ class Driver(ProcessGroup):
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Stage | GroupStage,
         *,
         faults: Sequence[Fault] = (),
         off: Sequence[str] = (),
@@ -131,7 +132,7 @@ class Driver(ProcessGroup):
         return str(error["condition"]), str(error["message"])
 
 
-def _command(stage: Stage, *, available_now: bool, off: Sequence[str]) -> list[str]:
+def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str]) -> list[str]:
     catalog = load_catalog(root=stage.root)
     conf = submit_conf(catalog.environment, stage.root)
     if "put_read_back" in off:
@@ -146,7 +147,7 @@ def _command(stage: Stage, *, available_now: bool, off: Sequence[str]) -> list[s
     return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
 
 
-def _compiled(stage: Stage, name: str) -> Path:
+def _compiled(stage: Stage | GroupStage, name: str) -> Path:
     """A class of the harness, compiled once a stage against Spark's jars and ours; its folder."""
     folder = stage.root / "classes"
     if not (folder / f"{name}.class").exists():

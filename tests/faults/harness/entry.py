@@ -1,4 +1,5 @@
-"""What a test submits instead of spark_jobs/ingest_stream.py: the same run, with faults, and with what it is to lack.
+"""What a test submits instead of the entry points of streams and of groups: the same run, with faults, and with what
+it is to lack.
 
 Nothing in the product knows of this: protections are taken away and points added from here, before the run is built.
 """
@@ -18,13 +19,15 @@ def main() -> int:
     fault("started")
     injection.install(fault)
 
+    from deltaworks.engine.group.run import GroupRun
     from deltaworks.engine.runner import IngestRun
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.spark.session import build_session
     from tests.batch_points import at_points_of
 
     catalog = load_catalog()
-    pipeline, available_now = os.environ["DELTAWORKS_TEST_PIPELINE"], "--available-now" in sys.argv
+    group, available_now = os.environ.get("DELTAWORKS_TEST_GROUP"), "--available-now" in sys.argv
+    pipeline = group or os.environ["DELTAWORKS_TEST_PIPELINE"]
     if os.environ.get("DELTAWORKS_TEST_KILL_WORKER"):
         from deltaworks.engine import fan_out
 
@@ -33,7 +36,12 @@ def main() -> int:
     fault("session")
     # Not only while it runs: a thread that outlives its run is what some tests look for.
     at_points_of(None, fault)
-    result = IngestRun(spark, catalog, pipeline, available_now=available_now).run()
+    run: IngestRun | GroupRun = (
+        IngestRun(spark, catalog, pipeline, available_now=available_now)
+        if group is None
+        else GroupRun(spark, group, catalog, load=load_catalog, available_now=available_now)
+    )
+    result = run.run()
     fault("ended")
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0

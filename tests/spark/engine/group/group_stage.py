@@ -26,7 +26,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.group.run import GroupResult, GroupRun
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 
@@ -126,6 +126,17 @@ class GroupStage:
 
     def is_exact(self, *pipelines: str) -> bool:
         return self.landed(*pipelines) == self.owes(*pipelines)
+
+    def environment(self) -> dict[str, str]:
+        """What a driver of the group in a process of its own needs to find all this."""
+        for name in ("include/deltaworks", "include/spark", "include/jars"):
+            if not (self.root / name).exists():
+                (self.root / name).symlink_to(PROJECT_ROOT / name)
+        return {
+            "DELTAWORKS_PROJECT": str(self.root),
+            "DELTAWORKS_ENVIRONMENT": "local",
+            "DELTAWORKS_TEST_GROUP": GROUP,
+        }
 
     def heartbeat(self, pipeline: str) -> Heartbeat:
         beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))

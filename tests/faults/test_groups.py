@@ -1,0 +1,53 @@
+"""The driver of a whole group is killed in the middle of a batch: what comes next resumes each pipeline, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.injection import Fault
+from tests.spark.engine.group.group_stage import MEMBERS, GroupStage
+
+Line = Callable[..., None]
+
+
+def killed_and_resumed(stage: GroupStage, point: str, *, nth: int, off: list[str]) -> tuple[int, int]:
+    """Events lost and doubled: a driver is killed at a point of one member, another works off what is there."""
+    for name in MEMBERS:
+        stage.declare(name)
+        stage.land(name, files=2)
+    with Driver(stage, faults=[Fault(point=point, nth=nth)]) as broken:
+        broken.wait()
+        broken.injected()
+    for name in MEMBERS:
+        stage.land(name)
+    with Driver(stage, off=off) as successor:
+        successor.run_to_end()
+    landed, owed = stage.landed(), stage.owes()
+    return sum((owed - landed).values()), sum((landed - owed).values())
+
+
+@pytest.mark.parametrize(("point", "nth"), [("prepared", 2), ("committed:events", 2), ("half_ledger", 1)])
+def test_a_groups_driver_killed_in_a_batch_of_one_loses_and_doubles_nothing_of_any(
+    tmp_path: Path, tell_line: Line, point: str, nth: int
+) -> None:
+    stage = GroupStage(tmp_path)
+
+    lost, doubled = killed_and_resumed(stage, point, nth=nth, off=[])
+
+    tell_line("group killed", "protected", f"at {point}#{nth}", f"ids {Counter(stage.owed).total()}", f"lost {lost}")
+    assert (lost, doubled) == (0, 0)
+
+
+def test_without_the_transaction_of_a_step_a_killed_group_doubles(tmp_path: Path, tell_line: Line) -> None:
+    stage = GroupStage(tmp_path)
+
+    lost, doubled = killed_and_resumed(stage, "committed:events", nth=2, off=["transactions"])
+
+    tell_line("group killed", "WITHOUT transactions", f"lost {lost}", f"doubled {doubled}")
+    assert doubled > 0
+    assert lost == 0
