@@ -1,0 +1,125 @@
+"""`deltaworks stop` and `start` of a pipeline that shares its driver, and of the whole group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app, streams
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.health.groups import group_backoff, group_stop_flag
+from deltaworks.control.health.report import report, subjects
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.test_groups import project
+
+
+class Airflow:
+    """An API that remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Airflow:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        return
+
+    def pause(self, dag_id: str) -> None:
+        self.requests.append(("pause", dag_id))
+
+    def unpause(self, dag_id: str) -> None:
+        self.requests.append(("unpause", dag_id))
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    airflow = Airflow()
+    monkeypatch.setattr(streams, "airflow_from_environment", lambda: airflow)
+    return airflow
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    root = project(tmp_path, a="stream_group: small", b="stream_group: small", c="")
+    file = root / "include" / "environments" / "local.yaml"
+    file.write_text(file.read_text().replace("file:///lake", f"file://{tmp_path}/lake"))
+    catalog = load_catalog("local", root=root)
+    monkeypatch.setattr(streams, "catalog", lambda: catalog)
+    return catalog
+
+
+@pytest.fixture
+def objects(catalog: Catalog) -> ObjectStore:
+    return open_objects(catalog.environment.lake)
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_member_is_stopped_without_pausing_the_dag_of_its_group(
+    catalog: Catalog, objects: ObjectStore, airflow: Airflow
+) -> None:
+    invoke("stop", "a")
+
+    assert StopFlag(objects, paths.pipeline_control("a", "stop.json")).read() is not None
+    assert group_stop_flag(objects, "small").read() is None
+    assert airflow.requests == []
+
+
+def test_a_member_that_was_parked_is_started_by_its_driver(
+    catalog: Catalog, objects: ObjectStore, airflow: Airflow
+) -> None:
+    parked = RestartBackoff(objects, paths.pipeline_control("a", "failures.json"))
+    parked.failed()
+    parked.park("RULE_FAILED")
+
+    said = invoke("start", "a")
+
+    assert not parked.read().parked
+    assert "the driver of its group small starts it" in said
+    assert airflow.requests == [("unpause", "stream_group__small")], "it may be paused, when nothing would start it"
+
+
+def test_a_group_is_stopped_and_started_as_a_whole(catalog: Catalog, objects: ObjectStore, airflow: Airflow) -> None:
+    invoke("stop", "--group", "small")
+    stopped = [report(subject, objects).verdict for subject in subjects(catalog)]
+
+    assert airflow.requests == [("pause", "stream_group__small")]
+    assert {verdict.name: verdict.next_step for verdict in stopped if verdict.state == "stopped"} == {
+        "a": "deltaworks start --group small",
+        "b": "deltaworks start --group small",
+    }
+    assert "deltaworks start --group small" in invoke("start", "a")
+    assert len(airflow.requests) == 1, "one member does not start its group"
+
+    group_backoff(objects, "small").failed()
+    invoke("start", "--group", "small")
+
+    assert group_stop_flag(objects, "small").read() is None
+    assert group_backoff(objects, "small").read().failures == 0
+    assert airflow.requests[-1] == ("unpause", "stream_group__small")
+
+
+def test_a_pipeline_of_its_own_is_stopped_as_before(catalog: Catalog, airflow: Airflow) -> None:
+    invoke("stop", "c")
+
+    assert airflow.requests == [("pause", "stream__c")]
+
+
+@pytest.mark.parametrize("arguments", [["stop"], ["stop", "a", "--group", "small"], ["start", "--group", "smal"]])
+def test_what_is_named_is_one_thing_that_is_there(catalog: Catalog, airflow: Airflow, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+
+    assert result.exit_code != 0
+    assert airflow.requests == []
