@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow.sdk import DAG
 
 from deltaworks.airflow import names
@@ -64,6 +66,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
     It carries the tags of its members, so that a search for one of them leads here.
     """
     members = group.members.values()
+    share = replace(environment.shares.of_stream(), driver_memory=group.settings.driver_memory)
     tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
     with DAG(
         dag_id=group.dag_id,
@@ -76,9 +79,9 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
             job="ingest_group",
             group=group.name,
             environment=environment,
+            share=share,
             name="{{ dag.dag_id }}",
-            driver_memory=group.settings.driver_memory,
-            pool=names.POOL_STREAMS,
+            **pool_settings(share.pool, priority=share.priority),
             execution_timeout=None,
             **endless_retries(),
         )

@@ -8,8 +8,8 @@ import pytest
 
 from deltaworks.operations.applicable import limits, why_not
 from deltaworks.operations.registry import OPERATIONS, operation
-from deltaworks.specs.project import load_catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from tests.unit.rework.replay_stage import orders, shop
 
 SOURCES: dict[str, dict[str, Any]] = {
