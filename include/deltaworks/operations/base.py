@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.listing import Listing, listing_of
-from deltaworks.specs.shares import JobClass
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from deltaworks.operations.options import Options
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.shares import JobClass
 
 Scope = Literal["pipeline", "relay"]
 #: The jobs of a pipeline that an operation may run beside.

@@ -48,7 +48,7 @@ def test_a_pipeline_reads_through_a_consumer_of_its_own(
     monkeypatch.setattr(kinesis, "reads_record_fields", lambda spec: False)
     source = KinesisSourceSpec(kind="kinesis", stream="orders", **declared)
     environment = SimpleNamespace(messaging=AwsSpec(), lake=StorageSpec(root=f"file://{tmp_path}"))
-    catalog, spec, spark = SimpleNamespace(environment=environment), SimpleNamespace(), Reader()
+    catalog, spec, spark = SimpleNamespace(environment=environment), SimpleNamespace(archive=None), Reader()
     spec.source, spec.pipeline = source, "shop"
     opened: Any = kinesis.KinesisSource
 
