@@ -51,8 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", default="engagement.activities")
     arguments, catalog = parser.parse_args(), load_catalog(tolerant=True)
-    share = catalog.environment.shares.of("gold")
-    spark = build_session(catalog.environment, app_name=f"count.{READER}", share=share)
+    spark = build_session(catalog.environment, app_name=f"count.{READER}", share=catalog.environment.shares.of("gold"))
     count_days(spark, catalog, arguments.table)
     return 0
 
