@@ -41,7 +41,8 @@ class GroupStage:
     """A project of its own. Events are numbered through; each is owed once to the table of its pipeline."""
 
     root: Path
-    settings: dict[str, Any] = field(default_factory=lambda: {"quick_failures": 2})
+    #: At the first failure: after one that no retry can mend the next try comes only after minutes.
+    settings: dict[str, Any] = field(default_factory=lambda: {"quick_failures": 1})
     owed: Counter[tuple[str, int]] = field(default_factory=Counter)
     number: int = 0
     files: int = 0
