@@ -26,7 +26,7 @@ dags = {
         "tags": sorted(dag.tags),
         "docs": dag.doc_md,
         "tasks": {task.task_id: getattr(task, "application_args", None) for task in dag.tasks},
-        "memory": [getattr(task, "_driver_memory", None) for task in dag.tasks],
+        "memory": [getattr(getattr(task, "share", None), "driver_memory", None) for task in dag.tasks],
         "pools": [task.pool for task in dag.tasks],
     }
     for name, dag in bag.dags.items()

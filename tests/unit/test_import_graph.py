@@ -27,8 +27,8 @@ class Walk:
 
 WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 126, 22),
-    Walk("batch", "deltaworks.engine.batches", 129, 19),
-    Walk("stream", "deltaworks.engine.runner", 142, 21),
+    Walk("batch", "deltaworks.engine.batches", 131, 19),
+    Walk("stream", "deltaworks.engine.runner", 144, 21),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 75, 13),
 )
 

@@ -37,11 +37,11 @@ COMMANDS: Mapping[str, Command] = {
         "deltaworks.cli.land:land",
     ),
     "start": Command(
-        "Let a stopped stream or relay continue where it ended, or call off the wait of one that keeps failing.",
+        "Let what was stopped continue where it ended, or call off the wait of a stream that keeps failing.",
         "deltaworks.cli.streams:start",
     ),
     "stop": Command(
-        "Stop a pipeline's stream, or a relay, after the batch under way, and keep it stopped.",
+        "Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped.",
         "deltaworks.cli.streams:stop",
     ),
     "batches": Command(

@@ -187,13 +187,13 @@ def test_a_row_for_quarantine_can_always_be_written() -> None:
 
     rows = quarantine_rows(rejected, batch_id=1, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10).to_pylist()
 
-    assert [row["object_key"] for row in rows] == ["k\\udce9", "k"]
-    assert (rows[0]["event_name"], rows[0]["raw"]) == ("n\\udce9", "\\xff{}")
-    assert rows[0]["reasons"] == [{"code": "malformed", "path": "\\udce9", "detail": "said \\udce9"}]
+    assert [row["object_key"] for row in rows] == ["k\\xe9", "k"]
+    assert (rows[0]["event_name"], rows[0]["raw"]) == ("n\\xe9", "\\xff{}")
+    assert rows[0]["reasons"] == [{"code": "malformed", "path": "\\xe9", "detail": "said \\xe9"}]
     assert json.loads(rows[0]["record"]) == {
-        "key": "\\udce9",
+        "key": "\\xe9",
         "deep": "(cannot be written)",
         "large": "(cannot be written)",
         "partition": 3,
-        "\\udc80": "name",
+        "\\x80": "name",
     }

@@ -80,7 +80,7 @@ class StagedFiles(Record):
     gone: tuple[str, ...]
     not_fitting: int
     kept_in_quarantine: int
-    origins: dict[str, int] = Field(default_factory=dict)
+    origins: dict[str, int] = Field(default_factory=dict, exclude_if=lambda origins: not origins)
 
 
 class ReprocessEnd(Record):

@@ -67,14 +67,6 @@ HEALTH: Final = (
         error=ContractError,
     ),
     Trouble(
-        "STREAM_PARKED",
-        "a pipeline of a group has failed soon after its start too often; the others go on without it",
-        "mend what its last failure names, then `deltaworks start PIPELINE`",
-        alert="STREAM_UNHEALTHY",
-        error=ContractError,
-        runbook="operating.md#several-streams-in-one-driver",
-    ),
-    Trouble(
         "NO_PROGRESS",
         "it lives, files wait, and no batch was completed for 15 minutes",
         "open the Spark UI and the driver log",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deltaworks.control.troubles.rows import Trouble, raised_as
-from deltaworks.errors import ConcurrencyError, DeltaworksError, FencedError, TransientError
+from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, FencedError, TransientError
 
 RUNNING: Final = (
     *raised_as(
@@ -235,5 +235,13 @@ RUNNING: Final = (
             "read the driver log",
             default_retryable=True,
         ),
+    ),
+    Trouble(
+        "STREAM_PARKED",
+        "a pipeline of a group has failed soon after its start too often; the others go on without it",
+        "mend what its last failure names, then `deltaworks start PIPELINE`",
+        alert="STREAM_UNHEALTHY",
+        error=ContractError,
+        runbook="operating.md#several-streams-in-one-driver",
     ),
 )
