@@ -108,12 +108,12 @@ def test_all_tables_go_back_and_all_requests_are_applied_again(
     assert len(stage.made.rows(TOLD)) >= told - done.rows
 
 
-def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
+def test_where_the_topic_has_let_go_of_what_landed_since_no_row_is_changed(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     topic = Topic(broker, "expired", 1)
     stage = Stage(spark, tmp_path, topic)
-    before, version = stage.ended(), stage.made.version()
+    before = stage.ended()
     (deleted,) = topic.admin.delete_records([TopicPartition("expired", 0, 10)]).values()
     deleted.result()
 
@@ -124,5 +124,5 @@ def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
     assert counted.way is not None
     assert counted.way.kind == "none"
     assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
-    assert (stage.ended(), stage.made.version()) == (before, version)
+    assert stage.ended() == before
     assert stage.made.lake.open(paths.table(PIPELINE, TOLD)) is not None
