@@ -6,6 +6,7 @@ line through `submit_conf`; everything else, keys of storages among it, is set b
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -86,12 +87,39 @@ PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
 }
 #: What clusters start drivers by.
 _OF_SUBMISSION = ("spark.kubernetes.", "spark.yarn.")
+#: What a JVM says of an archive of classes that it does not take; it goes on without one.
+_WITHOUT_A_WORD = "-Xlog:cds*=off -Xlog:class+path=off"
 SPARK_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 
 
 def project_paths(root: Path) -> tuple[Path, Path]:
     """The folder of jars and the log4j2 file of a checkout."""
     return root / "include" / "jars" / "target" / "jars", root / "include" / "spark" / "log4j2.properties"
+
+
+def java_archive(root: Path) -> Path:
+    """Where the archive of Java's classes lies, or would, that `deltaworks.tables.spark.java_archive` makes."""
+    return (root / "include" / "jars" / "target" / "classes.jsa").resolve()
+
+
+def java_archive_stamp(root: Path) -> Path:
+    """Where it is on record what the archive was made of, and its size in bytes."""
+    return java_archive(root).with_suffix(".json")
+
+
+def java_archive_options(root: Path) -> str:
+    """The options of a JVM that maps its classes from the archive; none where there is no whole one.
+
+    The JVM compares class path and version itself, and silently does without an archive of others. Of one that was cut
+    short it dies, so the size is compared here.
+    """
+    archive = java_archive(root)
+    try:
+        if archive.stat().st_size != json.loads(java_archive_stamp(root).read_text())["bytes"]:
+            return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"-Xshare:auto -XX:SharedArchiveFile={archive} {_WITHOUT_A_WORD}"
 
 
 def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None = None) -> dict[str, str]:
@@ -110,9 +138,10 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
         | protection_conf(environment)
         | {
             # One folder on both class paths: nothing is downloaded or copied at each submit.
-            "spark.driver.extraClassPath": f"{jars}/*",
+            # The driver's without links, since its path is a part of what the archive of classes holds for.
+            "spark.driver.extraClassPath": f"{jars.resolve()}/*",
             "spark.executor.extraClassPath": f"{jars}/*",
-            "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC",
+            "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC {java_archive_options(root)}".rstrip(),
             "spark.executor.extraJavaOptions": java,
             "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
             "spark.driver.memory": launch.driver_memory if launch is not None else environment.spark.driver_memory,

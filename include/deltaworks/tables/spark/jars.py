@@ -26,6 +26,7 @@ from pathlib import Path
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
 from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_lock, write_lock
+from deltaworks.tables.spark.java_archive import ensure_java_archive
 from deltaworks.tables.spark.toolchain import find_java, find_maven
 
 MAVEN_TIMEOUT_SECONDS = 1800
@@ -139,7 +140,7 @@ def artifact_name(jar: str) -> str:
 
 def _fingerprint(project: Path) -> str:
     digest = hashlib.sha256(_pyspark_version().encode())
-    for path in [project / "pom.xml", *sorted(project.glob("src/main/java/**/*.java"))]:
+    for path in [project / "pom.xml", *sorted(path for path in project.glob("src/main/**/*") if path.is_file())]:
         digest.update(str(path.relative_to(project)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -281,6 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
         jars = ensure_jars(progress=progress)
         if options.broker:
             ensure_broker_jars(progress=progress)
+        ensure_java_archive(progress=progress)
     except DeltaworksError as error:
         print(error, file=sys.stderr)
         return error.exit_code

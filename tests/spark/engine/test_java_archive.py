@@ -1,0 +1,64 @@
+"""The archive of Java's classes in a real driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.catalog import project_root
+from deltaworks.specs.spark_conf import java_archive, java_archive_options, java_archive_stamp
+
+#: Starts a driver and prints what its JVM has mapped of archives.
+DRIVER = """
+import psutil
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.spark.session import build_session
+here = StorageSpec(root="file:///deltaworks-tests")
+environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+spark = build_session(environment, app_name="archive", master="local[1]")
+assert spark.range(3).count() == 3
+java = next(p for p in psutil.Process().children(recursive=True) if p.name() == "java")
+print("MAPPED", sorted({m.path for m in java.memory_maps() if m.path.endswith(".jsa")}))
+spark.stop()
+"""
+
+
+def _start(root: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DELTAWORKS_PROJECT": str(root)}
+    return subprocess.run(
+        [sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_a_driver_takes_its_classes_from_the_archive_that_make_jars_left() -> None:
+    if not java_archive_options(project_root()):
+        pytest.skip("no archive of classes in this checkout: `make jars` makes it")
+
+    done = _start(project_root())
+
+    assert done.returncode == 0, done.stderr
+    assert str(java_archive(project_root())) in done.stdout
+
+
+def test_a_driver_whose_archive_is_of_another_class_path_starts_without_it_and_without_a_word(tmp_path: Path) -> None:
+    if not java_archive_options(project_root()):
+        pytest.skip("no archive of classes in this checkout: `make jars` makes it")
+    target = tmp_path / "include" / "jars" / "target"
+    shutil.copytree(project_root() / "include" / "spark", tmp_path / "include" / "spark")
+    shutil.copytree(project_root() / "include" / "jars" / "target" / "jars", target / "jars")
+    for path in (java_archive(project_root()), java_archive_stamp(project_root())):
+        os.link(path, target / path.name)
+    assert java_archive_options(tmp_path)
+
+    done = _start(tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "MAPPED" in done.stdout
+    assert str(target) not in done.stdout
+    assert "shared archive" not in done.stdout + done.stderr

@@ -1,0 +1,107 @@
+"""When the archive of Java's classes is made, and what happens where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.spark_conf import java_archive, java_archive_options
+from deltaworks.tables.spark import java_archive as making
+from deltaworks.tables.spark.java_archive import ensure_java_archive
+
+#: A Java that says of itself where it is and nothing else.
+JAVA = """#!/bin/sh
+echo "    java.home = $(dirname "$(dirname "$0")")" >&2
+echo "    java.version = 17.0.1" >&2
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    jars = tmp_path / "include" / "jars" / "target" / "jars"
+    jars.mkdir(parents=True)
+    (jars / "stamp.json").write_text("jars of today")
+    return tmp_path
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The archives that a session was run for; it writes a few bytes."""
+    runs: list[Path] = []
+
+    def train(archive: Path) -> str:
+        runs.append(archive)
+        archive.write_bytes(b"classes")
+        return ""
+
+    monkeypatch.setattr(making, "_train", train)
+    return runs
+
+
+def _quiet(_line: str) -> None:
+    pass
+
+
+def test_an_archive_is_made_once_and_then_taken(project: Path, trainings: list[Path]) -> None:
+    first = ensure_java_archive(progress=_quiet, root=project)
+    again = ensure_java_archive(progress=_quiet, root=project)
+
+    assert first == again == java_archive(project)
+    assert first is not None
+    assert first.read_bytes() == b"classes"
+    assert len(trainings) == 1
+    assert java_archive_options(project)
+
+
+def test_other_jars_have_another_archive(project: Path, trainings: list[Path]) -> None:
+    ensure_java_archive(progress=_quiet, root=project)
+    (project / "include" / "jars" / "target" / "jars" / "stamp.json").write_text("jars of tomorrow")
+
+    ensure_java_archive(progress=_quiet, root=project)
+
+    assert len(trainings) == 2
+
+
+def test_an_archive_that_was_cut_is_made_again(project: Path, trainings: list[Path]) -> None:
+    archive = ensure_java_archive(progress=_quiet, root=project)
+    assert archive is not None
+    os.truncate(archive, 3)
+    assert java_archive_options(project) == ""
+
+    ensure_java_archive(progress=_quiet, root=project)
+
+    assert len(trainings) == 2
+    assert archive.read_bytes() == b"classes"
+
+
+def test_a_session_that_fails_is_said_and_leaves_drivers_without_an_archive(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(archive: Path) -> str:
+        archive.write_bytes(b"half")
+        return "no memory"
+
+    monkeypatch.setattr(making, "_train", fail)
+    lines: list[str] = []
+
+    assert ensure_java_archive(progress=lines.append, root=project) is None
+
+    assert "no memory" in lines[-1]
+    assert java_archive_options(project) == ""
+    assert not list((project / "include" / "jars" / "target").glob(".classes-*"))
+
+
+def test_without_java_there_is_no_archive_and_nothing_is_run_for_one(
+    project: Path, trainings: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(project / "nowhere"))
+
+    assert ensure_java_archive(progress=_quiet, root=project) is None
+    assert trainings == []
