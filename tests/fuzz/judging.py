@@ -79,7 +79,8 @@ def _spec(source: str, event: str) -> PipelineSpec:
     declared_event = _DECLARED["event"] | json.loads(event)
     if "budget" in PayloadSpec.model_fields:
         declared["budget"] = _BUDGET
-    unwrap = {"unwrap": {"path": "body"}} if declared.pop("unwrap", False) else {}
+    keep = declared.pop("unwrap", None)
+    unwrap = {} if keep is None else {"unwrap": {"path": "body", "keep": keep}}
     return PipelineSpec.model_validate(
         _DECLARED
         | unwrap

@@ -60,7 +60,8 @@ _ALL: tuple[Target, ...] = (
         "json",
         {
             "values": Variant(_JSON, _JSON_PAYLOADS, plain_readers.json_values),
-            "wrapped": Variant(_JSON | {"unwrap": True}, text_inputs.wrapped_payloads(), _wrapped),
+            "wrapped": Variant(_JSON | {"unwrap": ()}, text_inputs.wrapped_payloads(), _wrapped),
+            "kept": Variant(_JSON | {"unwrap": ("httpMethod",)}, text_inputs.wrapped_payloads(), _counted(_wrapped)),
             "small": Variant(_JSON | {"max_event_bytes": 60}, _JSON_PAYLOADS, _counted(plain_readers.json_values)),
             "digests": Variant(_JSON, _JSON_PAYLOADS, _counted(plain_readers.json_values), {"id": ["id", "device"]}),
         },

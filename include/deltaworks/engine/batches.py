@@ -38,6 +38,7 @@ from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
 from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp
 from deltaworks.sources.base import Slice
 from deltaworks.sources.deaths import Care
@@ -249,6 +250,8 @@ class BatchProcessor:
         target = self._target()
         arrived = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
+        # Once for both passes: all rows of a batch have their answers from the same databases.
+        databases = fixed_databases(self._spec, self._lake.storage)
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
@@ -258,11 +261,14 @@ class BatchProcessor:
                 stamp=stamp,
                 target=target,
                 evolved=evolved,
+                databases=databases,
                 duplicates=windows,
                 care=care,
             )
 
-        return with_new_columns(one_pass, self._spec, self._tables.evolved())
+        written = with_new_columns(one_pass, self._spec, self._tables.evolved())
+        written.facts |= {} if databases is None else {"databases": databases.facts()}
+        return written
 
     def _target(self) -> FileTarget:
         folders, partition_by = {}, {}

@@ -24,7 +24,7 @@ from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
 from deltaworks.engine.duplicates.window import TasksTogether
 from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.engine.task_limits import TaskLimits
-from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
@@ -39,6 +39,8 @@ from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from deltaworks.events.enriching.databases import Databases
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ def write_payloads(
     target: FileTarget,
     *,
     evolved: Evolved | None = None,
+    databases: Databases | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     carefully: bool = False,
     flush_bytes: int = FLUSH_BYTES,
@@ -98,7 +101,10 @@ def write_payloads(
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     proof = partial(_check_parts, spec, target) if carefully else None
-    parser = Parser(spec, evolved=evolved, proof=proof)
+    try:
+        parser = Parser(spec, evolved=evolved, databases=databases, proof=proof)
+    except (ConfigError, TransientError) as error:  # of a database
+        return TaskOutput(findings=Findings(failure=error))
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
     try:
         with _collector_paused():
@@ -136,6 +142,7 @@ def fan_out(
     stamp: BatchStamp,
     target: FileTarget,
     evolved: Evolved | None = None,
+    databases: Databases | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     care: Care | None = None,
 ) -> Written:
@@ -144,13 +151,14 @@ def fan_out(
     Args:
         source: what the batch reads.
         evolved: the columns that tables were given while they ran.
+        databases: those that events are enriched from, fixed.
         duplicates: of tables that flag copies, the files whose ids count.
         care: how it is read where tasks die; None leaves a death to the caller.
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
-        ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE; nothing was committed.
-        TransientError: TASKS_DIE, STORAGE_UNREACHABLE; nothing was committed.
+        ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE, ENRICHMENT_UNREADABLE; nothing was committed.
+        TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
@@ -161,13 +169,20 @@ def fan_out(
         pipeline = PipelineSpec.model_validate_json(declared)
         with limits.of_task(payloads) as watched:
             return write_payloads(
-                watched, pipeline, stamp, target, evolved=evolved, duplicates=duplicates, carefully=carefully
+                watched,
+                pipeline,
+                stamp,
+                target,
+                evolved=evolved,
+                databases=databases,
+                duplicates=duplicates,
+                carefully=carefully,
             )
 
     def prove(payloads: Iterable[Payload]) -> None:
         pipeline = PipelineSpec.model_validate_json(declared)
         with canary_limits.of_task(payloads) as watched:
-            for part in Parser(pipeline, evolved=evolved).parse(watched, stamp):
+            for part in Parser(pipeline, evolved=evolved, databases=databases).parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 
     if spec.archive is not None and isinstance(source, RecordSlice):

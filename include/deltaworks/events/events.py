@@ -74,6 +74,40 @@ def checked_event(value: Any) -> dict[str, Any]:
     raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
 
 
+class KeptFields:
+    """Fields of a wrapper that become fields of each of its events, at the same paths."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = [tuple(path.split(".")) for path in paths]
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def of(self, wrapper: Any) -> dict[str, Any]:
+        """What of the fields a wrapper has, in objects of its own."""
+        kept: dict[str, Any] = {}
+        for path in self._paths:
+            holder = value_at(wrapper, path[:-1])
+            if isinstance(holder, dict) and path[-1] in holder:
+                place = kept
+                for name in path[:-1]:
+                    place = place.setdefault(name, {})
+                place[path[-1]] = holder[path[-1]]
+        return kept
+
+    def joined(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
+        """The event with the fields of its wrapper.
+
+        Raises:
+            Misfit: it has a field of such a name itself.
+        """
+        kept = self.of(wrapper)
+        for name in kept:
+            if name in event:
+                raise Misfit(ReasonCode.NAME_TAKEN, "the event and its wrapper both have it", path=name)
+        return {**kept, **event}
+
+
 class EventReader:
     """Reads single events. Stateless once built.
 
@@ -87,6 +121,7 @@ class EventReader:
         self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
         self._unwrap_text = ".".join(self._unwrap)
         self._inner_of = reader_of(self._unwrap)
+        self._keep = KeptFields(spec.unwrap.keep if spec.unwrap else ())
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
         self._name_of = reader_of(tuple(self._name_path_text.split(".")))
@@ -101,38 +136,47 @@ class EventReader:
     def _spread(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:
         for value, raw in values:
             text = inner = self._inner_of(value)
-            # The first character tells, but for white space: no copy is made of what is nearly always an object.
-            if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
-                try:
+            try:
+                # The first character tells, but for white space: no copy is made of what is nearly always an object.
+                if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                     budget.hold_json(inner)
                     inner = orjson.loads(inner)
-                except orjson.JSONDecodeError:
-                    inner = None  # a misfit when the event is read
-                except Exceeded as over:
-                    yield beyond(over, raw), raw
-                    continue
+                kept = self._keep.of(value) if self._keep and type(inner) is list else {}
+                if kept:
+                    # Written once more with each element, so that a wrapper of some bytes could become gigabytes.
+                    budget.hold(len(dumped(kept, raw)) * len(inner), len(inner))
+            except orjson.JSONDecodeError:
+                inner = None  # a misfit when the event is read
+            except Exceeded as over:
+                yield beyond(over, raw), raw
+                continue
             if type(inner) is not list:
                 yield value, raw
                 continue
-            for element, sent in zip(inner, self._as_sent(inner, text, raw), strict=True):
-                yield self._wrapped(element), dumped(self._wrapped(sent), raw)
+            elements, kept_as_sent = self._as_sent(inner, kept, text, raw)
+            for element, sent in zip(inner, elements, strict=True):
+                yield self._wrapped(element, kept), dumped(self._wrapped(sent, kept_as_sent), raw)
 
-    def _as_sent(self, elements: list[Any], text: Any, raw: bytes) -> list[Any]:
-        """The elements with their numbers as they were sent, where they are to be written again."""
-        written = text.encode() if type(text) is str else raw
-        if not has_rounded_number(written):
-            return elements
+    def _as_sent(
+        self, elements: list[Any], kept: dict[str, Any], text: Any, raw: bytes
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The elements and what is kept with their numbers as they were sent, where they are to be written again."""
+        inside = type(text) is str
         try:
-            exact = exact_value(written)
+            whole = exact_value(raw) if (kept or not inside) and has_rounded_number(raw) else None
+            if inside and has_rounded_number(text.encode()):
+                elements = exact_value(text)
+            elif not inside and whole is not None:
+                elements = self._inner_of(whole)
+            return elements, kept if whole is None else self._keep.of(whole)
         except (ValueError, RecursionError):
             # As what cannot be told apart: an id in them is refused, since it is not in these bytes.
-            return [None] * len(elements)
-        sent: list[Any] = exact if type(text) is str else self._inner_of(exact)
-        return sent
+            return [None] * len(elements), {}
 
-    def _wrapped(self, element: Any) -> Any:
-        for name in reversed(self._unwrap):
-            element = {name: element}
+    def _wrapped(self, element: Any, kept: dict[str, Any]) -> Any:
+        for depth in range(len(self._unwrap) - 1, -1, -1):
+            around = value_at(kept, self._unwrap[:depth]) if kept else None
+            element = {**(around or _ABSENT), self._unwrap[depth]: element}
         return element
 
     def event(self, value: Any) -> dict[str, Any]:
@@ -141,18 +185,20 @@ class EventReader:
         Raises:
             Misfit: there is none.
         """
-        if self._unwrap:
-            value = self._unwrapped(value)
-        return checked_event(value)
+        if not self._unwrap:
+            return checked_event(value)
+        event = checked_event(self._unwrapped(value))
+        return self._keep.joined(event, value) if self._keep else event
 
     def exact_event(self, raw: bytes) -> Any:
         """The event inside the bytes of a value with its numbers as literals; None where it cannot be had so."""
         try:
             value = exact_value(raw)
             inner = self._inner_of(value) if self._unwrap else value
-            return exact_value(inner) if type(inner) is str else inner
+            event = exact_value(inner) if type(inner) is str else inner
         except (ValueError, RecursionError):
             return None
+        return {**self._keep.of(value), **event} if self._keep and type(event) is dict else event
 
     def _unwrapped(self, value: Any) -> Any:
         if type(value) is not dict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ from deltaworks.events.exact_numbers import exact_bytes, may_be_rounded, with_li
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD
 from deltaworks.events.reasons import ReasonCode, readable
-from deltaworks.specs.pipeline import EventSpec
+from deltaworks.specs.event import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
@@ -30,10 +30,12 @@ Path = tuple[str, ...]
 _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
 
 
-def read_fields(table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = ()) -> ReadFields:
+def read_fields(
+    table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = (), answers: Iterable[str] = ()
+) -> ReadFields:
     """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
-    # Fields of a record, or of an object's key, are none of the event's own.
-    fields: ReadFields = {RECORD_FIELD: None, PARTITION_FIELD: None}
+    # Fields of a record, or of an object's key, are none of the event's own; nor is what was looked up, in `answers`.
+    fields: ReadFields = dict.fromkeys((RECORD_FIELD, PARTITION_FIELD, *answers))
     for path in (*event.id, *event.time.path, event.name.path, *table.when):
         if path is not None:
             _know(fields, tuple(path.split(".")), None)

@@ -35,9 +35,10 @@ class Findings:
 
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
     `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
-    arrived at in place of one of no use. `events` were read, those in quarantine among them, which are `rejected` by
-    the code of a reason and the field it is about, never with a value. `refusal` is why some object may not be read,
-    `some_read` whether any payload was.
+    arrived at in place of one of no use. `not_addresses`: values of private fields, by path, of which nothing is kept
+    since they are no addresses. `events` were read, those in quarantine among them, which are `rejected` by the code of
+    a reason and the field it is about, never with a value. `refusal` is why some object may not be read, `some_read`
+    whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -48,6 +49,7 @@ class Findings:
     events: int = field(default=0, compare=False)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     unusable_times: int = 0
+    not_addresses: Counter[str] = field(default_factory=Counter)
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
     some_read: bool = field(default=False, compare=False)
@@ -84,6 +86,7 @@ class Findings:
         self.events += other.events
         self.rejected.update(other.rejected)
         self.unusable_times += other.unusable_times
+        self.not_addresses.update(other.not_addresses)
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
             for path, kinds in paths.items():
@@ -110,6 +113,8 @@ class Findings:
             facts["rejected"] = [[code, path, events] for (code, path), events in self._most_rejected()]
         if self.unusable_times:
             facts["unusable_times"] = self.unusable_times
+        if self.not_addresses:
+            facts["not_addresses"] = dict(sorted(self.not_addresses.items()))
         return facts
 
     def _most_rejected(self) -> list[tuple[tuple[str, str], int]]:
@@ -130,6 +135,7 @@ class Findings:
             "events": self.events,
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
             "unusable_times": self.unusable_times,
+            "not_addresses": dict(self.not_addresses),
             "failure": _failure_record(self.failure),
             "refusal": _failure_record(self.refusal),
             "some_read": self.some_read,
@@ -146,6 +152,7 @@ class Findings:
             events=record["events"],
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
             unusable_times=record["unusable_times"],
+            not_addresses=Counter(record["not_addresses"]),
             failure=_failure(record["failure"]),
             refusal=_failure(record["refusal"]),
             some_read=record["some_read"],

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.misfits import Misfit
-from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields
+from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, answer_fields, partition_fields, protection_of
 from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
@@ -38,6 +38,11 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.sources.payload import TEXT_FORMATS, RecordSourceSpec
 
+if TYPE_CHECKING:
+    from deltaworks.events.enriching.databases import Databases
+
+#: Formats whose reasons for what cannot be read quote nothing of it.
+_QUOTES_NOTHING = frozenset({"json", "tsv", "text"})
 #: Rows on their way to their table, by its name.
 Part = tuple[str, pa.Table]
 
@@ -91,6 +96,7 @@ class Parser:
         spec: PipelineSpec,
         *,
         evolved: Evolved | None = None,
+        databases: Databases | None = None,
         chunk_events: int = 20_000,
         proof: Callable[[Sequence[Part]], None] | None = None,
     ) -> None:
@@ -98,6 +104,7 @@ class Parser:
 
         Args:
             evolved: the columns that tables were given while they ran.
+            databases: those that the pipeline looks addresses up in, as `origins.fixed_databases` gives them.
             chunk_events: events that are converted at once.
             proof: called with the rows of a chunk before they are given; what it raises is held against their events.
         """
@@ -110,8 +117,11 @@ class Parser:
         of_text = spec.source.format in TEXT_FORMATS
         self._of_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
+        answers = answer_fields(spec)
         self._columns = {
-            table.name: TableColumns(table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text)
+            table.name: TableColumns(
+                table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text, answers=answers
+            )
             for table in spec.event_tables
         }
         engine = RuleEngine()
@@ -120,6 +130,9 @@ class Parser:
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
         self._proof = proof
+        self._protection = protection_of(spec, databases)
+        self._withhold = bool(spec.private)
+        self._says_why = not spec.private or spec.source.format in _QUOTES_NOTHING
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[Part]:
         """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
@@ -146,7 +159,7 @@ class Parser:
                         yield from self._finish(chunk, stamp)
                         chunk = Chunk()
             except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
-                chunk.rejected.append(self._whole(payload, Reason(misfit.code, misfit.path, misfit.detail)))
+                chunk.rejected.append(self._whole(payload, self._reason(misfit)))
         yield from self._finish(chunk, stamp)
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
@@ -176,12 +189,11 @@ class Parser:
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
         except Exception as error:
-            if isinstance(error, Misfit):
-                reason = Reason(error.code, error.path, error.detail)
-            else:
-                reason = unexpected("reading", type(error).__name__)
+            reason = self._reason(error) if isinstance(error, Misfit) else unexpected("reading", type(error).__name__)
             chunk.rejected.append(_rejected(payload, position, raw, name, (reason,)))
             return
+        if self._protection is not None:
+            self._protection.apply(event, self.findings)
         index = len(chunk.events)
         chunk.events.append(event)
         chunk.raws.append(raw)
@@ -191,6 +203,11 @@ class Parser:
         chunk.positions.append(position)
         for table in tables:
             chunk.rows_by_table.setdefault(table, []).append(index)
+
+    def _reason(self, misfit: Misfit) -> Reason:
+        """Why something cannot be read. Where it may quote what was to be masked, it only says of what kind it is."""
+        says = self._says_why or misfit.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
+        return Reason(misfit.code, misfit.path, misfit.detail if says else "(withheld: fields are private)")
 
     def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[Part]:
         parts, misfits = self._landing(chunk, stamp)
@@ -283,7 +300,8 @@ class Parser:
                 reasons.setdefault(rows[place], []).append(reason)
 
     def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
-        return self._reader.exact_event(raws[index])
+        exact = self._reader.exact_event(raws[index])
+        return exact if self._protection is None else self._protection.masked(exact)
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
         # An object can be read again. A record is gone once its stream has let go of it.
@@ -304,6 +322,7 @@ class Parser:
             ingested_at_us=stamp.ingested_at_us,
             fingerprint=stamp.fingerprint,
             retain_raw_bytes=self._retain,
+            withhold_raw=self._withhold,
         )
 
 

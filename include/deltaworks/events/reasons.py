@@ -21,6 +21,7 @@ class ReasonCode(StrEnum):
     MISSING_REQUIRED = "missing_required"
     TYPE_MISMATCH = "type_mismatch"
     OUT_OF_RANGE = "out_of_range"
+    NAME_TAKEN = "name_taken"
     UNKNOWN_EVENT = "unknown_event"
     TOO_LARGE = "too_large"
     OVER_BUDGET = "over_budget"
@@ -111,9 +112,17 @@ def readable(text: str) -> str:
 
 
 def quarantine_rows(
-    rejected: Sequence[Rejected], *, batch_id: int, ingested_at_us: int, fingerprint: str, retain_raw_bytes: int
+    rejected: Sequence[Rejected],
+    *,
+    batch_id: int,
+    ingested_at_us: int,
+    fingerprint: str,
+    retain_raw_bytes: int,
+    withhold_raw: bool = False,
 ) -> pa.Table:
     """Rejected rows in the quarantine table's schema; the raw value is cut at `retain_raw_bytes`. Nothing raises.
+
+    Of a raw value that is withheld, since it may hold private fields, its length is kept: it tells it from others.
 
     Texts that are no UTF-8, and records that JSON has no words for, are kept as far as they can be written.
     """
@@ -126,14 +135,18 @@ def quarantine_rows(
         ]
         for row in rejected
     ]
-    raws = [row.raw[:retain_raw_bytes].decode("utf-8", "backslashreplace") for row in rejected]
+    kept_bytes = 0 if withhold_raw else retain_raw_bytes
+    raws = [row.raw[:kept_bytes].decode("utf-8", "backslashreplace") for row in rejected]
     columns = [
         times.cast(pa.date32()),
         [None if row.event_name is None else readable(row.event_name) for row in rejected],
         reasons,
         raws,
         [len(row.raw) for row in rejected],
-        [_is_complete(row, raw, retain_raw_bytes) for row, raw in zip(rejected, raws, strict=True)],
+        [
+            not withhold_raw and _is_complete(row, raw, retain_raw_bytes)
+            for row, raw in zip(rejected, raws, strict=True)
+        ],
         [readable(row.key) for row in rejected],
         [fingerprint] * len(rejected),
         times,

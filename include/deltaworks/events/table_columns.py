@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,8 +19,8 @@ from deltaworks.events.findings import Findings
 from deltaworks.events.formats.values import from_text
 from deltaworks.events.origins import PARTITION_FIELD
 from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
-from deltaworks.specs.pipeline import EventSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec
 from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import ColumnType, parse_type
@@ -74,17 +74,23 @@ _SHOWN_PATH = 200
 
 
 class TableColumns:
-    """Makes the columns of one table out of events; `of_text` where all their fields are texts."""
+    """Makes the columns of one table out of events; `of_text` where all their fields are texts but for `answers`."""
 
     def __init__(
-        self, table: TableSpec, event: EventSpec, evolved: tuple[EvolvedColumn, ...] = (), *, of_text: bool = False
+        self,
+        table: TableSpec,
+        event: EventSpec,
+        evolved: tuple[EvolvedColumn, ...] = (),
+        *,
+        of_text: bool = False,
+        answers: Collection[str] = (),
     ) -> None:
         self._table = table
         #: Whether rows that land have to be completed at all.
         self.keeps_other_fields = table.evolve != "ignore"
-        self._columns = [_declared(spec, of_text=of_text) for spec in table.columns]
+        self._columns = [_declared(spec, of_text=of_text, answers=answers) for spec in table.columns]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
-        self._read_fields = read_fields(table, event, tuple(column.path for column in evolved))
+        self._read_fields = read_fields(table, event, tuple(column.path for column in evolved), answers)
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
         self._marks = [(field.name, field.type) for field in marks]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
@@ -168,7 +174,7 @@ class TableColumns:
                 )
 
 
-def _declared(spec: ColumnSpec, *, of_text: bool) -> EventColumn:
+def _declared(spec: ColumnSpec, *, of_text: bool, answers: Collection[str]) -> EventColumn:
     path = tuple(spec.path.split("."))
-    texts = of_text or path[0] == PARTITION_FIELD
+    texts = (of_text and path[0] not in answers) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.form, spec.required, texts)

@@ -18,6 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.start import open_batches, stream_lease
@@ -155,19 +156,27 @@ class _Operation:
         begun = self._begun()
         resumed = begun is not None
         if begun is None:
-            self._settle()
-            plan = self._planner.plan_pipeline(self._back_to, reason=reason)
-            way = self._way(plan)
-            if way is not None:
-                way.refuse_other(self._pipeline, plan.to_batch or 0)
-                names = tuple(loss.table for loss in plan.tables)
-                refuse_running_followers(self._catalog, self._home, names)
-            _refuse_unbounded(plan, max_rows)
+            torn = self._torn()
+            if torn is None and not self._home.held.read():
+                # What is refused has written nothing then: to settle is to fence every table.
+                self._plan(max_rows, reason)
+            self._settle(torn)
+            plan = self._plan(max_rows, reason)
             self._specs.keep(self._spec)
             begun = self._home.start_overs.fix(plan)
         self._fault("planned")
         recreated = self._perform(begun)
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
+
+    def _plan(self, max_rows: int | None, reason: str) -> StartOver:
+        """What there is to do, unless it is refused."""
+        plan = self._planner.plan_pipeline(self._back_to, reason=reason)
+        way = self._way(plan)
+        if way is not None:
+            way.refuse_other(self._pipeline, plan.to_batch or 0)
+            refuse_running_followers(self._catalog, self._home, tuple(loss.table for loss in plan.tables))
+        _refuse_unbounded(plan, max_rows)
+        return plan
 
     def _way(self, plan: StartOver) -> WayBack | None:
         """The way to the batch that a rollback is of; None for a start over, which is one."""
@@ -181,12 +190,15 @@ class _Operation:
         generation, ended = self._home.start_overs.newest()
         return None if ended else self._home.start_overs.read(generation)
 
-    def _settle(self) -> None:
-        """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
-        before = self._specs.current() or self._spec
+    def _torn(self) -> PreparedBatch | None:
+        """The batch that was prepared and not completed."""
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
-        torn = self._home.prepared.read(generation, 0 if last is None else last + 1)
+        return self._home.prepared.read(generation, 0 if last is None else last + 1)
+
+    def _settle(self, torn: PreparedBatch | None) -> None:
+        """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
+        before = self._specs.current() or self._spec
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
         processor, ledger = open_batches(
             self._spark() if staged and self._spark else None,

@@ -66,7 +66,11 @@ class Told:
     position: int = 0
 
 
-def tell(lines: list[str]) -> Told:
+#: Fields of a wrapper, as `unwrap.keep` names them.
+KEPT = ("stage", "meta.region")
+
+
+def tell(lines: list[str], *, keep: bool = False) -> Told:
     """What becomes of these lines, each of which is one value or none."""
     told = Told()
     for line in lines:
@@ -75,38 +79,47 @@ def tell(lines: list[str]) -> Told:
         except ValueError:
             _one(told, None, len(line.encode()), broken=True)
             continue
-        for wrapped, size in _wrapped(value, len(line.encode())):
-            _one(told, wrapped, size)
+        for wrapped, size in _wrapped(value, len(line.encode()), keep):
+            _one(told, wrapped, size, keep=keep)
     return told
 
 
-def _wrapped(value: Any, size: int) -> list[tuple[Any, int]]:
+def _wrapped(value: Any, size: int, keep: bool) -> list[tuple[Any, int]]:
     """Arrays taken apart: of wrappers, and inside a wrapper."""
     if isinstance(value, list):
-        return [pair for each in value for pair in _inside(each, _size(each))]
-    return _inside(value, size)
+        return [pair for each in value for pair in _inside(each, _size(each), keep)]
+    return _inside(value, size, keep)
 
 
-def _inside(value: Any, size: int) -> list[tuple[Any, int]]:
+def _inside(value: Any, size: int, keep: bool) -> list[tuple[Any, int]]:
     body = value.get("body") if isinstance(value, dict) else None
     if isinstance(body, str) and body.startswith("["):
         body = json.loads(body)
     if isinstance(body, list):
-        return [({"body": each}, _size({"body": each})) for each in body]
+        around = _kept(value) if keep else {}
+        return [(around | {"body": each}, _size(around | {"body": each})) for each in body]
     return [(value, size)]
+
+
+def _kept(value: Any) -> dict[str, Any]:
+    kept = {"stage": value["stage"]} if "stage" in value else {}
+    if isinstance(value.get("meta"), dict) and "region" in value["meta"]:
+        kept["meta"] = {"region": value["meta"]["region"]}
+    return kept
 
 
 def _size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-def _one(told: Told, value: Any, size: int, *, broken: bool = False) -> None:
+def _one(told: Told, value: Any, size: int, *, broken: bool = False, keep: bool = False) -> None:
     position, told.position = told.position, told.position + 1
     if size > MAX_BYTES:
         told.reasons[position] = {("too_large", "")}
         return
-    event = None if broken else value
+    event, kept = None if broken else value, {}
     if isinstance(event, dict):
+        kept = _kept(event) if keep else {}
         event = event.get("body")
         if event is None:
             told.reasons[position] = {("missing_required", "")}
@@ -119,6 +132,11 @@ def _one(told: Told, value: Any, size: int, *, broken: bool = False) -> None:
     if broken or not isinstance(event, dict):
         told.reasons[position] = {("malformed" if broken else "not_an_object", "")}
         return
+    taken = [name for name in kept if name in event]
+    if taken:
+        told.reasons[position] = {("name_taken", taken[0])}
+        return
+    event = kept | event
     _event(told, position, event)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.events.slow_parsing import ARRIVED, DECLARED, tell
+from tests.unit.events.slow_parsing import ARRIVED, DECLARED, KEPT, tell
 
 STAMP = BatchStamp(batch_id=3, ingested_at_us=ARRIVED * 1_000_000, fingerprint="fp")
 DAY = 86_400
@@ -34,6 +34,7 @@ ANY_EVENT = st.fixed_dictionaries(
         "device": st.sampled_from(["d", "d", None, 7, "long " * 50]),
         "params": PARAMS | ODD_VALUES,
         "extra": ODD_VALUES,
+        "stage": st.sampled_from([None, "own"]),
     },
 )
 LIKELY_GOOD = st.builds(
@@ -57,7 +58,14 @@ BODIES = st.one_of(
     st.lists(EVENTS, max_size=3).map(json.dumps),
     st.sampled_from([None, 7, "{", "7"]),
 )
-WRAPPED = BODIES.map(lambda body: {"path": "/v1", "body": body})
+AROUND = st.fixed_dictionaries(
+    {"path": st.just("/v1")},
+    optional={
+        "stage": st.sampled_from(["prod", None, 2**70, {"n": 0.12345678901234567}]),
+        "meta": st.sampled_from([None, {}, {"region": "eu", "zone": 1}, {"region": None}, "x"]),
+    },
+)
+WRAPPED = st.builds(lambda around, body: around | {"body": body}, AROUND, BODIES)
 # What is broken ends where the next object begins, so one follows.
 BROKEN = st.sampled_from(['{"a": nul}', '{"body": {"name": "order" "time"}}']).map(lambda broken: [broken, "{}"])
 LINES = st.one_of(
@@ -69,10 +77,11 @@ LINES = st.one_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 6))
-def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]], chunk_events: int) -> None:
+@given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 6), st.booleans())
+def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]], chunk_events: int, keep: bool) -> None:
     lines = [line for piece in pieces for line in piece]
-    parser = Parser(PipelineSpec.model_validate(DECLARED), chunk_events=chunk_events)
+    unwrap = DECLARED["unwrap"] | ({"keep": KEPT} if keep else {})
+    parser = Parser(PipelineSpec.model_validate(DECLARED | {"unwrap": unwrap}), chunk_events=chunk_events)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     reasons: dict[int, set[tuple[str, str]]] = {}
     for name, table in parser.parse([Payload(1, "k", "\n".join(lines).encode())], STAMP):
@@ -85,7 +94,7 @@ def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]],
                 assert (name, position) not in rows
                 rows[name, position] = row
 
-    told = tell(lines)
+    told = tell(lines, keep=keep)
     assert reasons == told.reasons
     assert rows.keys() == told.rows.keys()
     for place, wanted in told.rows.items():

@@ -136,6 +136,16 @@ class Quarantine:
             query, values = f"{query} LIMIT ?", [*values, limit]
         return self._connection.sql(query, params=values).to_arrow_table()
 
+    def count_kept(self, selection: QuarantineFilter) -> tuple[int, int]:
+        """How many open rows there are, and how many of them hold their event whole."""
+        condition, values = selection.condition()
+        counted = self._rows(
+            "SELECT count(*) AS rows, count(*) FILTER (coalesce(raw_complete, strlen(raw) = raw_bytes)) AS whole"
+            f" FROM open_rows WHERE {condition}",
+            values,
+        )
+        return counted[0]["rows"], counted[0]["whole"]
+
     def objects_needed(self) -> set[int]:
         """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
         rows = self._rows(

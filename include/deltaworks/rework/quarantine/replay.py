@@ -27,7 +27,9 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.engine.announcements import announcers, with_announcements
 from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
+from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import Parser
 from deltaworks.rework.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
 from deltaworks.rework.quarantine.replay_commit import Fault, ReplayCommits, rereading
@@ -35,6 +37,7 @@ from deltaworks.rework.quarantine.replay_rows import LandedObjects, PayloadFinde
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.features import reasons_for_spark
 from deltaworks.tables.lake import Lake
@@ -90,7 +93,9 @@ def replay_quarantine(
         fault: called at `files_written`, `prepared` and `committed:<table>`, by tests.
 
     Raises:
-        ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE.
+        ConfigError: ENRICHMENT_UNREADABLE.
+        ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE;
+            QUARANTINE_WITHHELD, no row of the selection has kept its event, and its source keeps no objects.
         ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
             next call completes what was prepared.
     """
@@ -98,6 +103,7 @@ def replay_quarantine(
     result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     spec = catalog.pipeline(pipeline)
+    _refuse_withheld(spec, lake, selection)
     commits = ReplayCommits(spec, lake, home, fault=fault)
     replayer = _Replayer(catalog, lake, home, commits, result)
 
@@ -118,6 +124,20 @@ def replay_quarantine(
         result.rows_by_table = commits.rows_by_table
     result.seconds = time.monotonic() - started
     return result
+
+
+def _refuse_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
+    """Refuse to read records again that are nowhere any more: their values were withheld for private fields."""
+    if not spec.private or isinstance(spec.source, FileSourceSpec):
+        return
+    rows, whole = Quarantine(lake, spec.pipeline).count_kept(selection)
+    if rows and not whole:
+        raise ContractError(
+            "QUARANTINE_WITHHELD",
+            f"None of the {rows} selected rows has kept its event: {spec.pipeline!r} declares private fields, so "
+            f"quarantine holds no raw value, and {spec.source.kind} keeps no objects to read again.",
+            hint=f"Read again what the source still has: `deltaworks reprocess {spec.pipeline}`.",
+        )
 
 
 class _Replayer:
@@ -176,9 +196,10 @@ class _Replayer:
         open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
         passes: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
+        databases = fixed_databases(self._spec, self._lake.storage)
 
         def one_pass(evolved: Evolved) -> Written:
-            parser = Parser(self._spec, evolved=evolved)
+            parser = Parser(self._spec, evolved=evolved, databases=databases)
             payloads = PayloadFinder(parser, self._landed).find(open_rows)
             fingerprint = self._spec.fingerprint()
             passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))

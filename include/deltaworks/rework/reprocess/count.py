@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
+from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest
@@ -87,7 +88,8 @@ class ReprocessCounter:
         resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
-        rereader = Rereader(self._spec, RereadScope(frozenset(names), plan.whole), opener)
+        databases = fixed_databases(self._spec, self._lake.storage)
+        rereader = Rereader(self._spec, RereadScope(frozenset(names), plan.whole), opener, databases=databases)
         rows: Counter[str] = Counter()
         for table, part in rereader.rows(chosen):
             rows[table] += part.num_rows
@@ -124,7 +126,8 @@ class ReprocessCounter:
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
         did = Reread()
         if exact:
-            work = Pass(RereadScope(frozenset(names), plan.whole), target=None)
+            databases = fixed_databases(self._spec, self._lake.storage)
+            work = Pass(RereadScope(frozenset(names), plan.whole), target=None, databases=databases)
             did = read_records(spark, self._lake, resolver, parts, work)
         ranges = SeqRanges.joined(one.seqs for one in parts.readable)
         return ReprocessCount(

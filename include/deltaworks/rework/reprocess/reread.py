@@ -34,6 +34,8 @@ from deltaworks.tables.files import WrittenFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from deltaworks.events.enriching.databases import Databases
+
 #: Objects of this size together make a task.
 TASK_BYTES = 64 << 20
 Opener = Callable[[FileReference], Payload]
@@ -85,21 +87,31 @@ class Reread:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them."""
+    """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them.
+
+    `databases` are those of today: rows that are read again have the answers that new ones have.
+    """
 
     scope: RereadScope
     target: FileTarget | None
     evolved: Evolved | None = None
+    databases: Databases | None = None
 
 
 class Rereader:
     """Reads payloads again within one task. Used by one thread."""
 
     def __init__(
-        self, spec: PipelineSpec, scope: RereadScope, opener: Opener | None = None, *, evolved: Evolved | None = None
+        self,
+        spec: PipelineSpec,
+        scope: RereadScope,
+        opener: Opener | None = None,
+        *,
+        evolved: Evolved | None = None,
+        databases: Databases | None = None,
     ) -> None:
         """`opener` reads objects; records need none."""
-        self._parser = Parser(spec, evolved=evolved)
+        self._parser = Parser(spec, evolved=evolved, databases=databases)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
         self._opener = opener
@@ -197,7 +209,7 @@ def reread(
     def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
-            rereader = Rereader(pipeline, own, opener, evolved=work.evolved)
+            rereader = Rereader(pipeline, own, opener, evolved=work.evolved, databases=work.databases)
             yield asdict(staged(rereader.rows(share), rereader, work.target))
 
     did = Reread()

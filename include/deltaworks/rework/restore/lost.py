@@ -28,7 +28,7 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
-from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, fixed_databases, row_keys
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
@@ -219,7 +219,8 @@ class _Stager:
         present = self._present(seqs) | self._quarantined(seqs)
         opener: Opener = landing_opener(self._environment, self._spec)
         scope = RereadScope(frozenset([self._rollback.table]), whole=False)
-        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved())
+        databases = fixed_databases(self._spec, self._lake.storage)
+        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved(), databases=databases)
         files = list(self._written(_missing(rereader.rows(objects), present)))
         gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
         if gone and not allow_missing:

@@ -46,6 +46,11 @@ def back(stage: Stage, batch: int, fault: str = "none", **options: Any) -> Start
     return start_over(stage.catalog(), "shop", fault=crash_at(fault), **given)
 
 
+def versions(stage: Stage) -> dict[str, int]:
+    tables = {name: stage.lake.open(paths.table("shop", name)) for name in ALL}
+    return {name: table.version() for name, table in tables.items() if table is not None}
+
+
 def land_again(stage: Stage, *seqs: int, generation: int = 2, first: int = 4) -> None:
     lease = Lease(
         stage.objects,
@@ -181,10 +186,12 @@ def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:
     table = stage.lake.open(paths.table("shop", "logins"))
     assert table is not None
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    before = versions(stage)
 
     with pytest.raises(ContractError, match="ROLLBACK_LOSES_ROWS"):
         back(stage, 1)
 
+    assert versions(stage) == before, "what is refused has not even fenced a table"
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
 
 
@@ -197,8 +204,10 @@ def test_a_stream_that_runs_and_a_bound_that_is_missing_stop_it(stage: Stage) ->
     finally:
         lease.release()
 
+    before = versions(stage)
     with pytest.raises(ConfigError, match="START_OVER_UNBOUNDED"):
         back(stage, 1, max_rows=None)
+    assert versions(stage) == before
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
 
 

@@ -1,0 +1,209 @@
+"""Databases of addresses as a batch reads them: objects of the lake, each fixed to one version for all of its tasks.
+
+The driver fixes the ETag of every database before a pass. A task opens exactly that copy: from its worker's disk where
+it was fetched before, else from the lake, if it is still the one that was fixed. So the rows of a batch have answers of
+one database, however often it is replaced meanwhile; the ledger says of which.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import maxminddb
+from maxminddb.types import Record
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
+
+log = logging.getLogger(__name__)
+
+OLD_DAYS = 30
+#: Copies on a worker's disk that nobody has opened for so long are deleted when another one is fetched.
+_UNUSED_SECONDS = 24 * 3600
+_FIXING_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDatabase:
+    """One version of a database: its name below `databases/`, its ETag, when it was built (seconds since 1970)."""
+
+    name: str
+    etag: str
+    build_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """The databases of a pass. Travels to tasks, with the values of the storage's references, and is never printed."""
+
+    storage: str
+    variables: Mapping[str, str] = field(repr=False)
+    fixed: Mapping[str, FixedDatabase]
+
+    @classmethod
+    def fix(cls, names: Iterable[str], storage: StorageSpec) -> Databases:
+        """The databases as they are in the lake now. Opens each, so one that is damaged at its ends is seen here.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE, one is missing or cannot be opened.
+            TransientError: the storage failed; ENRICHMENT_REPLACED, one is replaced again and again.
+        """
+        declared = storage.model_dump_json()
+        objects = _objects(declared, os.getpid())
+        return cls(declared, resolved_variables(storage), {name: _fixed(name, objects) for name in sorted(set(names))})
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What the prepared batch and the ledger say of them."""
+        return [
+            {"database": fixed.name, "etag": fixed.etag, "build_epoch": fixed.build_epoch}
+            for fixed in self.fixed.values()
+        ]
+
+    def reader(self, name: str) -> AddressReader:
+        """What looks addresses up in one of them, in any process.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE, it cannot be opened.
+            TransientError: ENRICHMENT_REPLACED, it was replaced before this worker had fetched it.
+        """
+        set_missing_variables(self.variables)
+        fixed = self.fixed[name]
+        copy = _copy(name, fixed.etag, lambda: _objects(self.storage, os.getpid()))
+        return AddressReader(_opened(name, copy), name)
+
+
+class AddressReader:
+    """Looks addresses up. What a database cannot answer for its damage raises, and is never null."""
+
+    def __init__(self, reader: maxminddb.Reader, name: str) -> None:
+        self._reader = reader
+        self._name = name
+        self._only_ipv4 = reader.metadata().ip_version == 4
+
+    def record(self, address: str) -> Record | None:
+        """What the database says of an address; None where it says nothing.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE, the database is damaged where the answer lies.
+        """
+        if self._only_ipv4 and ":" in address:
+            return None
+        try:
+            return self._reader.get(address)
+        except Exception as error:  # either reader raises whatever the damage leads it into
+            raise _unreadable(self._name, f"a look-up in it failed ({type(error).__name__})") from None
+
+
+def _fixed(name: str, objects: ObjectStore) -> FixedDatabase:
+    for _ in range(_FIXING_ATTEMPTS):
+        etag = objects.etag(paths.database(name))
+        if etag is None:
+            raise _unreadable(name, "it is not in the lake")
+        try:
+            copy = _copy(name, etag, lambda: objects)
+        except TransientError as error:
+            if error.condition != "ENRICHMENT_REPLACED":
+                raise
+            replaced = error
+            continue
+        reader = _opened(name, copy)
+        build_epoch = reader.metadata().build_epoch
+        _warn(name, etag, build_epoch, slow=isinstance(reader, maxminddb.Reader))
+        return FixedDatabase(name, etag, build_epoch)
+    raise replaced
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(name: str, etag: str, build_epoch: int, *, slow: bool) -> None:
+    """Say once of a version what makes its answers wrong or slow."""
+    days = (time.time() - build_epoch) / 86_400
+    if days > OLD_DAYS:
+        log.warning("database=%s etag=%s was built %d days ago: addresses have moved since", name, etag, days)
+    if slow:  # maxminddb falls back to it without a word
+        log.warning("database=%s is read by maxminddb's Python code, ten times slower than its C extension", name)
+
+
+@functools.lru_cache(maxsize=4)
+def _objects(storage: str, _process: int) -> ObjectStore:
+    """One client a process: a client inherited through a fork shares its connections."""
+    return open_objects(StorageSpec.model_validate_json(storage))
+
+
+def _copy(name: str, etag: str, objects: Any) -> Path:
+    """The version of a database as a file of this machine."""
+    folder = _folder()
+    of_name = hashlib.sha256(name.encode()).hexdigest()[:16]
+    copy = folder / f"{of_name}-{hashlib.sha256(etag.encode()).hexdigest()[:32]}.mmdb"
+    with suppress(FileNotFoundError):
+        os.utime(copy)
+        return copy
+    stored = objects().get(paths.database(name))
+    if stored is None:
+        raise _unreadable(name, "it is not in the lake")
+    if stored.etag != etag:
+        raise TransientError(
+            "ENRICHMENT_REPLACED",
+            f"The database {name!r} was replaced while a batch was read with its former version.",
+            hint="Nothing: the batch is read again, whole, with the new one.",
+        )
+    partial = folder / f".{uuid.uuid4().hex}"
+    partial.write_bytes(stored.data)
+    partial.replace(copy)
+    _delete_unused(folder, keep=copy)
+    return copy
+
+
+def _folder() -> Path:
+    """The folder of copies on this machine. It is this user's alone: others must not choose what is looked up."""
+    folder = Path(tempfile.gettempdir()) / f"deltaworks-databases-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise ConfigError(
+            "ENRICHMENT_UNREADABLE",
+            f"{folder} is not this user's alone, so the databases in it may be anybody's.",
+            hint=f"Delete {folder}, or set TMPDIR to a folder of this user.",
+        )
+    return folder
+
+
+def _delete_unused(folder: Path, *, keep: Path) -> None:
+    """Former versions go: their licences often say within which time."""
+    before = time.time() - _UNUSED_SECONDS
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path != keep and path.stat().st_mtime < before:
+                path.unlink()
+
+
+def _opened(name: str, copy: Path) -> maxminddb.Reader:
+    try:
+        return _reader(copy, os.getpid())
+    except Exception as error:  # either reader raises whatever the damage leads it into
+        raise _unreadable(name, f"it cannot be opened ({type(error).__name__})") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _reader(copy: Path, _process: int) -> maxminddb.Reader:
+    return maxminddb.open_database(copy)
+
+
+def _unreadable(name: str, what: str) -> ConfigError:
+    return ConfigError(
+        "ENRICHMENT_UNREADABLE",
+        f"The database {name!r} is of no use: {what}.",
+        hint=f"Put a sound one to {paths.database(name)} of the lake; the batch that failed is then read again, whole.",
+    )

@@ -1,0 +1,210 @@
+"""What is looked up of events before they are masked (`enrich`), and which of their fields are masked (`private`).
+
+Both happen in the pass that parses: what `enrich` finds of an address lies below `_<name>` of its event, and of the
+address itself nothing more is kept than `private` says, in no table, no reason and no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from deltaworks.specs.base import FieldPath, Name, Place, Problem, Spec, later_key, nearest_of, raise_located
+from deltaworks.specs.effects import OTHER_MEANING, OTHER_READING, Edit, Effect, NamedItems
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: What a user agent is taken apart into, below `_<name>`.
+USER_AGENT_FIELDS = ("browser", "browser_version", "os", "os_version", "device", "brand", "model", "is_bot")
+#: Fields below which an event has what its record, or its object's key, says: `_record`, `_partition`.
+_OF_THE_ENGINE = ("record", "partition")
+
+ANSWERS = NamedItems(
+    added=OTHER_READING,
+    removed=Edit(
+        Effect.RESTART, "Columns below `_{name}` go with it. Rows that landed keep its answers; nothing new gets any."
+    ),
+)
+MASKS = NamedItems(
+    added=Edit(
+        Effect.BACKFILL,
+        "Masked from the stream's next start on. Rows that landed before, and raw values in quarantine, still hold "
+        "{name}: `deltaworks reprocess {pipeline} --from-start` masks the rows, expired rows leave quarantine.",
+    ),
+    removed=Edit(
+        Effect.MIXES,
+        "Values of {name} would be kept whole from now on. If that is meant, accept it with `deltaworks pipelines diff "
+        "{pipeline} --accept`.",
+    ),
+)
+
+
+def _check_database(value: str) -> str:
+    parts = value.split("/")
+    if not value.endswith(".mmdb") or any(part in ("", ".", "..") for part in parts):
+        raise ValueError("write the database's key below `databases/` of the lake, such as geo/GeoLite2-City.mmdb")
+    return value
+
+
+def _check_record_path(value: str) -> str:
+    if any(part == "" for part in value.split(".")):
+        raise ValueError("write names with points between, and numbers for places in a list: subdivisions.0.iso_code")
+    return value
+
+
+class EnrichSpec(Spec):
+    """One look-up: of which field, in what, and what of the answer events have below `_<name>`.
+
+    `mmdb` looks an address up in a database of the lake; `user_agent` takes the text of a browser or a bot apart.
+    """
+
+    name: Annotated[Name, OTHER_MEANING]
+    kind: Annotated[Literal["mmdb", "user_agent"], OTHER_MEANING]
+    of: Annotated[FieldPath, OTHER_READING]
+    database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, OTHER_READING] = later_key(
+        None, description="of kind mmdb: its key below `databases/` of the lake"
+    )
+    fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], OTHER_READING] = later_key(
+        {}, description="of kind mmdb: names below `_<name>`, and where their values lie in a record of the database"
+    )
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        problems: list[Problem] = []
+        if self.kind == "mmdb":
+            if self.database is None:
+                problems.append((("database",), "name the database to look addresses up in, such as geo/City.mmdb"))
+            if not self.fields:
+                problems.append((("fields",), "say what to take of an answer, such as country: country.iso_code"))
+        else:
+            if self.database is not None:
+                problems.append((("database",), "user agents are taken apart without a database; leave it out"))
+            if self.fields:
+                problems.append((("fields",), f"a user agent always has {', '.join(USER_AGENT_FIELDS)}; leave it out"))
+        raise_located(problems)
+        return self
+
+    @property
+    def field(self) -> str:
+        """The field of an event that the answers lie below."""
+        return f"_{self.name}"
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The names below that field."""
+        return tuple(self.fields) if self.kind == "mmdb" else USER_AGENT_FIELDS
+
+
+class PrivateSpec(Spec):
+    """A field of events of which only a part is kept, or nothing."""
+
+    path: Annotated[FieldPath, OTHER_MEANING]
+    keep: Annotated[Literal["network", "nothing"], OTHER_MEANING] = Field(
+        description="network: of an address without its last octet (IPv4) or its last 80 bits (IPv6)"
+    )
+
+    @property
+    def name(self) -> str:
+        """What it is matched by between two declarations."""
+        return self.path
+
+
+def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between the look-ups of a pipeline and what reads their answers."""
+    first: dict[str, Place] = {}
+    taken = {name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"}
+    for index, look_up in enumerate(pipeline.enrich):
+        place: Place = ("enrich", index, "name")
+        if look_up.name in first:
+            text = f"{look_up.name!r} is declared twice; give one of them another name"
+            yield place, text, (first[look_up.name],)
+        elif look_up.name in taken or look_up.name in _OF_THE_ENGINE:
+            yield place, f"{look_up.field} is the engine's own; choose another name"
+        first.setdefault(look_up.name, place)
+    if not pipeline.enrich:
+        return
+    by_field = {look_up.field: look_up for look_up in reversed(pipeline.enrich)}
+    for place, path in _read_before(pipeline):
+        if path.split(".")[0] in by_field:
+            yield place, f"{path!r} is looked up only after this is read; name a field that events come with"
+    for place, path in _columns(pipeline):
+        yield from _answer_problems(place, path, by_field)
+
+
+def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between the private fields of a pipeline and the rest of it."""
+    if not pipeline.private:
+        return
+    answers = {look_up.field for look_up in pipeline.enrich}
+    for index, private in enumerate(pipeline.private):
+        place: Place = ("private", index, "path")
+        top = private.path.split(".")[0]
+        if top in answers or top in {f"_{name}" for name in _OF_THE_ENGINE}:
+            yield place, f"{private.path!r} is no field that events come with: keep its source private instead"
+        for other in range(index):
+            if _overlap(private.path, pipeline.private[other].path):
+                text = f"{private.path!r} and {pipeline.private[other].path!r} hold each other; leave one out"
+                yield place, text, (("private", other, "path"),)
+    for place, path in _read_before(pipeline):
+        for index, private in enumerate(pipeline.private):
+            if place[0] != "enrich" and _overlap(path, private.path):
+                text = (
+                    f"{path!r} is private: what names, routes, dates or identifies an event is kept as it is; "
+                    "choose another field"
+                )
+                yield place, text, (("private", index, "path"),)
+    if pipeline.archive is not None:
+        yield ("archive",), "an archive keeps payloads as they came, private fields in them; leave one of the two out"
+    yield from _column_problems(pipeline)
+
+
+def _answer_problems(place: Place, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
+    top, *rest = path.split(".")
+    if top in by_field:
+        answers = by_field[top].answers
+        if rest and rest[0] not in answers:
+            yield place, f"{top} has no answer {rest[0]!r}; {nearest_of(rest[0], answers)}"
+    elif top.startswith("_") and rest and top.removeprefix("_") not in _OF_THE_ENGINE:
+        yield place, f"no enrichment is called {top.removeprefix('_')!r}; {nearest_of(top, by_field)}"
+
+
+def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """Columns that no event would fit, once its private fields are masked."""
+    for index, table in enumerate(pipeline.tables):
+        for position, column in enumerate(table.columns):
+            keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
+            place: Place = ("tables", index, "columns", position)
+            if keep == "nothing" and column.required:
+                yield (*place, "required"), f"nothing is kept of {column.path!r}: the column is always null"
+            if keep == "network" and column.type != "string":
+                yield (*place, "type"), f"the network of {column.path!r} is a text; declare type: string"
+
+
+def _read_before(pipeline: PipelineSpec) -> Iterator[tuple[Place, str]]:
+    """Every path that is read before anything is looked up or masked, with its place."""
+    event = pipeline.event
+    if event.name.path is not None:
+        yield ("event", "name", "path"), event.name.path
+    for index, path in enumerate(event.time.path):
+        yield ("event", "time", "path", *([index] if len(event.time.path) > 1 else [])), path
+    for index, path in enumerate(event.id):
+        yield ("event", "id", *([index] if len(event.id) > 1 else [])), path
+    for index, table in enumerate(pipeline.tables):
+        for path in table.when:
+            yield ("tables", index, "when", path), path
+    for index, look_up in enumerate(pipeline.enrich):
+        yield ("enrich", index, "of"), look_up.of
+
+
+def _columns(pipeline: PipelineSpec) -> Iterator[tuple[Place, str]]:
+    for index, table in enumerate(pipeline.tables):
+        for position, column in enumerate(table.columns):
+            yield ("tables", index, "columns", position, "path"), column.path
+
+
+def _overlap(path: str, other: str) -> bool:
+    """Whether one of two paths is the other, or leads into what it holds."""
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

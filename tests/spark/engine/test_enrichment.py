@@ -1,0 +1,314 @@
+"""Events are enriched and masked in the pass that lands them: no address leaves it, and a batch has one database."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark import TaskContext, cloudpickle
+
+from deltaworks.control import paths
+from deltaworks.engine import batches
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events.enriching import databases as module
+from deltaworks.events.enriching.databases import AddressReader, Databases
+from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+from tests.spark.engine.conftest import Crash, Shop
+
+SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+MAXMIND = SHARED_DATA / "maxmind"
+LOG = SHARED_DATA / "cloudfront_logs" / "sample-cloudfront-access-logs.gz"
+CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mmdb"
+#: Opened without a word, and refused by a look-up of addresses like these.
+DAMAGED = MAXMIND / "bad-data" / "libmaxminddb" / "libmaxminddb-oversized-map.mmdb"
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not LOG.exists(), reason=f"no logs at {LOG}; name their folder in DELTAWORKS_SHARED_DATA"),
+]
+IN_LONDON, PROXY, COOKIE = "81.2.69.142", "2001:db8:77:5::9", "session=secret7f3a"
+REAL = {"3.120.138.129", "52.209.5.129", "13.233.35.131"}
+GEO = {"name": "geo", "kind": "mmdb", "of": "c-ip", "database": "City.mmdb", "fields": {"country": "country.iso_code"}}
+DECLARED: dict[str, Any] = {
+    "source": {
+        "kind": "s3_sqs",
+        "relay": "landing",
+        "bucket": "landing",
+        "format": "tsv",
+        "tsv": {"null_values": ["-", ""]},
+    },
+    "event": {"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
+    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "of": "cs(User-Agent)"}],
+    "private": [
+        {"path": "c-ip", "keep": "network"},
+        {"path": "x-forwarded-for", "keep": "network"},
+        {"path": "cs(Cookie)", "keep": "nothing"},
+    ],
+    "tables": [
+        {
+            "name": "requests",
+            "catch_all": True,
+            "evolve": "rescue",
+            "columns": [
+                {"name": "network", "path": "c-ip", "type": "string"},
+                {"name": "country", "path": "_geo.country", "type": "string"},
+                {"name": "browser", "path": "_agent.browser", "type": "string"},
+                {"name": "is_bot", "path": "_agent.is_bot", "type": "boolean"},
+                {"name": "status", "path": "sc-status", "type": "int"},
+            ],
+            "rules": [{"name": "no_test", "check": "status <> 418", "on_fail": "quarantine"}],
+        }
+    ],
+}
+
+
+def lines_of_log() -> list[str]:
+    return gzip.decompress(LOG.read_bytes()).decode().splitlines()
+
+
+def line(address: str, *, status: str = "200", number: int = 0) -> str:
+    """A line of the log as it would be of another client, with a proxy and a cookie."""
+    names = lines_of_log()[1].removeprefix("#Fields: ").split()
+    values = dict(zip(names, lines_of_log()[2].split("\t"), strict=True))
+    values |= {"c-ip": address, "sc-status": status, "cs(Cookie)": COOKIE, "x-edge-request-id": f"r{number}"}
+    return "\t".join((values | {"x-forwarded-for": f"{PROXY}, 10.0.0.1"}).values())
+
+
+def bad_lines() -> list[str]:
+    """Lines that do not fit: too many fields, a status that is none, a rule that fails, a date that is none."""
+    return [
+        line(IN_LONDON, number=1) + "\tmore",
+        line(IN_LONDON, number=2, status=f"of {IN_LONDON[:2]}"),
+        line(IN_LONDON, number=3, status="418"),
+        line(IN_LONDON, number=4).replace("2018-11-07", "yesterday"),
+    ]
+
+
+def put_database(shop: Shop, path: Path) -> str:
+    """Put a database to the lake; its ETag."""
+    shop.objects.put(paths.database("City.mmdb"), path.read_bytes())
+    etag = shop.objects.etag(paths.database("City.mmdb"))
+    assert etag is not None
+    return etag
+
+
+def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
+    """Land lines as objects `f<seq>` with a header each, and name them as a batch does."""
+    header = lines_of_log()[:2]
+    references = []
+    for name, body in bodies.items():
+        path = shop.root / "landing" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([*header, *body]) + "\n")
+        references.append(FileReference(int(name[1:]), name, ""))
+    return ObjectSlice(references, [1] * len(references), {"files": len(references)}, shop.opener())
+
+
+@pytest.fixture
+def cdn(make_shop: Callable[..., Shop]) -> Shop:
+    return make_shop(**DECLARED)
+
+
+def everything_in(folder: Path) -> str:
+    """All that the files of a folder hold, and what they are called; tables decoded, statistics with them."""
+    texts = []
+    for path in sorted(folder.rglob("*")):
+        texts.append(str(path.relative_to(folder)))
+        if path.is_dir() or path.suffix == ".mmdb":
+            continue
+        data = path.read_bytes()
+        texts.append(data.decode("utf-8", "replace"))
+        if data[:4] == b"PAR1":
+            file = pq.ParquetFile(path)
+            texts += [str(file.read().to_pylist()), str(file.metadata.to_dict())]
+    return "\n".join(texts)
+
+
+SECRETS = {IN_LONDON, PROXY, "10.0.0.1", "secret7f3a"} | REAL
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "nothing_private"])
+def test_no_address_of_real_lines_is_in_any_table_object_or_log(
+    cdn: Shop, private: bool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if not private:
+        cdn.spec = PipelineSpec.model_validate(cdn.spec.model_dump() | {"private": ()})
+    put_database(cdn, CITY)
+    cdn.processor().process(land(cdn, f1=lines_of_log()[2:], f2=[line(IN_LONDON), *bad_lines()]), 0)
+
+    written = everything_in(cdn.root / "lake")
+    said = caplog.text + "".join(capfd.readouterr())
+
+    present = {secret for secret in SECRETS if secret in written or secret in said}
+    assert present == (set() if private else SECRETS)
+    rows = cdn.table("requests").to_pylist()
+    assert len(rows) == 67
+    assert sum(row["is_bot"] for row in rows) == 42
+    assert {row["country"] for row in rows if row["event_id"] == "r0"} == {"GB"}
+    quarantined = cdn.table("quarantine").to_pylist()
+    assert sorted(row["reasons"][0]["code"] for row in quarantined) == [
+        "malformed",
+        "rule",
+        "type_mismatch",
+        "type_mismatch",
+    ]
+    assert {(row["raw"] == "", row["raw_complete"]) for row in quarantined} == {(private, not private)}
+    if private:
+        assert {row["network"] for row in rows} == {"3.120.138.0", "52.209.5.0", "13.233.35.0", "81.2.69.0"}
+
+
+class Replaced(Databases):
+    """Databases, of which the second task of a pass finds another version in the lake once the first has its own.
+
+    `gone`: the second task runs on a worker that has no copy yet.
+    """
+
+    gone = False
+
+    def reader(self, name: str) -> AddressReader:
+        """See Databases."""
+        context = TaskContext.get()
+        opened = Path(StorageSpec.model_validate_json(self.storage).prefix) / "opened"
+        if context is None or context.partitionId() == 0:
+            reader = self.of_task(name)
+            opened.touch()
+            return reader
+        for _ in range(600):
+            if opened.exists():
+                break
+            time.sleep(0.1)
+        module._objects(self.storage, os.getpid()).put(paths.database(name), ASN.read_bytes())
+        before = tempfile.tempdir
+        try:
+            tempfile.tempdir = tempfile.mkdtemp() if self.gone else before
+            return self.of_task(name)
+        finally:
+            tempfile.tempdir = before
+
+    def of_task(self, name: str) -> AddressReader:
+        """The version that was fixed."""
+        return super().reader(name)
+
+
+class ReplacedAndGone(Replaced):
+    gone = True
+
+
+class NotFixed(Replaced):
+    """With the protection off: a task opens what is in the lake when it starts."""
+
+    def of_task(self, name: str) -> AddressReader:
+        """The version of now."""
+        return Databases.fix([name], StorageSpec.model_validate_json(self.storage)).reader(name)
+
+
+def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
+    """Have the database replaced while the next batch is read, once its version is fixed."""
+    cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
+    fixed_databases = batches.fixed_databases
+
+    def fixed(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
+        databases = fixed_databases(spec, storage)
+        assert databases is not None
+        return kind(**{one.name: getattr(databases, one.name) for one in fields(Databases)})
+
+    monkeypatch.setattr(batches, "fixed_databases", fixed)
+
+
+def two_objects(shop: Shop) -> ObjectSlice:
+    return land(shop, f1=[line(IN_LONDON, number=1)], f2=[line(IN_LONDON, number=2)])
+
+
+def countries(shop: Shop) -> list[str | None]:
+    return sorted((row["country"] for row in shop.table("requests").to_pylist()), key=str)
+
+
+def named(shop: Shop) -> list[list[str]]:
+    """The ETags that the ledger names, by batch."""
+    rows = shop.ledger("checkpoint_store")
+    return [[one["etag"] for one in json.loads(row["source_metadata"])["databases"]] for row in rows]
+
+
+def test_a_database_that_is_replaced_in_a_batch_answers_none_of_its_events(
+    cdn: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = put_database(cdn, CITY)
+    processor = cdn.processor()
+    with monkeypatch.context() as patched:
+        replace_in_the_pass(patched, Replaced)
+        processor.process(two_objects(cdn), 0)
+
+    assert countries(cdn) == ["GB", "GB"]
+    assert named(cdn) == [[first]]
+
+
+def test_where_tasks_open_the_database_of_the_moment_a_batch_has_answers_of_two(
+    cdn: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_database(cdn, CITY)
+    processor = cdn.processor()
+    with monkeypatch.context() as patched:
+        replace_in_the_pass(patched, NotFixed)
+        processor.process(two_objects(cdn), 0)
+
+    assert set(countries(cdn)) == {"GB", None}
+
+
+def test_a_worker_that_cannot_have_the_fixed_version_has_the_whole_batch_read_again(
+    cdn: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_database(cdn, CITY)
+    processor = cdn.processor()
+    with monkeypatch.context() as patched:
+        replace_in_the_pass(patched, ReplacedAndGone)
+        with pytest.raises(TransientError, match="ENRICHMENT_REPLACED"):
+            processor.process(two_objects(cdn), 0)
+    assert cdn.table("requests").num_rows == 0
+
+    cdn.processor().process(two_objects(cdn), 0)
+
+    assert countries(cdn) == [None, None]
+    assert named(cdn) == [[cdn.objects.etag(paths.database("City.mmdb"))]]
+
+
+def test_a_batch_that_was_prepared_is_finished_under_its_database(cdn: Shop) -> None:
+    first = put_database(cdn, CITY)
+
+    def fault(point: str) -> None:
+        if point == "prepared":
+            raise Crash(point)
+
+    with pytest.raises(Crash):
+        cdn.processor(fault=fault).process(two_objects(cdn), 0)
+    second = put_database(cdn, ASN)
+    processor = cdn.processor()
+    processor.finish_torn()
+    processor.process(land(cdn, f3=[line(IN_LONDON, number=3)]), 1)
+
+    assert countries(cdn) == ["GB", "GB", None]
+    assert named(cdn) == [[first], [second]]
+
+
+def test_a_damaged_database_fails_the_batch_which_lands_once_it_is_mended(cdn: Shop) -> None:
+    put_database(cdn, DAMAGED)
+    processor = cdn.processor()
+    with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refused:
+        processor.process(two_objects(cdn), 0)
+    assert IN_LONDON not in str(refused.value)
+    assert cdn.table("requests").num_rows == 0
+
+    put_database(cdn, CITY)
+    cdn.processor().process(two_objects(cdn), 0)
+
+    assert countries(cdn) == ["GB", "GB"]

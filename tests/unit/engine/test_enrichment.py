@@ -1,0 +1,175 @@
+"""The files that tasks of a batch write: one database for all of them, and no address in any byte of theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.engine.fan_out import merged_outputs, partitioning, write_payloads
+from deltaworks.engine.start import open_batches
+from deltaworks.engine.table_files import FileTarget
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events.enriching import databases as module
+from deltaworks.events.enriching.databases import Databases
+from deltaworks.events.origins import fixed_databases
+from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.sources.task_output import TaskOutput
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+MAXMIND = SHARED_DATA / "maxmind"
+CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mmdb"
+DAMAGED = MAXMIND / "bad-data" / "libmaxminddb" / "libmaxminddb-oversized-map.mmdb"
+pytestmark = pytest.mark.skipif(
+    not CITY.exists(), reason=f"no databases at {MAXMIND}; name their folder in DELTAWORKS_SHARED_DATA"
+)
+STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+IN_LONDON, COOKIE = "81.2.69.142", "session7f3a"
+PRIVATE = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothing"}]
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageSpec]:
+    """A lake, and a worker's disk of its own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    yield StorageSpec(root=f"file://{tmp_path}/lake")
+    module._reader.cache_clear()
+
+
+def put(storage: StorageSpec, database: Path) -> None:
+    LocalObjects(Path(storage.prefix)).put(paths.database("City.mmdb"), database.read_bytes())
+
+
+def spec_of(*, private: bool = True) -> PipelineSpec:
+    columns = [
+        {"name": "network", "path": "ip", "type": "string"},
+        {"name": "country", "path": "_geo.country", "type": "string"},
+        {"name": "level", "path": "level", "type": "int"},
+    ]
+    fields = {"country": "country.iso_code"}
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "web",
+            "description": "",
+            "owner": "",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+            "event": {"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+            "enrich": [{"name": "geo", "kind": "mmdb", "of": "ip", "database": "City.mmdb", "fields": fields}],
+            "private": PRIVATE if private else [],
+            "tables": [{"name": "requests", "catch_all": True, "evolve": "rescue", "columns": columns}],
+        }
+    )
+
+
+def task(spec: PipelineSpec, storage: StorageSpec, databases: Databases | None, number: int) -> TaskOutput:
+    """What one task of the batch does."""
+    folders = {name: paths.table("web", name) for name in partitioning(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    good = {"t": 1_700_000_000, "ip": IN_LONDON, "cookie": COOKIE, "big": 2**70, "other": "kept"}
+    events = [json.dumps(good), json.dumps(good | {"level": "one"}), f'{{"ip": "{IN_LONDON}", broken']
+    return write_payloads(
+        [Payload(number, f"k{number}", "\n".join(events).encode())], spec, STAMP, target, databases=databases
+    )
+
+
+def rows(storage: StorageSpec, table: str) -> list[dict[str, Any]]:
+    files = sorted((Path(storage.prefix) / paths.table("web", table)).rglob("*.parquet"))
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "nothing_private"])
+def test_no_byte_that_a_task_writes_or_says_has_an_address(
+    storage: StorageSpec, private: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(storage, CITY)
+    spec = spec_of(private=private)
+
+    output = task(spec, storage, fixed_databases(spec, storage), 1)
+
+    said = [caplog.text, json.dumps(output.findings.as_record()), str(output.files)]
+    for path in (Path(storage.prefix) / "tables").rglob("*.parquet"):
+        said += [path.read_bytes().decode("latin-1"), str(pq.ParquetFile(path).read().to_pylist())]
+    leaked = {secret for secret in (IN_LONDON, COOKIE) if secret in "\n".join(said)}
+    assert leaked == (set() if private else {IN_LONDON, COOKIE})
+    assert [row["country"] for row in rows(storage, "requests")] == ["GB"]
+    assert len(rows(storage, "quarantine")) == 2
+
+
+def test_tasks_of_a_batch_have_the_database_that_was_fixed_though_it_is_replaced_between_them(
+    storage: StorageSpec,
+) -> None:
+    put(storage, CITY)
+    spec = spec_of()
+    fixed = fixed_databases(spec, storage)
+
+    task(spec, storage, fixed, 1)
+    put(storage, ASN)
+    task(spec, storage, fixed, 2)
+
+    assert [row["country"] for row in rows(storage, "requests")] == ["GB", "GB"]
+
+
+def test_fixed_by_each_task_a_batch_would_have_answers_of_two_databases(storage: StorageSpec) -> None:
+    """The protection off: every task takes what it meets."""
+    put(storage, CITY)
+    spec = spec_of()
+
+    task(spec, storage, fixed_databases(spec, storage), 1)
+    put(storage, ASN)
+    task(spec, storage, fixed_databases(spec, storage), 2)
+
+    assert {row["country"] for row in rows(storage, "requests")} == {"GB", None}
+
+
+def test_a_task_that_cannot_have_the_fixed_database_fails_the_batch(storage: StorageSpec) -> None:
+    put(storage, CITY)
+    spec = spec_of()
+    fixed = fixed_databases(spec, storage)
+    put(storage, ASN)
+    for copy in module._folder().iterdir():
+        copy.unlink()
+
+    output = task(spec, storage, fixed, 1)
+
+    assert isinstance(output.findings.failure, TransientError)
+    assert output.findings.failure.condition == "ENRICHMENT_REPLACED"
+    assert not output.files
+
+
+def test_a_damaged_database_fails_the_batch_by_name_and_says_no_address(storage: StorageSpec, tmp_path: Path) -> None:
+    put(storage, DAMAGED)
+    spec = spec_of()
+    target = FileTarget.of(storage, {}, partition_by={})
+
+    output = task(spec, storage, fixed_databases(spec, storage), 1)
+
+    failure = merged_outputs([output], target, {}).findings.failure
+    assert isinstance(failure, ConfigError)
+    assert failure.condition == "ENRICHMENT_UNREADABLE"
+    assert "City.mmdb" in str(failure)
+    assert IN_LONDON not in str(failure)
+
+
+def test_a_stream_without_its_database_does_not_start(storage: StorageSpec) -> None:
+    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
+    spec = spec_of()
+    catalog = Catalog(environment=environment, relays={}, pipelines={"web": spec}, root=Path(storage.prefix))
+    objects: Any = LocalObjects(Path(storage.prefix))
+    spark: Any = object()
+    lease: Any = None
+
+    with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE"):
+        open_batches(spark, catalog, spec, objects, lease=lease, epoch=1)
+
+    assert not (Path(storage.prefix) / "tables").exists()

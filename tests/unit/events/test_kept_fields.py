@@ -1,0 +1,141 @@
+"""Fields of a wrapper that its events keep: `unwrap.keep`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.events.events import EventReader
+from deltaworks.events.misfits import Misfit
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.pipeline import PipelineSpec
+
+MakeSpec = Callable[..., PipelineSpec]
+STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+SHARED = Path(os.environ.get("DELTAWORKS_SHARED_DATA", "/nowhere"))
+
+
+def keeping(make_spec: MakeSpec, *keep: str, path: str = "body", **more: Any) -> PipelineSpec:
+    return make_spec(unwrap={"path": path, "keep": keep}, **more)
+
+
+def rows_of(spec: PipelineSpec, payload: bytes) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, table in Parser(spec).parse([Payload(1, "k", payload)], STAMP):
+        rows.setdefault(name, []).extend(table.to_pylist())
+    return rows
+
+
+@pytest.mark.parametrize("body", [{"name": "x"}, '{"name": "x"}'])
+def test_an_event_has_what_its_wrapper_keeps(make_spec: MakeSpec, body: Any) -> None:
+    reader = EventReader(keeping(make_spec, "stage", "request.region"))
+    wrapper = {"stage": "prod", "request": {"region": "eu", "agent": "x"}, "body": body, "path": "/"}
+
+    assert reader.event(wrapper) == {"stage": "prod", "request": {"region": "eu"}, "name": "x"}
+    assert reader.exact_event(json.dumps(wrapper).encode()) == reader.event(wrapper)
+
+
+def test_each_element_of_an_array_keeps_them_and_its_bytes_do(make_spec: MakeSpec) -> None:
+    reader = EventReader(keeping(make_spec, "facts.label", "cik", path="facts.units.usd"))
+    wrapper = {"cik": 7, "facts": {"label": "EPS", "more": 1, "units": {"usd": [{"v": 1}, {"v": 2}], "eur": []}}}
+
+    spread = list(reader.spread([(wrapper, json.dumps(wrapper).encode())]))
+
+    assert [reader.event(value) for value, _ in spread] == [
+        {"cik": 7, "facts": {"label": "EPS"}, "v": v} for v in (1, 2)
+    ]
+    assert [json.loads(raw) for _, raw in spread] == [value for value, _ in spread]
+    assert [value for value, _ in reader.spread(spread)] == [value for value, _ in spread]
+
+
+def test_what_a_wrapper_lacks_is_absent(make_spec: MakeSpec) -> None:
+    reader = EventReader(keeping(make_spec, "stage", "meta.region"))
+
+    assert reader.event({"body": {"a": 1}, "meta": "text"}) == {"a": 1}
+    assert reader.event({"body": {"a": 1}, "stage": None}) == {"a": 1, "stage": None}
+
+
+def test_an_event_that_has_such_a_name_itself_is_a_misfit(make_spec: MakeSpec) -> None:
+    reader = EventReader(keeping(make_spec, "stage"))
+
+    with pytest.raises(Misfit) as caught:
+        reader.event({"stage": "prod", "body": {"stage": "prod"}})
+
+    assert (caught.value.code, caught.value.path) == (ReasonCode.NAME_TAKEN, "stage")
+    assert reader.event({"body": {"stage": "own"}}) == {"stage": "own"}
+
+
+def test_a_number_that_is_kept_is_what_was_sent(make_spec: MakeSpec) -> None:
+    event = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": ["account", "n"]}
+    events = {"name": "events", "catch_all": True}
+    bodies = '[{"name": "x", "time": 1700000000, "n": 1}]'
+
+    def id_of(account: str, body: str) -> str:
+        wrapper = f'{{"account": {account}, "body": {body}}}'
+        (row,) = rows_of(keeping(make_spec, "account", event=event, tables=[events]), wrapper.encode())["events"]
+        return str(row["event_id"])
+
+    for body in (bodies, json.dumps(bodies), bodies[1:-1]):
+        assert id_of("100000000000000000001", body) != id_of("100000000000000000002", body)
+
+
+def test_a_wrapper_that_would_be_written_too_often_is_one_row(make_spec: MakeSpec) -> None:
+    source = {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "budget": {"max_held_bytes": "8MiB"}}
+    wrapper = json.dumps({"stage": "x" * 10_000, "body": [{}] * 1_000}).encode()
+
+    rows = rows_of(keeping(make_spec, "stage", source=source), wrapper)
+
+    assert [[reason["code"] for reason in row["reasons"]] for row in rows["quarantine"]] == [["over_budget"]]
+    assert len(rows_of(make_spec(unwrap={"path": "body"}, source=source), wrapper)["quarantine"]) == 1_000
+
+
+def test_the_facts_of_a_company_keep_whose_they_are(make_spec: MakeSpec) -> None:
+    if not SHARED.is_dir():
+        pytest.skip("DELTAWORKS_SHARED_DATA names no folder")
+    columns = {"cik": "long", "entityName": "string", "end": "date", "val": "decimal(12,2)", "filed": "date"}
+    facts = {
+        "name": "facts",
+        "catch_all": True,
+        "columns": [{"name": name.lower(), "path": name, "type": kind} for name, kind in columns.items()],
+    }
+    spec = keeping(
+        make_spec,
+        "cik",
+        "entityName",
+        path="facts.us-gaap.EarningsPerShareBasic.units.USD/shares",
+        event={"name": {"constant": "fact"}, "time": {"path": "filed"}, "id": ["accn", "start", "end"]},
+        tables=[facts],
+    )
+
+    rows = rows_of(spec, (SHARED / "fundamentals" / "snow_facts.json").read_bytes())
+
+    assert {*rows} == {"facts"}
+    assert len(rows["facts"]) == 52
+    assert {(row["cik"], row["entityname"]) for row in rows["facts"]} == {(1640147, "SNOWFLAKE INC.")}
+    assert max(row["val"] for row in rows["facts"]) < Decimal(0)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (["body"], "body and body, where the events are, are one in the other"),
+        (["body.x"], "body.x and body, where the events are, are one in the other"),
+        (["stage", "stage.x"], "stage.x and stage are one in the other"),
+        (["_record"], "_record is a field that the engine adds"),
+        (["params.x"], "params.amount is read of the events, which therefore have 'params' themselves"),
+        (["name.first"], None),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(make_spec: MakeSpec, keep: list[str], message: str | None) -> None:
+    if message is None:
+        keeping(make_spec, *keep)
+        return
+    with pytest.raises(ValueError, match=message):
+        keeping(make_spec, *keep)

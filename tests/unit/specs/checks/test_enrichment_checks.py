@@ -1,0 +1,62 @@
+"""Mistakes in what is looked up and what is private are named by file, line and key before a stream starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.checks.project import check_project
+
+DECLARED = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event:
+  name: {path: name}
+  time: {path: time}
+  id: client.ip
+enrich:
+  - {name: geo, kind: mmdb, of: client/ip, database: City.mmdb, fields: {country: country.iso_code}}
+private:
+  - {path: client.ip, keep: network}
+tables:
+  - name: orders
+    when: {name: order}
+    columns:
+      - {name: country, path: _geo.contry, type: string}
+"""
+SOUND = DECLARED.replace("  id: client.ip\n", "").replace("client/ip", "client.ip").replace("contry", "country")
+
+
+def said(root: Path) -> list[str]:
+    folder = "include/pipelines/shop/"
+    return [str(mistake).removeprefix(folder) for mistake in check_project("local", root=root).mistakes]
+
+
+def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: Callable[..., Path]) -> None:
+    assert said(make_project(pipeline=DECLARED)) == [
+        "pipeline.yaml:8: event.id: 'client.ip' is private: what names, routes, dates or identifies an event is kept "
+        "as it is; choose another field; also on line 12",
+        "pipeline.yaml:10: enrich.0.of: a path has points between its names: write client.ip",
+        "pipeline.yaml:17: tables.0.columns.0.path: _geo has no answer 'contry'; did you mean 'country'?",
+    ]
+
+
+def test_a_sound_declaration_is_neither_refused_nor_remarked_on(make_project: Callable[..., Path]) -> None:
+    check = check_project("local", root=make_project(pipeline=SOUND))
+
+    assert (check.mistakes, check.remarks) == ([], [])
+
+
+def test_a_reader_without_its_extension_is_remarked_on(
+    make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "maxminddb.extension", None)
+
+    (remark,) = check_project("local", root=make_project(pipeline=SOUND)).remarks
+
+    assert str(remark).startswith("include/pipelines/shop/pipeline.yaml:9: enrich.0.kind: maxminddb has no C extension")

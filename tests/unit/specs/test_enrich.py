@@ -1,0 +1,143 @@
+"""What is looked up and what is private, as it is declared: every way to be wrong is told at its place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.changes import classify
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+
+GEO = {
+    "name": "geo",
+    "kind": "mmdb",
+    "of": "c-ip",
+    "database": "geo/City.mmdb",
+    "fields": {"country": "country.iso_code"},
+}
+DECLARED: dict[str, Any] = {
+    "pipeline": "cdn",
+    "description": "",
+    "owner": "",
+    "source": {"kind": "s3_sqs", "relay": "cdn", "bucket": "cdn", "format": "tsv"},
+    "event": {"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
+    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "of": "cs(User-Agent)"}],
+    "private": [{"path": "c-ip", "keep": "network"}, {"path": "cs(Cookie)", "keep": "nothing"}],
+    "tables": [
+        {
+            "name": "requests",
+            "catch_all": True,
+            "columns": [
+                {"name": "network", "path": "c-ip", "type": "string"},
+                {"name": "country", "path": "_geo.country", "type": "string"},
+                {"name": "cookie", "path": "cs(Cookie)", "type": "string"},
+            ],
+        }
+    ],
+}
+
+
+def declared(*edits: tuple[tuple[str | int, ...], Any]) -> dict[str, Any]:
+    data = copy.deepcopy(DECLARED)
+    for path, value in edits:
+        place: Any = data
+        for part in path[:-1]:
+            place = place[part]
+        place[path[-1]] = value
+    return data
+
+
+def problem(*edits: tuple[tuple[str | int, ...], Any]) -> tuple[str, str]:
+    """The place and the text of the one mistake."""
+    with pytest.raises(ValidationError) as refused:
+        PipelineSpec.model_validate(declared(*edits))
+    (error,) = refused.value.errors()
+    return ".".join(map(str, error["loc"])), error["msg"]
+
+
+COLUMN = ("tables", 0, "columns", 1, "path")
+
+
+@pytest.mark.parametrize(
+    ("edit", "place", "text"),
+    [
+        ((("event", "id"), "c-ip"), "event.id", "'c-ip' is private"),
+        ((("event", "id"), ["x", "cs(Cookie)"]), "event.id.1", "'cs(Cookie)' is private"),
+        ((("event", "time"), {"path": "c-ip.at"}), "event.time.path", "'c-ip.at' is private"),
+        ((("event", "name"), {"path": "_geo.country"}), "event.name.path", "looked up only after"),
+        ((("tables", 0), {"name": "r", "when": {"c-ip": "x"}}), "tables.0.when.c-ip", "'c-ip' is private"),
+        (
+            (("tables", 0), {"name": "r", "when": {"_geo.country": "GB"}}),
+            "tables.0.when._geo.country",
+            "looked up only",
+        ),
+        ((("enrich", 1, "of"), "_geo.country"), "enrich.1.of", "looked up only after"),
+        ((("enrich", 1, "name"), "geo"), "enrich.1.name", "declared twice"),
+        ((("enrich", 1, "name"), "record"), "enrich.1.name", "_record is the engine's own"),
+        ((("enrich", 1, "name"), "batch_id"), "enrich.1.name", "_batch_id is the engine's own"),
+        ((COLUMN, "_geo.contry"), ".".join(map(str, COLUMN)), "did you mean 'country'"),
+        ((COLUMN, "_goe.country"), ".".join(map(str, COLUMN)), "did you mean '_geo'"),
+        ((COLUMN, "_agent.is_robot"), ".".join(map(str, COLUMN)), "did you mean 'is_bot'"),
+        ((("enrich", 0, "database"), None), "enrich.0.database", "name the database"),
+        ((("enrich", 0, "database"), "../City.mmdb"), "enrich.0.database", "below `databases/`"),
+        ((("enrich", 0, "database"), "/City.mmdb"), "enrich.0.database", "below `databases/`"),
+        ((("enrich", 0, "fields"), {}), "enrich.0.fields", "say what to take"),
+        ((("enrich", 0, "fields"), {"country": "country..x"}), "enrich.0.fields.country", "names with points"),
+        ((("enrich", 1, "database"), "x.mmdb"), "enrich.1.database", "without a database"),
+        ((("private", 1, "path"), "c-ip.x"), "private.1.path", "hold each other"),
+        ((("private", 1, "path"), "_geo.country"), "private.1.path", "no field that events come with"),
+        ((("private", 1, "path"), "_record.key"), "private.1.path", "no field that events come with"),
+        ((("tables", 0, "columns", 2, "required"), True), "tables.0.columns.2.required", "always null"),
+        ((("tables", 0, "columns", 0, "type"), "long"), "tables.0.columns.0.type", "declare type: string"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_its_place(
+    edit: tuple[tuple[str | int, ...], Any], place: str, text: str
+) -> None:
+    at, said = problem(edit)
+
+    assert at == place
+    assert text in said
+
+
+def test_an_archive_of_what_is_private_is_refused() -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "events"}
+    data = declared((("source",), kafka), (("archive",), {"retain_days": 3}))
+
+    with pytest.raises(ValidationError, match="an archive keeps payloads as they came"):
+        PipelineSpec.model_validate(data)
+
+
+def test_a_field_of_the_event_s_own_that_begins_with_an_underscore_may_be_read() -> None:
+    spec = PipelineSpec.model_validate(declared((COLUMN, "_id")))
+
+    assert "_id" in {column.path for table in spec.tables for column in table.columns}
+
+
+def test_a_pipeline_that_declares_neither_keeps_its_fingerprint() -> None:
+    plain = {key: value for key, value in DECLARED.items() if key not in ("enrich", "private")}
+    columns = [DECLARED["tables"][0]["columns"][0]]
+    spec = PipelineSpec.model_validate(plain | {"tables": [{"name": "r", "catch_all": True, "columns": columns}]})
+
+    assert not {"enrich", "private"} & spec.model_dump().keys()
+    assert "enrich" not in spec.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("edit", "field", "effect"),
+    [
+        ((("private",), DECLARED["private"][:1]), "private.cs(Cookie)", Effect.MIXES),
+        ((("private", 0, "keep"), "nothing"), "private.c-ip.keep", Effect.MIXES),
+        ((("private",), [*DECLARED["private"], {"path": "x", "keep": "nothing"}]), "private.x", Effect.BACKFILL),
+        ((("enrich", 0, "database"), "geo/Other.mmdb"), "enrich.geo.database", Effect.BACKFILL),
+        ((("enrich",), DECLARED["enrich"][:1]), "enrich.agent", Effect.RESTART),
+    ],
+)
+def test_an_edit_says_what_it_needs(edit: tuple[tuple[str | int, ...], Any], field: str, effect: Effect) -> None:
+    (change,) = classify(PipelineSpec.model_validate(DECLARED), PipelineSpec.model_validate(declared(edit)))
+
+    assert (change.field, change.effect) == (field, effect)
