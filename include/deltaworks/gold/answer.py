@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.gold.inputs import InputViews
+from deltaworks.gold.inputs import InputViews, rows_within
+from deltaworks.gold.intervals import broken_intervals
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.specs.gold import ChecksSpec, GoldTableSpec
+from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
 #: Of each check that is broken so many examples are named.
 _NAMED = 3
@@ -28,14 +29,15 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
         ConfigError: GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE or GOLD_PARTITION_NOT_TEXT.
     """
     column = plan.table.partition_by
-    views.register(plan.table.reads, plan.input)
+    for name in plan.table.reads:
+        views.register([name], plan.input_of(name))
     try:
         answer = spark.sql(sql)
     except (AnalysisException, ParseException) as error:
         raise ConfigError(
             "GOLD_SQL_INVALID",
             f"{sql_path}: {error}",
-            hint=f"It may read the views {', '.join(plan.table.reads)}.",
+            hint=f"It may read the views {', '.join(map(view_name, plan.table.reads))}.",
         ) from error
     if column not in answer.columns:
         raise ConfigError(
@@ -57,7 +59,7 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
     if plan.output.values is None:
         # A row without a value belongs to no partition that a later, partial rebuild could replace.
         return answer.filter(F.col(column).isNotNull())
-    return answer.filter(F.col(column).isin(sorted(plan.output.values)))
+    return rows_within(answer, plan.output, column)
 
 
 def _check_text(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:
@@ -82,7 +84,7 @@ def same_columns(spark: SparkSession, uri: str, answer: DataFrame) -> bool:
 def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | None) -> list[str]:
     """What the rows of a build break of what is declared, a sentence each.
 
-    Reads the answer once, and once more for each of `unique` and `max_drop`: it should be held in memory.
+    Reads the answer once, and once more for each of `unique`, `intervals` and `max_drop`: it should be held in memory.
 
     Args:
         before: the rows of the same partitions that readers have now; None where there are none.
@@ -91,7 +93,10 @@ def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | N
         ConfigError: GOLD_CHECK_INVALID, a check names a column the answer does not have.
     """
     checks = table.checks
-    missing = sorted({*checks.unique, *checks.not_null} - {*answer.columns})
+    named = {*checks.unique, *checks.not_null}
+    if checks.intervals is not None:
+        named |= {*checks.intervals.by, checks.intervals.start, checks.intervals.end}
+    missing = sorted(named - {*answer.columns})
     if missing:
         raise ConfigError(
             "GOLD_CHECK_INVALID",
@@ -101,6 +106,8 @@ def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | N
     broken = _counts(checks, answer)
     if checks.unique:
         broken += _copies(checks, answer)
+    if checks.intervals is not None:
+        broken += broken_intervals(checks.intervals, answer)
     if checks.max_drop is not None and before is not None:
         broken += _drops(table.partition_by, checks.max_drop, answer, before)
     return broken

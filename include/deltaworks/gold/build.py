@@ -18,6 +18,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
 from deltaworks.gold.answer import refuse_broken
 from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
+from deltaworks.gold.references import refresh_references
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
@@ -51,7 +52,7 @@ def rebuild_gold(
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
 ) -> GoldResult:
-    """Bring gold tables up to date with their inputs as they are now.
+    """Bring gold tables up to date with their inputs as they are now, reference tables with their files first.
 
     Idempotent; safe beside appends to the inputs. Of two builds of one table at once, one lands and one fails.
 
@@ -67,14 +68,15 @@ def rebuild_gold(
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
             GOLD_PARTITION_NOT_TEXT or GOLD_CHECK_INVALID.
-        ContractError: GOLD_CHECK_FAILED, after all tables were tried.
-        ConcurrencyError: GOLD_OVERTAKEN, or a conflict of Delta's.
+        ContractError: GOLD_CHECK_FAILED, after all tables were tried; REFERENCE_UNREADABLE or REFERENCE_INVALID.
+        ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a conflict of Delta's.
     """
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
     selection = selected_gold(spec, tables)
     gold = {table.name for table in spec.gold.tables}
+    refresh_references(catalog, pipeline, names=[name for table in selection for name in table.reads])
 
     def planned(table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob:
         key = paths.table(pipeline, table.name)

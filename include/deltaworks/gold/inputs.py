@@ -12,7 +12,6 @@ content is rebuilt whole.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -27,8 +26,8 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part, widened
-from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
+from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -42,10 +41,11 @@ FINGERPRINT = "fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """A bronze, keyed, mapping or gold table at the version a build reads. `version` and `table_id` are None while it
-    is not there.
+    """A bronze, keyed, mapping or gold table at the version a build reads, perhaps another pipeline's gold table.
+    `version` and `table_id` are None while it is not there.
 
-    `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates.
+    `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates, and is
+    empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
     """
 
     name: str
@@ -55,16 +55,24 @@ class PinnedInput:
     columns: Mapping[str, str]
     of_events: bool = True
     date_column: str = DATE_COLUMN
+    compared_by: str = ""
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
     """The named tables as they are now."""
     pinned = {}
     events = {table.name for table in spec.event_tables}
-    gold = {table.name: table.partition_by for table in spec.gold.tables}
+    dated = {table.name: table.partition_by for table in spec.gold.tables}
+    dated |= {reference.name: "" for reference in spec.references}
+    compared = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
+    compared |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
     for name in names:
-        key = paths.table(spec.pipeline, name)
+        other = place_in_other(name)
+        key = paths.table(*(other or (spec.pipeline, name)))
         table = lake.open(key)
+        if other is not None and table is not None:
+            # A gold table has one, which its pipeline declares; here its log says it.
+            dated[name] = table.metadata().partition_columns[0]
         pinned[name] = PinnedInput(
             name=name,
             key=key,
@@ -72,18 +80,20 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             table_id=str(table.metadata().id) if table else None,
             columns=columns_of(spec, name),
             of_events=name in events,
-            date_column=gold.get(name, DATE_COLUMN),
+            date_column=dated.get(name, DATE_COLUMN),
+            compared_by=compared.get(name, ""),
         )
     return pinned
 
 
 def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
     """The columns of a table that gold may read, with their types; none are declared of a gold table."""
-    if name in {table.name for table in spec.gold.tables}:
+    if place_in_other(name) is not None or name in {table.name for table in spec.gold.tables}:
         return {}
     if spec.mutations is not None and name == spec.mutations.names:
         return NAMES_COLUMNS
     keyed = {table.name: table.types for table in spec.keyed_tables}
+    keyed |= {reference.name: reference.column_types() for reference in spec.references}
     return keyed[name] if name in keyed else spec.table(name).column_types()
 
 
@@ -127,7 +137,7 @@ class InputViews:
         """Look up the copies once for all plans that read an input, instead of once for each."""
         for name in self._inputs:
             parts_by_column: dict[str, Part] = {}
-            for part in (plan.input for plan in plans if name in plan.table.reads):
+            for part in (plan.input_of(name) for plan in plans if name in plan.table.reads):
                 parts_by_column[part.column] = parts_by_column.get(part.column, part).union(part)
             for part in parts_by_column.values():
                 self._copies_of(name, part)
@@ -139,8 +149,8 @@ class InputViews:
             copies = self._copies_of(name, part)
             if copies is not None and copies.per_value:
                 rows = rows.join(copies.rows, on=list(_ARRIVAL), how="left_anti")
-            rows.createOrReplaceTempView(name)
-            self._registered.add(name)
+            rows.createOrReplaceTempView(view_name(name))
+            self._registered.add(view_name(name))
 
     def copies_dropped(self, reads: Sequence[str], part: Part) -> int:
         """How many rows the views over `part` leave out as copies."""
@@ -148,7 +158,7 @@ class InputViews:
         for name in reads:
             copies = self._copies_of(name, part)
             per_value = copies.per_value if copies else {}
-            total += sum(count for value, count in per_value.items() if part.values is None or value in part.values)
+            total += sum(count for value, count in per_value.items() if part.has(value))
         return total
 
     def _rows(self, name: str, part: Part) -> DataFrame:
@@ -161,7 +171,9 @@ class InputViews:
         rows = self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
         if DELETED_COLUMN in pinned.columns and DELETED_COLUMN in rows.columns:
             rows = rows.filter(~F.coalesce(DELETED_COLUMN, F.lit(False)))
-        return _within(rows, part, pinned.date_column if part.column == DATE_COLUMN else part.column)
+        if part.column == DATE_COLUMN and not pinned.date_column:
+            return rows
+        return rows_within(rows, part, pinned.date_column if part.column == DATE_COLUMN else part.column)
 
     def _copies_of(self, name: str, part: Part) -> _Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
@@ -175,7 +187,7 @@ class InputViews:
 
     def _find_copies(self, name: str, part: Part, dedupe: DedupeSpec) -> _Copies:
         by_date = part.column == DATE_COLUMN
-        around = _widened(part, dedupe.across_days) if by_date else part
+        around = part.widened(dedupe.across_days) if by_date else part
         arrival = F.struct(*_ARRIVAL)
         neighbours = (
             Window.partitionBy(dedupe.by, *([] if by_date else [part.column]))
@@ -189,18 +201,20 @@ class InputViews:
             .withColumn("_first", F.min(arrival).over(neighbours))
             .filter(arrival > F.col("_first"))
         )
-        rows = _within(rows, part, part.column).select(*_ARRIVAL, part.column).persist()
+        rows = rows_within(rows, part, part.column).select(*_ARRIVAL, part.column).persist()
         per_value = {row[part.column]: row["count"] for row in rows.groupBy(part.column).count().collect()}
         return _Copies(rows, per_value)
 
 
-def _within(rows: DataFrame, part: Part, column: str) -> DataFrame:
-    return rows if part.values is None else rows.filter(F.col(column).isin(sorted(part.values)))
-
-
-def _widened(part: Part, days: int) -> Part:
-    dates = frozenset(value for value in part.values or () if isinstance(value, dt.date))
-    return part if part.values is None else Part(part.column, widened(dates, days))
+def rows_within(rows: DataFrame, part: Part, column: str) -> DataFrame:
+    """The rows that are in `part` by a column. Rows without a value are in none but that of all."""
+    if part.values is None:
+        return rows
+    inside = F.col(column).isin(sorted(part.values))
+    if part.since is not None:
+        onwards = F.col(column) >= F.lit(part.since)
+        inside = inside | onwards if part.values else onwards
+    return rows.filter(inside)
 
 
 @dataclass(frozen=True, slots=True)

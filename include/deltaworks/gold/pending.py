@@ -12,6 +12,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.gold.build import selected_gold
 from deltaworks.gold.inputs import note_fresh, pin_inputs
+from deltaworks.gold.references import refresh_references
 from deltaworks.gold.table_build import GoldTableResult, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -27,12 +28,15 @@ def pending_gold(
 ) -> list[GoldTableResult]:
     """What `rebuild_gold` with the same arguments would find to do; `for_spark` is 1 where that is something.
 
-    Tables without work are noted as up to date, as a build notes them. Idempotent; builds nothing.
+    Tables without work are noted as up to date, as a build notes them, and reference tables are brought up to date with
+    their files. Idempotent; builds nothing.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.
+        ContractError, ConcurrencyError: what `refresh_references` raises.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
+    refresh_references(catalog, pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in selected_gold(spec, tables):

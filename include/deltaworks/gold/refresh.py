@@ -22,6 +22,7 @@ from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom, InputViews, pin_inputs, read_built_from
 from deltaworks.gold.plan import full_plan
+from deltaworks.gold.references import refresh_references
 from deltaworks.gold.shadow import (
     GoldRefreshResult,
     Shadows,
@@ -66,15 +67,18 @@ def refresh_gold(
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, and what a build raises.
-        ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED.
+        ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED; what
+            `refresh_references` raises.
         ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, GOLD_SWAP_BEHIND, COMMIT_CONTENDED.
         TransientError: SWAP_COPY_DAMAGED.
     """
     if dry_run:
         return plan_refresh(catalog, pipeline, tables=tables)
     spec = catalog.pipeline(pipeline)
+    selection = selected_gold(spec, tables)
+    refresh_references(catalog, pipeline, names=[name for table in selection for name in table.reads])
     results: dict[str, GoldRefreshResult] = {}
-    for table in selected_gold(spec, tables):
+    for table in selection:
         held = sorted(name for name in table.reads if name in results and results[name].broken)
         if held:
             reason = f"{', '.join(held)}, which it reads, broke its checks"

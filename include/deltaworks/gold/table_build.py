@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
@@ -26,7 +25,9 @@ from deltaworks.gold.inputs import (
     PinnedInput,
     fingerprint,
     read_built_from,
+    rows_within,
 )
+from deltaworks.gold.intervals import differing_from
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
@@ -139,12 +140,19 @@ def _plan(
         return full_plan(table, built.reason)
     if built.fingerprint != digest:
         return full_plan(table, "its definition changed, or an input was recreated")
-    changes = {
-        name: changed_partitions(lake, pinned.key, after_version=built.versions.get(name), up_to_version=pinned.version)
-        for name, pinned in inputs.items()
-        if pinned.version is not None
-    }
-    columns = {name: pinned.date_column for name, pinned in inputs.items()}
+    changes, columns = {}, {}
+    for name, pinned in inputs.items():
+        if pinned.version is None:
+            continue
+        before = built.versions.get(name)
+        columns[name] = pinned.date_column
+        if pinned.compared_by and table.affects_of(name) == "onwards":
+            columns[name] = pinned.compared_by
+            changes[name] = differing_from(
+                lake, pinned.key, column=pinned.compared_by, before=before, after=pinned.version
+            )
+        else:
+            changes[name] = changed_partitions(lake, pinned.key, after_version=before, up_to_version=pinned.version)
     return plan_rebuild(table, changes, spec.gold.dedupe, columns)
 
 
@@ -186,15 +194,14 @@ def build_table(
         if checked:
             answer.unpersist()
     version, rows = _committed(lake, job.key, build)
-    written = job.plan.output.values
     return GoldTableResult(
         table=table.name,
         skipped=False,
         reason=job.plan.reason,
         built_from=job.built_from,
-        partitions=None if written is None else tuple(str(value) for value in sorted(written)),
+        partitions=job.plan.output.named,
         rows=rows,
-        duplicates_dropped=views.copies_dropped(table.reads, job.plan.input),
+        duplicates_dropped=sum(views.copies_dropped([name], job.plan.input_of(name)) for name in table.reads),
         version=version,
         seconds=time.monotonic() - started,
     )
@@ -211,8 +218,7 @@ def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> Da
     rows = spark.read.format("delta").load(lake.storage.spark_uri(key))
     if plan.table.partition_by not in rows.columns:
         return None
-    written = plan.output.values
-    return rows if written is None else rows.filter(F.col(plan.table.partition_by).isin(sorted(written)))
+    return rows_within(rows, plan.output, plan.table.partition_by)
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, batch: str, build: str) -> None:
@@ -229,8 +235,10 @@ def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, ba
         writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
     else:
         kind = "string" if job.plan.table.affects == "same" else "date"
-        values = ", ".join(literal(str(value), kind) for value in sorted(written))
-        writer = writer.option("replaceWhere", f"`{column}` in ({values})")
+        replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
+        if job.plan.since is not None:
+            replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(job.plan.since), kind)}"]
+        writer = writer.option("replaceWhere", " or ".join(replaced))
     writer.save(uri)
 
 

@@ -51,7 +51,7 @@ class NamedItems:
 
 Marker = Edit | Presence | NamedItems
 
-NEXT_START = Edit(Effect.RESTART, "Holds from the stream's next start: `deltaworks stop {pipeline}`, then `start`.")
+NEXT_START = Edit(Effect.RESTART, "Holds from the stream's next start: `deltaworks restart {pipeline}`.")
 FIRST_START = Edit(Effect.SAFE, "Nothing: a stream that has an offset continues from there.")
 AT_ONCE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
 NEXT_UPKEEP = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")

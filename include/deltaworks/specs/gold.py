@@ -1,17 +1,35 @@
-"""What answers a pipeline gives: gold tables built by SQL, which rows count once, and when they are rebuilt."""
+"""What answers a pipeline gives: gold tables built by SQL, which rows count once, and when they are rebuilt; live
+tables; the small tables they read that are kept in files, and views over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from deltaworks.specs.base import Name, Spec, as_tuple
-from deltaworks.specs.effects import AT_ONCE, Edit, Effect
+from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, later_key
+from deltaworks.specs.effects import AT_ONCE, NEXT_START, Edit, Effect
 from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.types import TypeText
 
+
+def _check_input(value: str) -> str:
+    parts = value.split(".")
+    if len(parts) > 2 or not all(NAME_PATTERN.match(part) for part in parts):
+        raise ValueError("write the name of a table here, or pipeline.table for a gold table of another pipeline")
+    return value
+
+
+#: A table of the pipeline, or `pipeline.table`: a gold table of another one.
+GoldInput = Annotated[str, AfterValidator(_check_input)]
+
+_LIVE_STATE = Edit(
+    Effect.NEW_GENERATION,
+    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
+    "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
+)
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
 
 
@@ -28,6 +46,36 @@ class AffectsSpec(Spec):
     days: tuple[int, ...] = (0,)
 
 
+#: What a change of one input affects: dates near its own, all dates from its own on, or all there are.
+InputAffects = AffectsSpec | Literal["all", "onwards"]
+
+
+def _form_of_affects(declared: Any) -> str:
+    by_input = isinstance(declared, Mapping) and any(
+        isinstance(value, str | Mapping | AffectsSpec) for value in declared.values()
+    )
+    return "by_input" if by_input else "whole"
+
+
+Affects = Annotated[
+    Annotated[AffectsSpec | Literal["all", "same"], Tag("whole")]
+    | Annotated[Mapping[Name, InputAffects], Tag("by_input")],
+    Discriminator(_form_of_affects),
+]
+
+
+class IntervalsSpec(Spec):
+    """Rows that say what held when. Of each value of `by` they follow one another without a gap: `start` is part of an
+    interval, `end` is not, and is the start of the next; only the last one may have no end.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    by: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(min_length=1)
+    start: str = Field(alias="from")
+    end: str = Field(alias="to")
+
+
 class ChecksSpec(Spec):
     """What has to hold for an answer before it is published, and how old the table may become.
 
@@ -40,27 +88,40 @@ class ChecksSpec(Spec):
     not_null: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     max_drop: float | None = Field(default=None, gt=0, lt=1)
     max_age_minutes: float | None = Field(default=None, gt=0)
+    intervals: IntervalsSpec | None = later_key(None, description="rows say what held from when to when, without gaps")
 
     @property
     def before_commit(self) -> bool:
         """Whether there is anything to look at in an answer."""
-        return bool(self.min_rows or self.unique or self.not_null or self.max_drop)
+        return bool(self.min_rows or self.unique or self.not_null or self.max_drop or self.intervals)
 
 
 class GoldTableSpec(Spec):
-    """A table of answers, built by SQL from what it reads: bronze tables and other gold tables of the pipeline.
+    """A table of answers, built by SQL from what it reads: bronze tables of the pipeline, other gold tables of it, and
+    gold tables of other pipelines as `pipeline.table`, which SQL calls `pipeline__table`.
 
     With `affects: same` its inputs are partitioned by its own partition column, and rows of a value change the part of
-    that value alone.
+    that value alone. `affects` may say for each input which dates a change of it affects.
     """
 
     name: Name
     sql: str
     description: str = ""
-    reads: tuple[Name, ...] = Field(min_length=1)
+    reads: tuple[GoldInput, ...] = Field(min_length=1)
     partition_by: str
-    affects: AffectsSpec | Literal["all", "same"] = AffectsSpec.defaults()
+    affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
+
+    @property
+    def by_date(self) -> bool:
+        """Whether it is partitioned by a date, so that some of its dates can be rebuilt."""
+        return not isinstance(self.affects, str)
+
+    def affects_of(self, name: str) -> InputAffects | Literal["same"]:
+        """What a change of the input called `name` affects."""
+        if isinstance(self.affects, str | AffectsSpec):
+            return self.affects
+        return self.affects.get(name, AffectsSpec())
 
 
 class GoldSpec(Spec):
@@ -72,6 +133,78 @@ class GoldSpec(Spec):
     )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
     tables: Annotated[tuple[GoldTableSpec, ...], _NEXT_BUILD] = ()
+
+    @property
+    def of_others(self) -> tuple[tuple[str, str], ...]:
+        """The gold tables of other pipelines that are read: pipeline and table, sorted."""
+        reads = {place for table in self.tables for name in table.reads if (place := place_in_other(name)) is not None}
+        return tuple(sorted(reads))
+
+
+def place_in_other(read: str) -> tuple[str, str] | None:
+    """Pipeline and name of a table that is another pipeline's; None for one of the pipeline itself."""
+    pipeline, separator, table = read.partition(".")
+    return (pipeline, table) if separator else None
+
+
+def view_name(read: str) -> str:
+    """What SQL calls a table that is read."""
+    return read.replace(".", "__")
+
+
+#: A file of a reference table that is larger is no small table.
+MAX_REFERENCE_BYTES = 16 << 20
+
+
+class ReferenceColumn(Spec):
+    """A column of a reference table, by the name it has in the file's first line."""
+
+    name: Name
+    type: TypeText
+    description: str = ""
+
+
+class ReferenceSpec(Spec):
+    """A small table kept in a CSV file: one in the pipeline's folder, or an object of the lake.
+
+    Gold builds take it over as a whole where it differs from the table. `dated_by` is the date from which on a row
+    matters, for gold tables that it affects onwards.
+    """
+
+    name: Name
+    file: str | None = Field(default=None, description="a path in the pipeline's folder")
+    object: str | None = Field(default=None, description="a key in the lake")
+    key: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(min_length=1)
+    columns: tuple[ReferenceColumn, ...] = Field(min_length=1)
+    dated_by: str | None = None
+    description: str = ""
+
+    def column_types(self) -> dict[str, str]:
+        """The columns with their types, as they are in the file and the table."""
+        return {column.name: column.type for column in self.columns}
+
+
+class ViewSpec(Spec):
+    """A question that is kept: SQL in DuckDB's dialect over tables and other views of the pipeline."""
+
+    name: Name
+    sql: str
+    reads: tuple[Name, ...] = Field(min_length=1)
+    description: str = ""
+
+
+class _Reader(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+
+
+def view_order(views: Iterable[ViewSpec]) -> list[ViewSpec]:
+    """The views, each after those it reads, which are in no circle."""
+    declared = {view.name: view for view in views}
+    return [declared[name] for name in _sorter(declared).static_order()]
 
 
 def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
@@ -87,9 +220,9 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
     return [declared[name] for name in _sorter(declared).static_order()]
 
 
-def circle_in(tables: Iterable[GoldTableSpec]) -> list[str]:
-    """The names of tables that read each other in a circle, each reading the next, the first one last again; none where
-    there is no circle."""
+def circle_in(tables: Iterable[_Reader]) -> list[str]:
+    """The names of tables, or of views, that read each other in a circle, each reading the next, the first one last
+    again; none where there is no circle."""
     sorter = _sorter({table.name: table for table in tables})
     try:
         sorter.prepare()
@@ -98,7 +231,18 @@ def circle_in(tables: Iterable[GoldTableSpec]) -> list[str]:
     return []
 
 
-def _sorter(declared: Mapping[str, GoldTableSpec]) -> TopologicalSorter[str]:
+def _sorter(declared: Mapping[str, _Reader]) -> TopologicalSorter[str]:
     return TopologicalSorter(
         {name: [read for read in table.reads if read in declared] for name, table in declared.items()}
     )
+
+
+class LiveTableSpec(Spec):
+    """A gold table that is a streaming aggregation: counts per window and group."""
+
+    name: Annotated[Name, _LIVE_STATE]
+    reads: Annotated[Name, _LIVE_STATE]
+    window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
+    watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
+    group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
+    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,15 @@ from deltaworks.gold.pending import pending_gold
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, append, compacted, make, project
+from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
 
 ORDERS_KEY, DAILY_KEY = paths.table("shop", "orders"), paths.table("shop", "daily")
+#: A pipeline whose gold reads gold of the shop.
+BOARD = (
+    SHOP.replace("pipeline: shop", "pipeline: board")
+    + ORDERS
+    + "gold: {tables: [{name: weekly, sql: weekly.sql, reads: [shop.daily], partition_by: event_date}]}\n"
+)
 
 
 @pytest.fixture
@@ -37,18 +44,18 @@ def pending(catalog: Catalog) -> tuple[int, str]:
     return result.for_spark, result.reason
 
 
-def built(catalog: Catalog, lake: Lake) -> None:
-    """Let the gold table say that it was built from what is there now."""
-    spec = catalog.pipeline("shop")
+def built(catalog: Catalog, lake: Lake, pipeline: str = "shop") -> None:
+    """Let the gold table of a pipeline say that it was built from what is there now."""
+    spec = catalog.pipeline(pipeline)
     (table,) = spec.gold.tables
-    pinned = pin_inputs(lake, spec, table.reads)
-    job = plan_job(catalog, spec, lake, table, pinned, key=DAILY_KEY)
+    key, pinned = paths.table(pipeline, table.name), pin_inputs(lake, spec, table.reads)
+    job = plan_job(catalog, spec, lake, table, pinned, key=key)
     origin = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
-    made = user_metadata(pipeline="shop", batch="", operation="rebuild_gold", **origin)
-    opened = lake.open(DAILY_KEY)
+    made = user_metadata(pipeline=pipeline, batch="", operation="rebuild_gold", **origin)
+    opened = lake.open(key)
     if opened is None:
-        make(lake, "shop", "daily", files=1, days=1)
-        opened = lake.open(DAILY_KEY)
+        make(lake, pipeline, table.name, files=1, days=1)
+        opened = lake.open(key)
     assert opened is not None
     opened.create_write_transaction(
         [],
@@ -86,3 +93,31 @@ def test_what_is_asked_for_is_work_whatever_changed(catalog: Catalog, lake: Lake
     assert pending_gold(catalog, "shop", full=True)[0].for_spark == 1
     with pytest.raises(ConfigError, match="GOLD_TABLE_UNKNOWN"):
         pending_gold(catalog, "shop", tables=["nothing"])
+
+
+def test_gold_of_another_pipeline_counts_from_its_first_build_on_by_the_dates_that_changed(tmp_path: Path) -> None:
+    (tmp_path / "project" / "include" / "pipelines" / "board").mkdir(parents=True)
+    (tmp_path / "project" / "include" / "pipelines" / "board" / "weekly.sql").write_text(
+        "SELECT event_date FROM shop__daily"
+    )
+    catalog = project(tmp_path, sql=DAILY_SQL, shop=SHOP + ORDERS + DAILY, board=BOARD)
+    lake, board = Lake(catalog.environment.lake), catalog.pipeline("board")
+
+    def work() -> tuple[int, str]:
+        (result,) = pending_gold(catalog, "board")
+        return result.for_spark, result.reason
+
+    assert work() == (0, "shop.daily is not built yet")
+    make(lake, "shop", "orders", files=1, days=2)
+    built(catalog, lake)
+    assert work() == (1, "it does not exist yet")
+    built(catalog, lake, "board")
+    assert work() == (0, "its inputs have not changed")
+
+    append(lake, DAILY_KEY, 1, days=[1])
+
+    assert work()[0] == 1
+    pinned = pin_inputs(lake, board, ["shop.daily"])
+    job = plan_job(catalog, board, lake, board.gold.tables[0], pinned, key=paths.table("board", "weekly"))
+    assert job.plan.output_dates == {FIRST + dt.timedelta(days=1)}
+    assert job.built_from.keys() == {"shop.daily"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.specs.gold import GoldTableSpec, build_order
+from deltaworks.specs.gold import AffectsSpec, GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 
 
@@ -53,3 +53,57 @@ def test_a_pipeline_takes_gold_tables_that_read_gold_tables_and_no_circle() -> N
         declared(tables=[table("daily", "busiest").model_dump(), busiest.model_dump()])
     with pytest.raises(ValueError, match="no table here"):
         declared(tables=[table("daily", "weekly").model_dump()])
+
+
+FACTS = {"name": "facts", "sql": "f.sql", "reads": ["orders"], "partition_by": "valid_year", "affects": "all"}
+INTERVALS = {"intervals": {"by": "ticker", "from": "valid_from", "to": "valid_to"}}
+REFERENCE = {"name": "splits", "file": "splits.csv", "key": "d", "columns": [{"name": "d", "type": "date"}]}
+
+
+def as_of(affects: object, *, facts: dict[str, object] | None = None, dated: bool = True) -> PipelineSpec:
+    reads = ["orders", "facts", "splits"]
+    known = {"name": "known", "sql": "k.sql", "reads": reads, "partition_by": "event_date", "affects": affects}
+    reference = REFERENCE | ({"dated_by": "d"} if dated else {})
+    gold = {"tables": [FACTS | {"checks": INTERVALS} | (facts or {}), known]}
+    plain = declared().model_dump(mode="json")
+    orders = {"name": "orders", "when": {"name": "order"}}
+    return PipelineSpec.model_validate(plain | {"tables": [orders], "gold": gold, "references": [reference]})
+
+
+EACH = {"orders": {"days": [0]}, "facts": "onwards", "splits": "onwards"}
+
+
+def test_what_a_change_affects_may_be_said_input_by_input() -> None:
+    spec = as_of(EACH)
+
+    known = spec.gold.tables[1]
+    assert known.by_date
+    assert [known.affects_of(name) for name in known.reads] == [AffectsSpec(), "onwards", "onwards"]
+    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert spec.gold.tables[0].checks.model_dump(mode="json")["intervals"] == {
+        "by": ["ticker"],
+        "from": "valid_from",
+        "to": "valid_to",
+    }
+
+
+def test_onwards_needs_a_date_to_compare_and_an_interval_table_its_check() -> None:
+    with pytest.raises(ValueError, match=r"declare `checks\.intervals` of that table"):
+        as_of(EACH, facts={"checks": {}})
+    with pytest.raises(ValueError, match="declare `dated_by` of the reference"):
+        as_of(EACH, dated=False)
+    with pytest.raises(ValueError, match="'splits' is not partitioned by date"):
+        as_of(EACH | {"splits": {"days": [0]}})
+    as_of(EACH | {"splits": "all"}, dated=False)
+
+
+def test_every_input_is_spoken_of_and_no_other() -> None:
+    with pytest.raises(ValueError, match="it says nothing of 'splits'"):
+        as_of({"orders": {"days": [0]}, "facts": "onwards"})
+    with pytest.raises(ValueError, match="does not read 'fact'; did you mean 'facts'"):
+        as_of(EACH | {"fact": "onwards"})
+
+
+def test_intervals_are_checked_where_all_of_them_are_written() -> None:
+    with pytest.raises(ValueError, match="is rebuilt in parts, which do not show"):
+        as_of(EACH, facts={"affects": {"days": [0]}})

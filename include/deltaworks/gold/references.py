@@ -1,0 +1,204 @@
+"""Reference tables: small tables kept in CSV files, taken over whole where the file is another than the table's.
+
+The commit that replaces a table names the digest of what it was made from, so that a run which finds the same digest
+there does nothing. A commit that changed rows without one (a RESTORE, somebody's DELETE) is replaced again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema
+from pyarrow import csv
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import MAX_REFERENCE_BYTES, ReferenceSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import commit_step
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.steps import reference_step
+
+OPERATION = "refresh_references"
+#: Key of `userMetadata`: the digest of the file and the columns a table was made from.
+DIGEST = "reference"
+#: How often a run begins again behind another one that has replaced the table meanwhile.
+_MOST_TRIES = 5
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceResult:
+    """What became of one reference table; `version` is that of the table, and `replaced` whether this run made it."""
+
+    table: str
+    replaced: bool
+    rows: int
+    version: int
+
+
+def refresh_references(catalog: Catalog, pipeline: str, *, names: Sequence[str] | None = None) -> list[ReferenceResult]:
+    """Make the pipeline's reference tables what their files are. Needs no JVM.
+
+    Idempotent. Of several runs at once each table is replaced by one, in one commit, and the others find it so;
+    with different files the last one to begin stays.
+
+    Args:
+        names: of reference tables; by default all.
+
+    Raises:
+        ContractError: REFERENCE_UNREADABLE or REFERENCE_INVALID; tables before it in the declaration are refreshed.
+        ConcurrencyError: REFERENCE_CONTENDED.
+    """
+    spec = catalog.pipeline(pipeline)
+    lake = Lake(catalog.environment.lake)
+    return [
+        _refresh(lake, catalog, pipeline, reference)
+        for reference in spec.references
+        if names is None or reference.name in names
+    ]
+
+
+def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
+    content = _content(catalog, pipeline, reference)
+    digest = _digest(reference, content)
+    key = paths.table(pipeline, reference.name)
+    rows: pa.Table | None = None
+    for _ in range(_MOST_TRIES):
+        table = lake.open(key)
+        # Looked up before the digest: whoever replaces the table after this takes the step, and this run begins again.
+        step = reference_step(pipeline, reference.name, 0)
+        ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
+        if table is not None and _digest_of(lake, key, table) == digest:
+            return ReferenceResult(reference.name, False, table.count(), table.version())
+        if rows is None:
+            rows = read_reference(reference, content)
+        made = user_metadata(pipeline=pipeline, batch="", operation=OPERATION, **{DIGEST: digest})
+        if table is None:
+            created = user_metadata(pipeline=pipeline, batch="", operation="create_table")
+            table = lake.ensure(key, rows.schema, user_metadata=created)
+        file = write_file(lake.filesystem, arrow_path(lake.storage, key), rows, partition={})
+        done = commit_step(
+            table,
+            [file.add_action()],
+            step=reference_step(pipeline, reference.name, ordinal + 1),
+            user_metadata=made,
+            recreate_as=Schema.from_arrow(rows.schema),
+        )
+        if done.landed_now:
+            return ReferenceResult(reference.name, True, rows.num_rows, done.version)
+    raise ConcurrencyError(
+        "REFERENCE_CONTENDED",
+        f"{key}: {_MOST_TRIES} times another run replaced it meanwhile, by another file than this one.",
+        hint="Runs that see different files of one pipeline replace each other's tables: deploy one version of them.",
+    )
+
+
+def _content(catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> bytes:
+    """The file's bytes, wherever it is kept."""
+    if reference.object is not None:
+        stored = open_objects(catalog.environment.lake).get(reference.object)
+        if stored is None:
+            raise _unreadable(reference, f"there is no object {reference.object} in the lake", "Put it there")
+        content = stored.data
+    else:
+        folder = catalog.folder(pipeline).resolve()
+        path = (folder / str(reference.file)).resolve()
+        if not path.is_relative_to(folder):
+            raise _unreadable(reference, f"{reference.file} leads out of {folder}", "Keep the file in that folder")
+        content = _read(path, reference)
+    if len(content) > MAX_REFERENCE_BYTES:
+        text = f"{reference.file or reference.object} has more than {MAX_REFERENCE_BYTES >> 20} MiB"
+        raise _unreadable(reference, text, "Land it as events of a pipeline instead")
+    return content
+
+
+def _read(path: Path, reference: ReferenceSpec) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_REFERENCE_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(reference, f"{path}: {error.strerror}", "Put the file there, or mend `file`") from error
+
+
+def _digest(reference: ReferenceSpec, content: bytes) -> str:
+    declared = json.dumps([reference.key, list(reference.column_types().items())])
+    return hashlib.sha256(b"\0".join([declared.encode(), content])).hexdigest()
+
+
+def _digest_of(lake: Lake, key: str, table: DeltaTable) -> str | None:
+    """The digest in the newest commit that changed rows; None where that has none."""
+    for commit in commit_history(lake, key, newest=table.version()):
+        if DIGEST in commit.metadata:
+            return str(commit.metadata[DIGEST])
+        if commit.changes_rows:
+            return None
+    return None
+
+
+def read_reference(reference: ReferenceSpec, content: bytes) -> pa.Table:
+    """The rows of a reference's CSV, which names its columns in the first line; an empty field is null.
+
+    Raises:
+        ContractError: REFERENCE_INVALID, a column is missing, a value is not of its type, or a key is null or there
+            twice.
+    """
+    schema = arrow_schema(reference.column_types())
+    try:
+        rows = csv.read_csv(
+            io.BytesIO(content),
+            # One thread names the row of a value that does not fit.
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=schema,
+                include_columns=schema.names,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise _invalid(reference, " ".join(str(error).strip("\"'").split())) from error
+    nulls = [name for name in reference.key if rows.column(name).null_count]
+    if nulls:
+        raise _invalid(reference, f"{', '.join(nulls)} of its key is empty in {_places(rows, nulls)}")
+    keys = rows.select(list(reference.key)).group_by(list(reference.key)).aggregate([([], "count_all")])
+    twice = keys.filter(pc.greater(keys.column("count_all"), 1)).select(list(reference.key))
+    if twice.num_rows:
+        named = "; ".join(", ".join(map(str, row.values())) for row in twice.slice(0, _NAMED).to_pylist())
+        raise _invalid(reference, f"{twice.num_rows} keys are there more than once, such as {named}")
+    return rows.combine_chunks()
+
+
+def _places(rows: pa.Table, columns: Sequence[str]) -> str:
+    missing = [row for row in range(rows.num_rows) if any(not rows.column(name)[row].is_valid for name in columns)]
+    return f"{len(missing)} rows, the first of them row {missing[0] + 1} behind the header"
+
+
+def _invalid(reference: ReferenceSpec, problem: str) -> ContractError:
+    return ContractError(
+        "REFERENCE_INVALID",
+        f"The reference table {reference.name!r} cannot be made from {reference.file or reference.object}: {problem}.",
+        hint="Mend the file or what is declared of it. Readers keep the table of before.",
+    )
+
+
+def _unreadable(reference: ReferenceSpec, problem: str, remedy: str) -> ContractError:
+    return ContractError(
+        "REFERENCE_UNREADABLE",
+        f"The file of the reference table {reference.name!r} cannot be read: {problem}.",
+        hint=f"{remedy}. Readers keep the table of before.",
+    )

@@ -1,0 +1,188 @@
+"""Gold of one pipeline that reads gold of another, under Airflow's own processes: the one is built after the other by
+Airflow's assets, dates are built again by its backfills, and what a pipeline can never do has no DAG."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from deltaworks.airflow import names
+from deltaworks.control import paths
+from deltaworks.operations.airflow_answers import DagRun
+from deltaworks.operations.applicable import why_not
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from sandbox.demo.landing_sink import landing_sink
+from sandbox.stack.home import StackHome
+from tests.integration.airflow_people import People
+from tests.integration.airflow_stage import BACK_SECONDS, clicks_project, people_of, running_stack, wait
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+BUILD_SECONDS = 300.0
+CLICKS_GOLD, DIGEST_GOLD = names.gold_dag_id("clicks"), names.gold_dag_id("digest")
+# Airflow backfills no DAG without a schedule. This one hardly ever fires.
+PER_DAY = """
+gold:
+  schedule: "0 0 29 2 *"
+  tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
+"""
+#: Reads a table, which has neither objects nor records. Its own gold has no schedule.
+DIGEST = """
+pipeline: digest
+description: What the clicks come to.
+owner: tests
+source: {kind: delta, pipeline: clicks, table: clicks}
+event:
+  name: {constant: row}
+  time: {path: event_time, unit: iso8601}
+tables: [{name: rows, catch_all: true, columns: [{name: number, path: number, type: long}]}]
+stream: {trigger_seconds: 5, lease_ttl_seconds: 6}
+gold:
+  tables: [{name: doubled, sql: doubled.sql, reads: [clicks.per_day], partition_by: event_date}]
+"""
+DOUBLED = "SELECT event_date, 2 * clicks AS twice FROM clicks__per_day"
+DATES = [date(2023, 11, day) for day in (14, 15, 16)]
+
+
+@dataclass
+class Stage:
+    """Two pipelines, and how many clicks of each date have landed."""
+
+    home: StackHome
+    catalog: Catalog
+    landed: Counter[date] = field(default_factory=Counter)
+
+    def land(self, day: date, count: int) -> None:
+        """Land clicks of a date, and wait until they are in the table."""
+        noon, first = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()), self.landed.total()
+        lines = [json.dumps({"number": first + number, "at": noon + number}) for number in range(count)]
+        landing_sink(self.catalog.environment.landing)(f"clicks/{first:06}.json", "\n".join(lines).encode())
+        self.landed[day] += count
+        wait(lambda: len(self.rows("clicks", "clicks")) >= self.landed.total(), "clicks have not landed", BACK_SECONDS)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.catalog.environment.lake)
+
+    def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
+        rows = self.lake.rows(paths.table(pipeline, table))
+        return [] if rows is None else rows.to_pylist()
+
+    def check(self) -> None:
+        """Both gold tables say what has landed."""
+        per_day = Counter({row["event_date"]: row["clicks"] for row in self.rows("clicks", "per_day")})
+        assert per_day == self.landed
+        twice = Counter({row["event_date"]: row["twice"] for row in self.rows("digest", "doubled")})
+        assert twice == Counter({day: 2 * count for day, count in self.landed.items()})
+
+    def version(self, pipeline: str, table: str) -> int:
+        opened = self.lake.open(paths.table(pipeline, table))
+        return -1 if opened is None else opened.version()
+
+    def dates_written(self, pipeline: str, table: str, *, after: int) -> list[set[str]]:
+        """The dates that each commit wrote after a version, the earliest first."""
+        key = paths.table(pipeline, table)
+        folder = self.home.lake / self.catalog.environment.lake.bucket / key / "_delta_log"
+        written = []
+        for version in range(after + 1, self.version(pipeline, table) + 1):
+            actions = [json.loads(line) for line in (folder / f"{version:020}.json").read_text().splitlines()]
+            adds = [action["add"] for action in actions if "add" in action]
+            written.append({add["partitionValues"]["event_date"] for add in adds})
+        return written
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    project = clicks_project(tmp_path_factory.mktemp("project"), more=PER_DAY)
+    digest = project / "include" / "pipelines" / "digest"
+    digest.mkdir()
+    (digest / "pipeline.yaml").write_text(DIGEST)
+    (digest / "doubled.sql").write_text(DOUBLED)
+    with running_stack(project) as (home, catalog):
+        stage = Stage(home, catalog)
+        for day, count in zip(DATES, (30, 20, 10), strict=True):
+            stage.land(day, count)
+        yield stage
+
+
+@pytest.fixture
+def people(stage: Stage) -> Iterator[People]:
+    with people_of(stage.home) as people:
+        yield people
+
+
+def followed(people: People) -> list[DagRun]:
+    """The runs that began since gold of the other pipeline was built, the newest first."""
+    return [run for run in people.dag_runs(DIGEST_GOLD, limit=50) if run.run_id.startswith("asset_triggered__")]
+
+
+def await_followed(people: People, runs: int) -> None:
+    """Wait until so many such runs have ended, all of them well."""
+    wait(lambda: len(followed(people)) >= runs, "nothing follows the build", BUILD_SECONDS)
+    for run in followed(people):
+        assert people.wait_for_run(DIGEST_GOLD, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
+
+
+def test_gold_is_built_after_gold_of_another_pipeline_that_it_reads(stage: Stage, people: People) -> None:
+    assert stage.rows("digest", "doubled") == []
+
+    people.run(CLICKS_GOLD, "first", {}, seconds=BUILD_SECONDS)
+    await_followed(people, 1)
+
+    stage.check()
+
+
+def test_only_the_dates_that_changed_are_built_again_in_both(stage: Stage, people: People) -> None:
+    versions = {table: stage.version(*table) for table in (("clicks", "per_day"), ("digest", "doubled"))}
+    stage.land(DATES[1], 7)
+
+    people.run(CLICKS_GOLD, "second", {}, seconds=BUILD_SECONDS)
+    await_followed(people, 2)
+
+    stage.check()
+    for table, version in versions.items():
+        assert stage.dates_written(*table, after=version) == [{str(DATES[1])}]
+
+
+def test_a_build_that_found_nothing_lets_those_that_follow_look_and_write_nothing(stage: Stage, people: People) -> None:
+    before = stage.version("digest", "doubled")
+
+    people.run(CLICKS_GOLD, "third", {}, seconds=BUILD_SECONDS)
+    await_followed(people, 3)
+
+    assert stage.version("digest", "doubled") == before
+
+
+def test_a_backfill_by_the_api_builds_the_partitions_of_its_dates_and_no_others(stage: Stage, people: People) -> None:
+    before = stage.version("clicks", "per_day")
+
+    people.backfill(CLICKS_GOLD, DATES[1], DATES[2])
+
+    def runs() -> list[DagRun]:
+        return [run for run in people.dag_runs(CLICKS_GOLD, limit=50) if run.run_id.startswith("backfill__")]
+
+    wait(lambda: len(runs()) == 2, "Airflow makes no run for each date", 60)
+    for run in runs():
+        assert people.wait_for_run(CLICKS_GOLD, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
+    assert stage.dates_written("clicks", "per_day", after=before) == [{str(DATES[1])}, {str(DATES[2])}]
+    stage.check()
+
+
+def test_what_a_pipeline_can_never_do_has_no_dag(stage: Stage, people: People) -> None:
+    dags = {dag.dag_id for dag in people.dags()}
+    assert people.import_errors() == ()
+
+    for name, spec in stage.catalog.pipelines.items():
+        offered = {item.name for item in OPERATIONS.values() if f"{item.name}__{name}" in dags}
+        expected = {item.name for item in OPERATIONS.values() if item.scope == "pipeline" and not why_not(item, spec)}
+        assert offered == expected - {item.name for item in OPERATIONS.values() if item.dag}
+    assert {"reprocess__clicks", "recover_files__clicks", "restore__digest", "refresh_gold__digest"} <= dags
+    absent = {"reprocess__digest", "recover_files__digest", "mutations__digest", "mutations__clicks", "clean__landing"}
+    assert not dags & absent

@@ -1,0 +1,101 @@
+"""Prices with the earnings that were known then, built by Spark: intervals, late, restated and same-time facts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.errors import ContractError
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.intervals import broken_intervals
+from deltaworks.specs.gold import IntervalsSpec
+from tests.spark.gold.made_market import (
+    EPS_KNOWN,
+    MARKET,
+    PRICE_WITH_EPS,
+    SHARED,
+    SPLITS,
+    Answer,
+    Fact,
+    Rows,
+    answer_of,
+    fact,
+    live_through,
+    price,
+)
+
+
+class SparkMarket:
+    """The market in a project whose gold Spark builds."""
+
+    def __init__(self, spark: SparkSession, project: Any) -> None:
+        self._spark, self._project = spark, project
+        self.rows = Rows()
+
+    def land(self, *, prices: Sequence[dict[str, Any]] = (), facts: Sequence[Fact] = ()) -> None:
+        for name, rows in (("prices", prices), ("facts", facts)):
+            if rows:
+                self._project.append("market", name, list(rows))
+                getattr(self.rows, name).extend(rows)
+
+    def split(self, line: str) -> None:
+        self.rows.splits += line
+        (self._project.catalog.folder("market") / "reference" / "splits.csv").write_text(self.rows.splits)
+
+    def build(self) -> tuple[str, ...] | None:
+        result = rebuild_gold(self._spark, self._project.catalog, "market").table("price_with_eps")
+        return result.partitions
+
+    def answer(self) -> Answer:
+        return answer_of(self._project.rows("market", "price_with_eps"))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="DELTAWORKS_SHARED_DATA names no folder")
+def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    files = {"gold/eps_known.sql": EPS_KNOWN, "gold/price_with_eps.sql": PRICE_WITH_EPS}
+
+    live_through(SparkMarket(spark, make_project({"market": (MARKET, files | {"reference/splits.csv": SPLITS})})))
+
+
+@pytest.mark.parametrize(
+    ("rows", "broken"),
+    [
+        ([("A", 1, 3), ("A", 3, None), ("B", 2, 9)], []),
+        ([("A", 1, 3), ("A", 4, None), ("B", 1, 2)], ["1 intervals with a gap before the next, of (ticker) A"]),
+        ([("A", 1, 4), ("A", 3, None)], ["1 intervals that overlap the next, of (ticker) A"]),
+        ([("A", 1, None), ("A", 3, None)], ["1 intervals that overlap the next, of (ticker) A"]),
+        ([("A", 1, 3), ("A", 1, 3)], ["1 intervals that overlap the next, of (ticker) A"]),
+        ([("A", 3, 3)], ["1 intervals where valid_to does not lie behind valid_from, of (ticker) A"]),
+        ([("A", None, 3)], ["1 intervals without valid_from, of (ticker) A"]),
+    ],
+)
+def test_intervals_follow_one_another(
+    spark: SparkSession, rows: list[tuple[str, int | None, int | None]], broken: list[str]
+) -> None:
+    declared = IntervalsSpec.model_validate({"by": "ticker", "from": "valid_from", "to": "valid_to"})
+
+    answer = spark.createDataFrame(rows, "ticker string, valid_from int, valid_to int")
+
+    assert broken_intervals(declared, answer) == broken
+
+
+def test_intervals_that_overlap_are_not_published(spark: SparkSession, make_project: Callable[..., Any]) -> None:
+    overlapping = EPS_KNOWN.replace(
+        "lead(valid_from) OVER (PARTITION BY ticker ORDER BY valid_from)", "DATE'2012-01-01'"
+    )
+    files = {"gold/eps_known.sql": overlapping, "gold/price_with_eps.sql": PRICE_WITH_EPS}
+    market = SparkMarket(spark, make_project({"market": (MARKET, files | {"reference/splits.csv": SPLITS})}))
+    market.land(
+        prices=[price("A", dt.date(2011, 3, 1), Decimal(1))],
+        facts=[fact("A", f"2011-0{month}-01", f"2010-0{month}-01", "1", "x") for month in (1, 2)],
+    )
+
+    with pytest.raises(ContractError, match="intervals that overlap the next, of"):
+        market.build()

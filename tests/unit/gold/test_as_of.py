@@ -1,0 +1,140 @@
+"""As-of joins are exact by what is planned: plans of gold over real tables, carried out by DuckDB in place of Spark.
+
+What is rebuilt, what of the inputs is read and what counts as a change are those of a build; the SQL is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+from deltalake import CommitProperties, write_deltalake
+
+from deltaworks.control import paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.gold import table_build
+from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, pin_inputs
+from deltaworks.gold.plan import DATE_COLUMN, Part
+from deltaworks.gold.references import refresh_references
+from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.specs.gold import build_order
+from deltaworks.specs.project import load_catalog
+from deltaworks.tables.changes import Changes
+from deltaworks.tables.lake import Lake, relation_of
+from tests.spark.gold.made_market import (
+    EPS_KNOWN,
+    MARKET,
+    PRICE_WITH_EPS,
+    SHARED,
+    SPLITS,
+    Answer,
+    Fact,
+    Rows,
+    answer_of,
+    live_through,
+)
+from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="DELTAWORKS_SHARED_DATA names no folder")
+
+
+class PlannedMarket:
+    """The market in a project whose gold is planned as ever, and built here."""
+
+    def __init__(self, folder: Path) -> None:
+        files = {
+            "environments/local.yaml": ENVIRONMENT.format(root=folder),
+            "relays/landing.yaml": RELAY,
+            "pipelines/market/pipeline.yaml": MARKET,
+            "pipelines/market/gold/eps_known.sql": EPS_KNOWN,
+            "pipelines/market/gold/price_with_eps.sql": PRICE_WITH_EPS,
+            "pipelines/market/reference/splits.csv": SPLITS,
+        }
+        for name, text in files.items():
+            path = folder / "project" / "include" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self._catalog = load_catalog("local", root=folder / "project")
+        self._lake = Lake(self._catalog.environment.lake)
+        self.rows = Rows()
+
+    def land(self, *, prices: Sequence[dict[str, Any]] = (), facts: Sequence[Fact] = ()) -> None:
+        for name, rows in (("prices", prices), ("facts", facts)):
+            if rows:
+                dated = [row | {DATE_COLUMN: row["event_time"].date()} for row in rows]
+                write_deltalake(self._uri(name), pa.Table.from_pylist(dated), mode="append", partition_by=[DATE_COLUMN])
+                getattr(self.rows, name).extend(rows)
+
+    def split(self, line: str) -> None:
+        self.rows.splits += line
+        (self._catalog.folder("market") / "reference" / "splits.csv").write_text(self.rows.splits)
+
+    def build(self) -> tuple[str, ...] | None:
+        refresh_references(self._catalog, "market")
+        spec, job = self._catalog.pipeline("market"), None
+        for table in build_order(spec.gold.tables):
+            pinned, key = pin_inputs(self._lake, spec, table.reads), paths.table("market", table.name)
+            job = plan_job(self._catalog, spec, self._lake, table, pinned, key=key)
+            if job.plan.has_work:
+                self._write(job)
+        assert job is not None
+        return job.plan.output.named if job.plan.has_work else ()
+
+    def answer(self) -> Answer:
+        rows = self._lake.rows(paths.table("market", "price_with_eps"))
+        assert rows is not None
+        return answer_of(rows.to_pylist())
+
+    def _uri(self, name: str) -> str:
+        return self._lake.storage.uri(paths.table("market", name)).removeprefix("file://")
+
+    def _write(self, job: TableJob) -> None:
+        with duckdb.connect(":memory:") as connection:
+            for name, pinned in job.inputs.items():
+                opened = self._lake.open(pinned.key)
+                assert opened is not None
+                opened.load_as_version(pinned.version or 0)
+                connection.register(f"all_{name}", relation_of(opened))
+                part = condition(job.plan.input_of(name), pinned.date_column)
+                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE {part}")
+            (sql,) = sqlglot.transpile(job.sql, read="spark", write="duckdb")
+            column = job.plan.table.partition_by
+            written = condition(job.plan.output, column) if job.plan.table.by_date else "true"
+            answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
+        origin: Mapping[str, Any] = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
+        made = user_metadata(pipeline="market", batch="", operation="rebuild_gold", **origin)
+        write_deltalake(
+            self._uri(job.plan.table.name),
+            answer,
+            mode="overwrite",
+            partition_by=[column],
+            predicate=None if job.plan.full else written,
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": made}),
+        )
+
+
+def condition(part: Part, column: str) -> str:
+    if part.values is None:
+        return "true"
+    listed = [f"{column} = DATE '{value}'" for value in sorted(part.values)]
+    return " OR ".join([*listed, *([] if part.since is None else [f"{column} >= DATE '{part.since}'"])])
+
+
+def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(tmp_path: Path) -> None:
+    live_through(PlannedMarket(tmp_path))
+
+
+def test_with_the_changed_partitions_alone_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_alone(*arguments: Any, **options: Any) -> Changes:
+        """The date of a change as one that changes itself alone."""
+        return Changes()
+
+    monkeypatch.setattr(table_build, "differing_from", first_alone)
+
+    with pytest.raises(AssertionError):
+        live_through(PlannedMarket(tmp_path))

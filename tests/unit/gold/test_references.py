@@ -1,0 +1,198 @@
+"""Reference tables: small CSV files that gold reads as tables, replaced where they are others."""
+
+from __future__ import annotations
+
+import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.gold import references
+from deltaworks.gold.pending import pending_gold
+from deltaworks.gold.references import ReferenceResult, refresh_references
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import MAX_REFERENCE_BYTES
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import ORDERS, SHOP, make, project
+
+SPLITS = "ticker,ex_date,ratio,note\nAAPL,2000-06-21,2,\nAAPL,2005-02-28,2,second\nMSFT,2003-02-18,2,\n"
+COLUMNS = """\
+    columns:
+      - {name: ticker, type: string}
+      - {name: ex_date, type: date}
+      - {name: ratio, type: "decimal(9,4)"}
+"""
+REFERENCES = f"references:\n  - name: splits\n    file: reference/splits.csv\n    key: [ticker, ex_date]\n{COLUMNS}"
+GOLD = "gold: {tables: [{name: daily, sql: gold/daily.sql, reads: [orders, splits], partition_by: event_date}]}\n"
+SQL = "SELECT event_date, count(*) AS n FROM orders CROSS JOIN splits GROUP BY event_date"
+
+
+def shop(folder: Path, csv: str = SPLITS, declared: str = REFERENCES) -> Catalog:
+    files = {"gold/daily.sql": SQL, "reference/splits.csv": csv}
+    return project(folder, sql=files, shop=SHOP + ORDERS + GOLD + declared)
+
+
+def rows(catalog: Catalog) -> pa.Table:
+    table = Lake(catalog.environment.lake).rows(paths.table("shop", "splits"))
+    assert table is not None
+    return table
+
+
+def refreshed(catalog: Catalog) -> ReferenceResult:
+    (result,) = refresh_references(catalog, "shop")
+    return result
+
+
+def test_a_file_becomes_a_table_of_the_declared_columns(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+
+    result = refreshed(catalog)
+
+    assert (result.replaced, result.rows) == (True, 3)
+    assert rows(catalog).column_names == ["ticker", "ex_date", "ratio"]
+    assert rows(catalog).column("ex_date").to_pylist()[0] == dt.date(2000, 6, 21)
+
+
+def test_the_same_file_is_taken_over_once_and_another_one_in_one_commit(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    first = refreshed(catalog)
+    assert refreshed(catalog) == ReferenceResult("splits", False, 3, first.version)
+
+    again = refreshed(shop(tmp_path, SPLITS + "GOOG,2014-04-03,2,\n"))
+
+    assert (again.replaced, again.rows, again.version) == (True, 4, first.version + 1)
+    assert rows(catalog).num_rows == 4
+    narrow = shop(tmp_path, SPLITS, REFERENCES.replace('      - {name: ratio, type: "decimal(9,4)"}\n', ""))
+    assert refreshed(narrow).version == first.version + 2
+    assert rows(narrow).column_names == ["ticker", "ex_date"]
+
+
+def test_a_table_that_somebody_changed_is_what_its_file_is_again(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    refreshed(catalog)
+    table = Lake(catalog.environment.lake).open(paths.table("shop", "splits"))
+    assert table is not None
+    table.delete("ticker = 'MSFT'")
+    assert rows(catalog).num_rows == 2
+
+    assert refreshed(catalog).replaced
+    assert rows(catalog).num_rows == 3
+
+
+def test_of_several_runs_at_once_one_replaces_the_table(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    refreshed(catalog)
+    other = shop(tmp_path, SPLITS + "GOOG,2014-04-03,2,\n")
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: refreshed(other), range(4)))
+
+    assert [result.replaced for result in results].count(True) == 1
+    assert {result.version for result in results} == {2}
+    assert rows(catalog).num_rows == 4
+
+
+def test_a_run_that_another_one_came_before_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = shop(tmp_path)
+    refreshed(catalog)
+    newer = shop(tmp_path, SPLITS + "GOOG,2014-04-03,2,\n")
+    written = references.write_file
+    overtaken: list[ReferenceResult] = []
+
+    def slowly(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(references, "write_file", written)
+        overtaken.append(refreshed(newer))
+        return written(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(references, "write_file", slowly)
+
+    result = refreshed(newer)
+
+    assert (overtaken[0].replaced, result.replaced, result.version) == (True, False, overtaken[0].version)
+    assert rows(catalog).num_rows == 4
+
+
+def test_an_object_of_the_lake_is_a_file_too(tmp_path: Path) -> None:
+    catalog = shop(tmp_path, declared=REFERENCES.replace("file: reference/splits.csv", "object: kept/splits.csv"))
+    with pytest.raises(ContractError, match="there is no object kept/splits"):
+        refreshed(catalog)
+
+    open_objects(catalog.environment.lake).put("kept/splits.csv", SPLITS.encode())
+
+    assert refreshed(catalog).rows == 3
+
+
+@pytest.mark.parametrize(
+    ("csv", "problem"),
+    [
+        (SPLITS + "AAPL,2005-02-28,3,\n", "1 keys are there more than once, such as AAPL, 2005-02-28"),
+        (SPLITS + "AAPL,,3,\n", "ex_date of its key is empty in 1 rows, the first of them row 4"),
+        (SPLITS + "AAPL,soon,3,\n", "soon"),
+        (SPLITS + "AAPL,2006-01-01,1.23456,\n", "Row #5: Rescaling Decimal value would cause data loss"),
+        ("ticker,ex_date\nAAPL,2000-06-21\n", "ratio"),
+        ("", "mpty"),
+    ],
+)
+def test_a_file_that_does_not_fit_leaves_the_table_of_before(tmp_path: Path, csv: str, problem: str) -> None:
+    refreshed(shop(tmp_path))
+    catalog = shop(tmp_path, csv)
+
+    with pytest.raises(ContractError, match=problem) as refused:
+        refreshed(catalog)
+
+    assert refused.value.condition == "REFERENCE_INVALID"
+    assert rows(catalog).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("reference/splits.csv", "../splits.csv"), "is no path below its folder"),
+        (("file: reference/splits.csv", "object: tables/shop/x.csv"), "are the engine's own"),
+        (("file: reference/splits.csv", "file: a.csv, object: b.csv"), ""),
+        (("reference/splits.csv", "reference/split.csv"), "did you mean 'reference/splits.csv'?"),
+        (("key: [ticker, ex_date]", "key: [tickr]"), "'tickr' is no column of it; did you mean 'ticker'?"),
+        (("type: date", "type: array<date>"), "CSV has no array<date>"),
+        (("key: [", "dated_by: ratio\n    key: ["), "'ratio' is no column of type date"),
+        (("name: splits", "name: orders"), "table orders is declared twice"),
+    ],
+)
+def test_what_is_declared_wrongly_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        shop(tmp_path, declared=REFERENCES.replace(*change))
+
+    assert said in refused.value.message
+
+
+def test_a_file_that_is_too_large_or_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    file = catalog.folder("shop") / "reference" / "splits.csv"
+    with file.open("r+b") as opened:
+        opened.truncate(MAX_REFERENCE_BYTES + 1)
+    with pytest.raises(ContractError, match="more than 16 MiB"):
+        refreshed(catalog)
+
+    (tmp_path / "secret.csv").write_text(SPLITS)
+    file.unlink()
+    file.symlink_to(tmp_path / "secret.csv")
+    with pytest.raises(ContractError, match="leads out of"):
+        refreshed(catalog)
+    file.unlink()
+    with pytest.raises(ContractError, match="No such file"):
+        refreshed(catalog)
+
+
+def test_a_look_at_gold_takes_the_file_over_and_says_that_it_changed(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    make(Lake(catalog.environment.lake), "shop", "orders", files=1, days=1)
+
+    (result,) = pending_gold(catalog, "shop")
+
+    assert result.for_spark == 1
+    assert {*result.built_from} == {"orders", "splits"}
+    assert rows(catalog).num_rows == 3

@@ -1,0 +1,87 @@
+"""Gold that reads gold of other pipelines: it has to be there, and pipelines never wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import PIPELINE
+
+
+def declare(root: Path, name: str, *reads: str, affects: str = "{days: [0]}", partition_by: str = "event_date") -> None:
+    """A pipeline whose one gold table, `daily`, reads these."""
+    folder = root / "include" / "pipelines" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "daily.sql").write_text(f"SELECT {partition_by} FROM {reads[0].replace('.', '__')}")
+    table = (
+        f"name: daily, sql: daily.sql, reads: [{', '.join(reads)}], partition_by: {partition_by}, affects: {affects}"
+    )
+    gold = f"gold:\n  tables: [{{{table}}}]\n"
+    (folder / "pipeline.yaml").write_text(PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + gold)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    root = make_project()
+    declare(root, "shop", "orders")
+    return root
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_catalog("local", root=root)
+    return str(refused.value)
+
+
+def test_a_table_of_another_pipeline_is_read_by_its_whole_name(root: Path) -> None:
+    declare(root, "board", "shop.daily", "orders")
+
+    gold = load_catalog("local", root=root).pipeline("board").gold
+
+    assert gold.of_others == (("shop", "daily"),)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        ("shpo.daily", "there is no pipeline 'shpo'; did you mean 'shop'?"),
+        ("shop.dayly", "the pipeline 'shop' has no gold table of that name; did you mean 'daily'?"),
+        ("shop.orders", "the pipeline 'shop' has no gold table of that name"),
+        ("board.daily", "a table of the pipeline itself is named without it: write daily"),
+        ("lake.shop.daily", "write the name of a table here, or pipeline.table"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_its_line_and_the_nearest_name(root: Path, read: str, said: str) -> None:
+    declare(root, "board", read)
+
+    refused = refusal(root)
+
+    assert said in refused
+    assert "board/pipeline.yaml:" in refused
+    assert "gold.tables" in refused
+
+
+def test_tables_that_change_by_value_share_the_column_of_their_values(root: Path) -> None:
+    declare(root, "board", "shop.daily", affects="same", partition_by="country")
+
+    assert "it would have to be partitioned by 'country' too" in refusal(root)
+
+
+def test_pipelines_that_read_each_other_are_refused_whichever_of_their_tables_do(root: Path) -> None:
+    declare(root, "board", "shop.daily")
+    declare(root, "report", "board.daily")
+    declare(root, "shop", "report.daily")
+
+    refused = refusal(root)
+
+    assert "gold of board reads gold of shop reads gold of report reads gold of board" in refused
+
+
+def test_a_pipeline_that_others_read_may_be_left_out_of_what_runs(root: Path) -> None:
+    declare(root, "board", "shop.daily")
+
+    assert list(load_catalog("local", root=root, only=["board"]).pipelines) == ["board"]
