@@ -1,0 +1,1 @@
+"""Lineage: OpenLineage events of what streams, gold builds and mutations read and write, with columns."""

@@ -1,0 +1,57 @@
+"""The datasets of a build of gold tables: those it read, and those it wrote with the origin of each column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from deltaworks.control import paths
+from deltaworks.lineage.datasets import Dataset, bronze_table
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.mutation import NAMES_COLUMNS
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+
+def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
+    """The tables that some gold tables read; before any is written, those that all of them do."""
+    spec = catalog.pipeline(pipeline)
+    names = dict.fromkeys(name for table in _chosen(spec, written) for name in table.reads if name not in written)
+    return [_table(catalog, spec, name) for name in names]
+
+
+def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
+    """The gold tables that were written; before any is, all that may be."""
+    # Loaded here: it loads the parser of SQL.
+    from deltaworks.lineage.gold_columns import columns_of_query
+
+    spec = catalog.pipeline(pipeline)
+    outputs = []
+    for table in _chosen(spec, written):
+        sql = (catalog.folder(pipeline) / table.sql).read_text(encoding="utf-8")
+        columns = columns_of_query(sql, {name: _table(catalog, spec, name) for name in table.reads})
+        outputs.append(replace(_table(catalog, spec, table.name), columns=columns, rows=written.get(table.name)))
+    return outputs
+
+
+def _chosen(spec: PipelineSpec, written: Mapping[str, int | None]) -> list[GoldTableSpec]:
+    return [table for table in spec.gold.tables if not written or table.name in written]
+
+
+def _table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
+    """A table with its columns: as declared, or as the table has them where no declaration says."""
+    dataset = bronze_table(catalog, spec, name)
+    if dataset.fields:
+        return dataset
+    opened = Lake(catalog.environment.lake).open(paths.table(spec.pipeline, name))
+    if opened is not None:
+        types = {field.name: str(field.type.type) if _is_plain(field.type) else "" for field in opened.schema().fields}
+        return replace(dataset, fields=types)
+    if spec.mutations is not None and name == spec.mutations.names:
+        return replace(dataset, fields=NAMES_COLUMNS)
+    return dataset
+
+
+def _is_plain(kind: object) -> bool:
+    return isinstance(getattr(kind, "type", None), str)

@@ -1,0 +1,205 @@
+"""Runs as lineage has them: a stream, a build of gold tables, a run of mutations, each from its start to its end.
+
+Each is a block: what is in it runs the same with lineage and without, whatever becomes of the events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control.clock import iso_now
+from deltaworks.control.redaction import without_values
+from deltaworks.lineage.datasets import (
+    Dataset,
+    mutation_inputs,
+    mutation_outputs,
+    stream_inputs,
+    stream_outputs,
+    unique,
+)
+from deltaworks.lineage.emitter import Emitter
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import LineageSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: `namespace/job/run id` of the Airflow task, which its OpenLineage provider knows.
+PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
+#: How long the end of a job waits for events that are still to be sent.
+CLOSE_SECONDS = 5.0
+_ERROR_LENGTH = 2_000
+#: The datasets of a run, by the tables it has written with their rows.
+Datasets = Callable[[Mapping[str, int | None]], Sequence[Dataset]]
+
+
+class Written:
+    """What a block has written so far: the end of its run names it."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, int | None] = {}
+
+    def note(self, table: str, rows: int | None = None) -> None:
+        """A table was written, with so many rows."""
+        before = self.tables.get(table)
+        self.tables[table] = rows if before is None else before + (rows or 0)
+
+
+@dataclass(slots=True)
+class LineageRun:
+    """One run. Its events say what was written when they were emitted, and are made in the emitter's thread."""
+
+    spec: LineageSpec
+    emitter: Emitter
+    job: str
+    kind: str
+    inputs: Datasets
+    outputs: Datasets
+    written: Written = field(default_factory=Written)
+    run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    _reported_at: float = field(default_factory=time.monotonic)
+    _ended: bool = False
+
+    def tell(self, state: str, *, error: str = "") -> None:
+        """Emit an event of the run, now."""
+        self._ended = state in ("COMPLETE", "FAIL")
+        at, written = iso_now(), dict(self.written.tables)
+        parent = os.environ.get(PARENT_VARIABLE, "")
+
+        def made() -> Any:
+            from deltaworks.lineage.events import event
+
+            return event(
+                state,
+                at=at,
+                run_id=self.run_id,
+                namespace=self.spec.namespace,
+                job=self.job,
+                kind=self.kind,
+                inputs=list(unique(self.inputs(written))),
+                outputs=list(unique(self.outputs(written))),
+                parent=parent,
+                error=error,
+            )
+
+        self.emitter.emit(made)
+
+    def tell_running(self) -> None:
+        """Emit that it runs, where that was not said a short while ago. Nothing once it has ended."""
+        now = time.monotonic()
+        if not self._ended and now - self._reported_at >= self.spec.every_seconds:
+            self._reported_at = now
+            self.tell("RUNNING")
+
+
+@contextlib.contextmanager
+def _emitting(spec: LineageSpec) -> Iterator[Emitter]:
+    def open_sender() -> Callable[[Any], None]:
+        from deltaworks.lineage.events import open_client
+
+        return open_client(spec)
+
+    emitter = Emitter(open_sender)
+    try:
+        yield emitter
+    finally:
+        emitter.close(seconds=CLOSE_SECONDS)
+
+
+@contextlib.contextmanager
+def _running(runs: Sequence[LineageRun]) -> Iterator[None]:
+    for run in runs:
+        run.tell("START")
+    try:
+        yield
+    except BaseException as error:
+        for run in runs:
+            run.tell("FAIL", error=without_values(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH])
+        raise
+    for run in runs:
+        run.tell("COMPLETE")
+
+
+@contextlib.contextmanager
+def stream_lineage(spark: SparkSession, catalog: Catalog, pipelines: Sequence[str]) -> Iterator[None]:
+    """Emit the runs of streams while the block runs them: their start, what their queries do, and their end.
+
+    Nothing where the environment declares no lineage.
+
+    Args:
+        pipelines: one, or the members of a group.
+    """
+    spec = catalog.environment.lineage
+    if spec is None:
+        yield
+        return
+    from deltaworks.engine.queries import IngestListener, listening
+
+    with _emitting(spec) as emitter, contextlib.ExitStack() as stack:
+        runs = [_stream_run(spec, emitter, catalog, name) for name in pipelines]
+        for name, run in zip(pipelines, runs, strict=True):
+            listener = IngestListener(
+                f"{name}.ingest",
+                on_progress=lambda _progress, run=run: run.tell_running(),  # type: ignore[misc]
+                on_idle=lambda: None,
+                on_terminated=lambda _error: None,
+            )
+            stack.enter_context(listening(spark, listener))
+        stack.enter_context(_running(runs))
+        yield
+
+
+def _stream_run(spec: LineageSpec, emitter: Emitter, catalog: Catalog, name: str) -> LineageRun:
+    pipeline = catalog.pipeline(name)
+    return LineageRun(
+        spec,
+        emitter,
+        f"{name}.stream",
+        "STREAMING",
+        inputs=lambda _: stream_inputs(catalog, pipeline),
+        outputs=lambda _: stream_outputs(catalog, pipeline),
+    )
+
+
+@contextlib.contextmanager
+def gold_lineage(catalog: Catalog, pipeline: str) -> Iterator[Written]:
+    """Emit a build of gold tables: its start, and at its end the tables it wrote, with the origin of each column."""
+    from deltaworks.lineage.gold import gold_inputs, gold_outputs
+
+    with _batch_lineage(
+        catalog,
+        f"{pipeline}.gold",
+        inputs=lambda written: gold_inputs(catalog, pipeline, written),
+        outputs=lambda written: gold_outputs(catalog, pipeline, written),
+    ) as written:
+        yield written
+
+
+@contextlib.contextmanager
+def mutation_lineage(catalog: Catalog, pipeline: str) -> Iterator[Written]:
+    """Emit a run of mutations: what it reads of requests, and at its end the tables whose rows were changed."""
+    with _batch_lineage(
+        catalog,
+        f"{pipeline}.mutations",
+        inputs=lambda written: mutation_inputs(catalog, pipeline, written),
+        outputs=lambda written: mutation_outputs(catalog, pipeline, written),
+    ) as written:
+        yield written
+
+
+@contextlib.contextmanager
+def _batch_lineage(catalog: Catalog, job: str, *, inputs: Datasets, outputs: Datasets) -> Iterator[Written]:
+    spec = catalog.environment.lineage
+    if spec is None:
+        yield Written()
+        return
+    with _emitting(spec) as emitter:
+        run = LineageRun(spec, emitter, job, "BATCH", inputs, outputs)
+        with _running([run]):
+            yield run.written
